@@ -1,0 +1,1 @@
+"""Choose among measurements: score, ties, confirmation."""

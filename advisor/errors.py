@@ -1,0 +1,99 @@
+"""Everything that momadvise raises on purpose.
+
+::
+
+    MomadviseError
+    ├── UserError                  the user can fix it: printed without a traceback, exit status 2
+    │   ├── WorkloadError          the model file or functions do not meet the contract
+    │   ├── SearchSpaceError       a search space names something that does not exist
+    │   ├── PolicyError            a policy file is malformed or of another version
+    │   ├── MethodRefusedError     a method cannot apply to this model, hardware or policy
+    │   ├── HardwareError          the device asked for is not there
+    │   ├── OptionError            an option has a value outside its rule
+    │   └── OutputFolderError      the output folder is foreign, in use, or cannot be written
+    ├── TrialError                 one trial ended badly where an answer was needed
+    │   ├── NothingFitsError       no policy fits below the memory limit
+    │   └── NothingMeasuredError   the search ended without one usable measurement
+    └── DeviceOutOfMemoryError     live bytes rose above the memory limit (raised inside a trial)
+
+A message states the rule, then the value, then the fix.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DeviceOutOfMemoryError",
+    "HardwareError",
+    "MethodRefusedError",
+    "MomadviseError",
+    "NothingFitsError",
+    "NothingMeasuredError",
+    "OptionError",
+    "OutputFolderError",
+    "PolicyError",
+    "SearchSpaceError",
+    "TrialError",
+    "UserError",
+    "WorkloadError",
+]
+
+
+class MomadviseError(Exception):
+    """Base class of every error that momadvise raises on purpose."""
+
+
+class UserError(MomadviseError):
+    """A mistake that the user can fix; shown as its message alone."""
+
+
+class WorkloadError(UserError):
+    """The model file, module or functions do not meet the workload contract.
+
+    Args:
+        message: Rule, value and fix.
+        traceback_text: The user's own traceback (frames of momadvise removed), if code of theirs raised.
+    """
+
+    def __init__(self, message: str, traceback_text: str | None = None) -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
+
+
+class SearchSpaceError(UserError):
+    """A search space is malformed or names an unknown method, parameter or value."""
+
+
+class PolicyError(UserError):
+    """A policy file is malformed, of another schema version, or names unknown things."""
+
+
+class MethodRefusedError(UserError):
+    """A method cannot apply here; the message is the reason."""
+
+
+class HardwareError(UserError):
+    """The device that was asked for does not exist or cannot be used."""
+
+
+class OptionError(UserError):
+    """An option or argument has a value outside its rule."""
+
+
+class OutputFolderError(UserError):
+    """The output folder belongs to another study, is in use, or cannot be written."""
+
+
+class TrialError(MomadviseError):
+    """A trial whose answer was needed ended with another outcome than OK."""
+
+
+class NothingFitsError(TrialError):
+    """No policy of the space fits below the memory limit."""
+
+
+class NothingMeasuredError(TrialError):
+    """The search ended without a single usable measurement."""
+
+
+class DeviceOutOfMemoryError(MomadviseError):
+    """Live tensor bytes rose above the memory limit; becomes the outcome ``OUT_OF_MEMORY``."""

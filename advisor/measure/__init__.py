@@ -1,0 +1,1 @@
+"""What the child records: memory, time, energy, loss."""

@@ -1,0 +1,1 @@
+"""The catalogue of methods: one method, one file."""

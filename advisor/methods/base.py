@@ -1,0 +1,161 @@
+"""What one method declares and does.
+
+A method is one file with one subclass of :class:`Method` and one line in ``catalogue.py``. It declares what the
+rest of the program needs, so that nothing outside its file knows it by name. Importing a method imports no torch:
+the parent process reads the declarations, the worker calls :meth:`Method.apply`.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from advisor.methods.use import ParameterValue
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import Hardware
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["Conflict", "Method", "Parameter", "Saves", "Stage", "Verdict"]
+
+
+class Stage(enum.IntEnum):
+    """When a method is applied; composition sorts by it.
+
+    The order is not free: checkpoint wrappers must exist before compilation and sharding see the modules, the
+    optimizer must see the final parameters, and step contexts wrap what all others made.
+    """
+
+    PARALLELIZE = 1
+    LOSS = 2
+    CHECKPOINT = 3
+    COMPILE = 4
+    SHARD = 5
+    OPTIMIZER = 6
+    STEP = 7
+
+
+class Saves(enum.Enum):
+    """The categories of device memory that a method can lower."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATE = "optimizer state"
+    ACTIVATIONS = "activations"
+    LOGITS = "logits"
+    WORKSPACE = "workspace"
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter of a method.
+
+    Attributes:
+        name: Keyword of :meth:`Method.apply`.
+        choices: Every value that may be searched, the most usual first.
+        meaning: One line for ``momadvise methods NAME``.
+    """
+
+    name: str
+    choices: tuple[ParameterValue, ...]
+    meaning: str
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """A method that cannot be combined with the declaring one.
+
+    Attributes:
+        other: Name of the other method.
+        reason: Why, as the user reads it.
+        own: Parameter values of the declaring method for which the conflict holds (empty: always).
+        where: Parameter values of the other method for which it holds (empty: always).
+    """
+
+    other: str
+    reason: str
+    own: dict[str, ParameterValue] = {}
+    where: dict[str, ParameterValue] = {}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether a method can be applied, and why not (or what to know)."""
+
+    applicable: bool
+    reason: str = ""
+
+    @classmethod
+    def yes(cls, reason: str = "") -> Verdict:
+        """It applies."""
+        return cls(True, reason)
+
+    @classmethod
+    def no(cls, reason: str) -> Verdict:
+        """It is refused; ``reason`` says why and, where there is one, the fix."""
+        assert reason, "a refusal has a reason"
+        return cls(False, reason)
+
+
+class Method(abc.ABC):
+    """Base class of every memory optimization method.
+
+    Class attributes:
+        name: Name in policies, search spaces and reports.
+        summary: What it does, in one line.
+        fidelity: How far its training may differ from plain training.
+        gradient_tolerance: Largest relative error of the gradient vector that the contract suite accepts after
+            one step (0.0: bit-equal).
+        saves: Categories of memory it lowers.
+        costs: What it costs, in a few words ("about one more forward pass").
+        pays: When to use it.
+        does_not_pay: When not to.
+        stage: When it is applied.
+        parameters: Its parameters with their choices.
+        conflicts: Methods it cannot be combined with.
+        requires: Importable names of optional libraries it needs.
+        extra: The extra of this distribution that installs them.
+        accumulates: Whether it works with more than one micro-batch per optimizer step.
+        citation: Paper or documentation it comes from.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    fidelity: ClassVar[Fidelity]
+    gradient_tolerance: ClassVar[float] = 0.0
+    saves: ClassVar[frozenset[Saves]]
+    costs: ClassVar[str]
+    pays: ClassVar[str]
+    does_not_pay: ClassVar[str]
+    stage: ClassVar[Stage]
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    conflicts: ClassVar[tuple[Conflict, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str | None] = None
+    accumulates: ClassVar[bool] = True
+    citation: ClassVar[str]
+
+    @abc.abstractmethod
+    def applicable(
+        self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware
+    ) -> Verdict:
+        """Judge one setting of the parameters on this workload and hardware.
+
+        Runs in the parent process: no torch, no model.
+
+        Args:
+            parameters: One value for every declared parameter.
+            facts: What the probe learned, or ``None`` when only the hardware is known.
+            hardware: The device and its host.
+        """
+
+    @abc.abstractmethod
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Change ``training`` in place. Runs in the worker and in the user's own process.
+
+        Raises:
+            MethodRefusedError: The method finds that it cannot apply after all.
+        """

@@ -1,0 +1,34 @@
+"""A method in use: its name and the values of its parameters."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["MethodUse", "ParameterValue", "use"]
+
+ParameterValue = bool | int | float | str
+
+
+class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One method with the values of its parameters.
+
+    Attributes:
+        name: The method's name in the catalogue.
+        parameters: Parameter name -> value; every declared parameter is present.
+    """
+
+    name: str
+    parameters: dict[str, ParameterValue] = {}
+
+    @property
+    def label(self) -> str:
+        """Compact form, e.g. ``"checkpoint(every=2)"``."""
+        if not self.parameters:
+            return self.name
+        inside = ", ".join(f"{key}={value}" for key, value in sorted(self.parameters.items()))
+        return f"{self.name}({inside})"
+
+
+def use(name: str, **parameters: ParameterValue) -> MethodUse:
+    """Short form of :class:`MethodUse`, as emitted wrappers write it."""
+    return MethodUse(name=name, parameters=dict(parameters))

@@ -1,0 +1,58 @@
+"""A policy: which methods, with which parameters, at which batch, on how many devices."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from advisor.methods.use import MethodUse, ParameterValue
+
+__all__ = ["Policy"]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A choice that can be applied, measured and written to a file.
+
+    Attributes:
+        methods: Methods in use, sorted by name (the order of application is the methods' own affair).
+        micro_batch: Samples per forward pass.
+        accumulation_steps: Forward-backward passes per optimizer step.
+        gpu_count: Devices that train together.
+    """
+
+    methods: tuple[MethodUse, ...] = ()
+    micro_batch: int
+    accumulation_steps: int = 1
+    gpu_count: int = 1
+
+    def __post_init__(self) -> None:
+        names = [method.name for method in self.methods]
+        assert names == sorted(set(names)), f"methods must be sorted and distinct, got {names}"
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per optimizer step over all devices."""
+        return self.micro_batch * self.accumulation_steps * self.gpu_count
+
+    @property
+    def label(self) -> str:
+        """The methods in words; ``"plain"`` without any."""
+        return " + ".join(method.label for method in self.methods) or "plain"
+
+    @property
+    def key(self) -> str:
+        """Stable identity: 16 hexadecimal digits of a hash over every field."""
+        canonical = msgspec.json.encode(self, order="deterministic")
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+    @property
+    def combination_key(self) -> str:
+        """Identity of the methods alone, whatever the batch."""
+        canonical = msgspec.json.encode(self.methods, order="deterministic")
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+    def parameters_of(self, name: str) -> Mapping[str, ParameterValue] | None:
+        """The parameters of a method in use, or ``None`` if it is not in use."""
+        return next((method.parameters for method in self.methods if method.name == name), None)

@@ -1,0 +1,1 @@
+"""What the user brings: a workload, its facts, the hardware, and a goal."""

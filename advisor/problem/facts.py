@@ -1,0 +1,57 @@
+"""What a probe trial learned about a workload: the facts that methods judge themselves by."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Facts"]
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts about the model, its loss and its optimizer, read in the worker, used by the parent.
+
+    Attributes:
+        model_class: Class name of the model.
+        parameter_count: Distinct parameters (tied weights counted once).
+        parameter_bytes: Their bytes.
+        trainable_parameter_count: Those that require a gradient.
+        buffer_bytes: Bytes of buffers.
+        block_class: Class name of the repeated block, or ``None`` if no repetition was found.
+        block_count: Number of those blocks (0 without).
+        attention_count: Number of attention modules found.
+        has_batchnorm: Whether running statistics are updated in the forward pass.
+        has_dropout: Whether a dropout with p > 0 exists.
+        optimizer_class: Qualified class name of the workload's optimizer, e.g. ``"torch.optim.adamw.AdamW"``.
+        optimizer_options: Its options that decide what can replace it, e.g. ``{"amsgrad": False}``.
+        max_grad_norm: The workload's gradient clipping (``MAX_GRAD_NORM``), or ``None``.
+        custom_loss: Whether the workload defines ``compute_loss``.
+        linear_head: Whether the loss is exposed as a linear head and its inputs, so that it can be chunked.
+        linear_head_reason: Why not, when it is not (or why it is trusted, when it is).
+        tokens_per_sample: Tokens of one sample when the batch has token ids, else ``None``.
+        default_batch: The workload's own ``BATCH_SIZE``, or ``None``.
+        first_loss: Loss of the first batch.
+        torch_version: Version of torch in the worker.
+        libraries: Optional library -> version, or ``"error: ..."`` when importing it failed; absent if not installed.
+    """
+
+    model_class: str
+    parameter_count: int
+    parameter_bytes: int
+    trainable_parameter_count: int
+    buffer_bytes: int
+    block_class: str | None
+    block_count: int
+    attention_count: int
+    has_batchnorm: bool
+    has_dropout: bool
+    optimizer_class: str
+    optimizer_options: dict[str, bool | int | float | str | None]
+    max_grad_norm: float | None
+    custom_loss: bool
+    linear_head: bool
+    linear_head_reason: str
+    tokens_per_sample: int | None
+    default_batch: int | None
+    first_loss: float
+    torch_version: str
+    libraries: dict[str, str]

@@ -1,0 +1,1 @@
+"""Explain: tables, reasons, ledger, live display."""

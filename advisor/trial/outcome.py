@@ -1,0 +1,31 @@
+"""How a trial ended: always one of these, never a guess from its output."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["Outcome"]
+
+
+class Outcome(enum.Enum):
+    """Set from the child's result file or exit status, never by reading what it printed."""
+
+    OK = "ok"
+    OUT_OF_MEMORY = "out of memory"
+    """The device's memory, or the memory limit, was exceeded."""
+    HOST_OUT_OF_MEMORY = "host out of memory"
+    """Host memory ran out (the kernel ended the worker, or a host allocation failed)."""
+    TIMEOUT = "timeout"
+    """The trial's time limit passed; its process group was ended."""
+    CRASHED = "crashed"
+    """The worker ended without a result: signal, ``os._exit``, or a broken channel."""
+    FAILED = "failed"
+    """The user's code or a method raised; the traceback is kept."""
+    DIVERGED = "diverged"
+    """The loss became NaN or infinite."""
+    REFUSED = "refused"
+    """A method does not apply; nothing ran."""
+    SCREENED = "screened"
+    """Predicted not to fit; nothing ran."""
+    INTERRUPTED = "interrupted"
+    """The user stopped the search while it ran."""

@@ -1,0 +1,119 @@
+"""What the parent asks of a worker, and what the worker answers: plain frozen records, JSON between processes."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+
+import msgspec
+
+from advisor.measure.measurement import Measurement, Sizing
+from advisor.policy.policy import Policy
+from advisor.problem.facts import Facts
+from advisor.problem.workload import WorkloadSource
+from advisor.trial.outcome import Outcome
+
+__all__ = ["TrialKind", "TrialResult", "TrialSpec"]
+
+
+class TrialKind(enum.Enum):
+    """The kinds of work a worker does."""
+
+    PROBE = "probe"
+    """Build, one plain step, and learn the facts."""
+    SIZE = "size"
+    """Short steps at growing batches: memory against batch."""
+    TIME = "time"
+    """Warm up and measure full steps at one batch."""
+    CONFIRM = "confirm"
+    """As TIME, but through an emitted wrapper, in a fresh process."""
+
+
+class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One trial. Equal specs on equal fingerprints are the same trial, and are run once.
+
+    Attributes:
+        kind: What to do.
+        workload: Where the user's functions are.
+        policy: What to apply. For SIZE, ``micro_batch`` is the first batch tried.
+        device: torch's device name.
+        memory_limit_bytes: Bytes that make the trial end as OUT_OF_MEMORY when passed.
+        seed: Seed of the model's initialization, the batches and dropout.
+        fidelity_steps: SIZE: steps at the first batch, whose losses are compared between combinations.
+        largest_batch: SIZE: do not try micro-batches above this one.
+        warmup_steps: TIME: fewest untimed steps.
+        min_timed_steps: TIME: fewest timed steps.
+        max_timed_steps: TIME: most timed steps.
+        target_spread: TIME: stop when the confidence interval's half-width is below this share of the median.
+        measure_seconds: Soft limit: stop adding steps or batches after this many seconds of stepping.
+        time_limit_seconds: Hard limit of the whole trial, kept by the parent.
+        outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
+        wrapper_path: CONFIRM: the emitted wrapper.
+        repeat: Tells apart deliberate repetitions of the same trial.
+    """
+
+    kind: TrialKind
+    workload: WorkloadSource
+    policy: Policy
+    device: str
+    memory_limit_bytes: int
+    seed: int = 0
+    fidelity_steps: int = 3
+    largest_batch: int | None = None
+    warmup_steps: int = 1
+    min_timed_steps: int = 3
+    max_timed_steps: int = 50
+    target_spread: float = 0.02
+    measure_seconds: float
+    time_limit_seconds: float
+    outpaced_below_samples_per_second: float | None = None
+    wrapper_path: str | None = None
+    repeat: int = 0
+
+    @property
+    def key(self) -> str:
+        """Identity of the trial: what is run, not how long we are ready to wait for it.
+
+        Limits of time and the pace of the best so far depend on the moment a search asks; a finished trial answers
+        for all of them.
+        """
+        identity = (
+            self.kind,
+            self.workload.fingerprint,
+            self.policy,
+            self.device,
+            self.memory_limit_bytes,
+            self.seed,
+            self.fidelity_steps,
+            self.repeat,
+        )
+        digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
+        return f"{self.kind.value}-{digest}"
+
+
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a trial ended and what it learned.
+
+    Attributes:
+        key: The spec's key.
+        outcome: How it ended.
+        reason: One line for people when the outcome is not OK.
+        traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
+        facts: PROBE: what was learned.
+        sizing: SIZE: the points.
+        measurement: TIME and CONFIRM: the figures.
+        notes: What a method or the worker wants the user to know.
+        wall_seconds: Time from the request to the answer, as the parent saw it.
+        warm: Whether an already running worker served it.
+    """
+
+    key: str
+    outcome: Outcome
+    reason: str = ""
+    traceback_text: str | None = None
+    facts: Facts | None = None
+    sizing: Sizing | None = None
+    measurement: Measurement | None = None
+    notes: tuple[str, ...] = ()
+    wall_seconds: float = 0.0
+    warm: bool = False
