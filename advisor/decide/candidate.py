@@ -1,0 +1,110 @@
+"""A candidate: one policy with all that is known of it, and the recommendation made from many."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from advisor.measure.measurement import Measurement
+from advisor.policy.policy import Policy
+from advisor.problem.goal import Fidelity
+from advisor.trial.outcome import Outcome
+
+__all__ = ["Candidate", "Confirmation", "Recommendation", "Role"]
+
+
+class Role(enum.Enum):
+    """Why a candidate is in the table whatever its rank."""
+
+    BASELINE = "baseline"
+    """The user's own setting: no methods, at ``BATCH_SIZE`` or else at the largest batch that fits."""
+    HAND_TUNED = "hand-tuned"
+    """The setting that an experienced person would pick without measuring."""
+    SEARCHED = "searched"
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One policy and what became of it.
+
+    Attributes:
+        policy: The policy.
+        role: Why it was tried.
+        outcome: How its trial ended; SCREENED and REFUSED ran nothing.
+        reason: One line when the outcome is not OK.
+        measurement: The figures when the outcome is OK.
+        predicted_peak_bytes: Peak predicted from short runs (SCREENED), never shown as measured.
+        fidelity: Worst class among its methods and its micro-batching.
+        loss_drift: Largest relative difference of the first losses from plain training, same seed and batches;
+            ``None`` when it was not measured.
+        notes: What its methods said.
+        trial_key: Key of the trial behind the figures.
+    """
+
+    policy: Policy
+    role: Role
+    outcome: Outcome
+    reason: str = ""
+    measurement: Measurement | None = None
+    predicted_peak_bytes: int | None = None
+    fidelity: Fidelity
+    loss_drift: float | None = None
+    notes: tuple[str, ...] = ()
+    trial_key: str | None = None
+
+
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The emitted wrapper, run in a fresh process.
+
+    Attributes:
+        outcome: How the run ended.
+        reason: Why, when not OK; or why no run was made.
+        measurement: Its figures when OK.
+        promised_samples_per_second: What the search had measured.
+        baseline_samples_per_second: The baseline measured again in the same way right after, if time allowed.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    measurement: Measurement | None = None
+    promised_samples_per_second: float
+    baseline_samples_per_second: float | None = None
+
+    @property
+    def kept(self) -> float | None:
+        """Confirmed / promised throughput."""
+        if self.measurement is None:
+            return None
+        return self.measurement.samples_per_second / self.promised_samples_per_second
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer.
+
+    Attributes:
+        winner: The candidate to train with.
+        baseline: The user's own setting, if it could be measured.
+        hand_tuned: The experienced person's setting, if it could be measured.
+        ranking: Every measured candidate, best first; the winner is not always the first (ties go to the simpler).
+        not_measured: Candidates that were refused, screened or failed, with reasons.
+        refused_settings: Method setting -> reason, for settings that no policy could use here.
+        tie: Whether the winner's gain over the baseline is inside the noise.
+        noise: Relative noise used for ties.
+        why: Sentences that explain the choice with figures.
+        untried: How many combinations of the space were not tried.
+        stopped_because: Why the search ended.
+        confirmation: The fresh run of the wrapper.
+    """
+
+    winner: Candidate
+    baseline: Candidate | None
+    hand_tuned: Candidate | None
+    ranking: tuple[Candidate, ...]
+    not_measured: tuple[Candidate, ...]
+    refused_settings: dict[str, str]
+    tie: bool
+    noise: float
+    why: tuple[str, ...]
+    untried: int
+    stopped_because: str
+    confirmation: Confirmation | None = None
