@@ -1,0 +1,57 @@
+"""momadvise: measure which memory optimization methods and batch size to train with.
+
+The names below are resolved when they are first used, so that ``import advisor`` loads neither torch nor optuna.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from advisor.api import Answer, apply_policy, tune
+    from advisor.errors import MomadviseError, UserError
+    from advisor.methods.training import Training
+    from advisor.methods.use import MethodUse, use
+    from advisor.policy.file import load_policy_file
+    from advisor.policy.policy import Policy
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "MethodUse",
+    "MomadviseError",
+    "Policy",
+    "Training",
+    "UserError",
+    "__version__",
+    "apply_policy",
+    "load_policy_file",
+    "tune",
+    "use",
+]
+
+_HOME = {
+    "Answer": "advisor.api",
+    "MethodUse": "advisor.methods.use",
+    "MomadviseError": "advisor.errors",
+    "Policy": "advisor.policy.policy",
+    "Training": "advisor.methods.training",
+    "UserError": "advisor.errors",
+    "apply_policy": "advisor.api",
+    "load_policy_file": "advisor.policy.file",
+    "tune": "advisor.api",
+    "use": "advisor.methods.use",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'advisor' has no attribute {name!r}; it has: {', '.join(__all__)}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,184 @@
+"""The library call: tune from a training bootstrap, and apply what was found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from advisor.decide.answer import Answer
+from advisor.errors import OptionError
+from advisor.policy.apply import apply_policy as _apply_policy
+from advisor.policy.file import load_policy_file
+from advisor.policy.policy import Policy
+from advisor.problem.goal import Fidelity, GoalKind
+from advisor.problem.source import resolve_source
+from advisor.problem.function_source import source_from_functions
+from advisor.problem.units import parse_bytes, parse_duration
+from advisor.session.request import DEFAULT_TIME_LIMIT_SECONDS, DEFAULT_TRIALS, TuneRequest
+
+if TYPE_CHECKING:
+    import torch
+
+    from advisor.methods.training import Training
+    from advisor.report.progress import Progress
+
+__all__ = ["Answer", "apply_policy", "tune"]
+
+_E = TypeVar("_E", GoalKind, Fidelity)
+
+
+def tune(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    build_model: Callable[..., torch.nn.Module] | None = None,
+    make_batch: Callable[..., Any] | None = None,
+    compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
+    build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+    count_targets: Callable[[Any], int | float] | None = None,
+    linear_head: Callable[[torch.nn.Module, Any], Any] | None = None,
+    goal: str = "faster",
+    device: str | None = None,
+    memory_limit: str | int | None = None,
+    fidelity: str | None = None,
+    search_space: str | os.PathLike[str] = "default",
+    trials: int = DEFAULT_TRIALS,
+    time_limit: str | float | None = None,
+    global_batch: int | None = None,
+    output: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    wait: bool = True,
+) -> Answer:
+    """Measure which policy to train with.
+
+    When nothing has changed since an earlier call (model source, hardware, versions, request), its answer is
+    returned at once, without starting a process. When several ranks of one launch call it, one of them tunes and
+    the others wait for its answer; over several nodes ``output`` must be a folder that all of them share.
+
+    Args:
+        model: A Python file, ``"hf:<model type>"``, a ``config.json`` or a module name; or give functions instead.
+        build_model: ``() -> nn.Module``. Functions are found again by name in other processes: they must be
+            importable, no lambdas and no functions inside functions.
+        make_batch: ``(batch_size) -> pytree of CPU tensors``.
+        compute_loss: ``(model, batch) -> scalar``; by default the loss that the model itself returns.
+        build_optimizer: ``(parameters) -> optimizer``; by default AdamW.
+        count_targets: ``(batch) -> number`` of targets that the loss averages over.
+        linear_head: ``(model, batch) -> (hidden, weight, bias or None, targets)`` for losses computed in chunks.
+        goal: ``"faster"``.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; by default the first GPU.
+        memory_limit: Bytes, or text such as ``"8GiB"``, for the whole process; by default what is free.
+        fidelity: ``"exact"``, ``"rounding"``, ``"precision"``, ``"lossy"`` or ``"model"``; by default the search
+            space's own ceiling.
+        search_space: Name of a shipped space, or path of a YAML file.
+        trials: Most policies to measure.
+        time_limit: Seconds, or text such as ``"5m"``.
+        global_batch: Samples per optimizer step, if that must stay fixed.
+        output: Folder for everything that is written; by default ``momadvise-runs/<name>-<fingerprint>``.
+        seed: Seed of models, batches and proposals.
+        progress: Told of everything that happens; by default nothing is shown.
+        wait: Whether to wait while another process tunes into the same folder.
+
+    Returns:
+        The answer: ``answer.policy``, ``answer.wrapper_path``, ``answer.recommendation``.
+
+    Raises:
+        UserError: A mistake that the user can fix.
+        TrialError: Nothing could be measured, or nothing fits.
+    """
+    from advisor.report.progress import SilentProgress
+    from advisor.session.tune import run_session
+
+    functions = {
+        "build_model": build_model,
+        "make_batch": make_batch,
+        "compute_loss": compute_loss,
+        "build_optimizer": build_optimizer,
+        "count_targets": count_targets,
+        "linear_head": linear_head,
+    }
+    given = {name: function for name, function in functions.items() if function is not None}
+    if model is not None and given:
+        raise OptionError(
+            f"Either a model file or functions must be given, but got {os.fspath(model)!r} and {', '.join(given)}."
+        )
+    source = source_from_functions(**given) if model is None else resolve_source(os.fspath(model))
+    request = TuneRequest(
+        source=source,
+        goal=_choice(GoalKind, goal, "goal"),
+        device=device,
+        memory_limit_bytes=parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit,
+        fidelity=None if fidelity is None else _choice(Fidelity, fidelity, "fidelity"),
+        search_space=os.fspath(search_space),
+        trials=trials,
+        time_limit_seconds=_seconds(time_limit),
+        global_batch=global_batch,
+        output=None if output is None else Path(output),
+        seed=seed,
+        wait=wait,
+    )
+    return run_session(request, SilentProgress() if progress is None else progress)
+
+
+def apply_policy(
+    policy: Policy | Answer | str | os.PathLike[str],
+    model: torch.nn.Module,
+    *,
+    device: str | torch.device | None = None,
+    compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
+    build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+    count_targets: Callable[[Any], int | float] | None = None,
+    linear_head: Callable[[torch.nn.Module, Any], Any] | None = None,
+    max_grad_norm: float | None = None,
+    blocks: tuple[type, ...] = (),
+) -> Training:
+    """Apply a policy to a model: the same code that the trials ran.
+
+    Args:
+        policy: A policy, an answer of :func:`tune`, or the path of a policy file.
+        model: The model; it is moved to ``device`` and changed in place.
+        device: Where to train; by default the first CUDA device if there is one, else the CPU.
+        compute_loss: ``(model, batch) -> scalar``; by default the loss that the model itself returns.
+        build_optimizer: ``(parameters) -> optimizer``; by default AdamW.
+        count_targets: ``(batch) -> number`` of targets that the loss averages over.
+        linear_head: ``(model, batch) -> (hidden, weight, bias or None, targets)`` for losses computed in chunks.
+        max_grad_norm: Clip the gradient's norm to this before every optimizer step.
+        blocks: Classes of the repeated blocks, when they cannot be found.
+
+    Returns:
+        The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
+
+    Raises:
+        PolicyError: The file or the policy is not valid.
+        MethodRefusedError: A method cannot apply to this model.
+    """
+    if isinstance(policy, Answer):
+        policy = policy.policy
+    elif not isinstance(policy, Policy):
+        policy = load_policy_file(policy).policy
+    return _apply_policy(
+        policy,
+        model,
+        device=device,
+        compute_loss=compute_loss,
+        build_optimizer=build_optimizer,
+        count_targets=count_targets,
+        linear_head=linear_head,
+        max_grad_norm=max_grad_norm,
+        blocks=blocks,
+    )
+
+
+def _choice(kind: type[_E], text: str, option: str) -> _E:
+    try:
+        return kind(text)
+    except ValueError:
+        valid = ", ".join(repr(member.value) for member in kind)
+        raise OptionError(f"{option} must be one of {valid}, but got {text!r}.") from None
+
+
+def _seconds(limit: str | float | None) -> float:
+    if limit is None:
+        return DEFAULT_TIME_LIMIT_SECONDS
+    return parse_duration(limit) if isinstance(limit, str) else float(limit)

@@ -1,0 +1,194 @@
+"""The command. Each verb imports what it needs when it runs, so that ``momadvise --help`` starts at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+__all__ = ["main"]
+
+_HELP = """\
+usage: momadvise --goal faster MODEL [options]     measure, decide, write a policy
+       momadvise methods [NAME]                    the methods, and which apply here
+       momadvise hardware                          the devices, and what is known of them
+
+Measures on your own device which memory optimization methods and batch size
+to train MODEL with, and writes policy.yaml and wrapper.py that apply them.
+
+MODEL  a Python file with build_model() and make_batch(batch_size), or
+       hf:TYPE (such as hf:bert), or a Hugging Face config.json
+
+  --goal faster          what to optimize: the most samples per second
+  --device NAME          cpu, cuda, cuda:1, ...     (default: the first GPU)
+  --memory-limit SIZE    such as 8GiB               (default: what is free)
+  --global-batch N       keep N samples per optimizer step
+  --fidelity CLASS       how far training may differ from plain training:
+                         exact, rounding, precision, lossy, model
+  --search-space NAME    default, exact, smoke, or a YAML file
+  --trials N             most policies to measure   (default: 40)
+  --time-limit TIME      such as 5m or 90s          (default: 4m)
+  --output DIR           where to write             (default: momadvise-runs/...)
+  --json                 print the result as JSON on stdout, and only that
+  --version, -h, --help
+
+Running the same command again continues where it stopped; Ctrl-C ends the
+search early and keeps the best so far.
+"""
+
+_VERBS = ("methods", "hardware")
+
+EXIT_OK = 0
+EXIT_NO_ANSWER = 1
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose help is written by hand and whose errors say where help is."""
+
+    def format_help(self) -> str:
+        return _HELP
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USER_ERROR, f"momadvise: error: {message}\nTry: momadvise --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="momadvise", allow_abbrev=False)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--goal", default="faster", choices=("faster", "bigger", "cheapest"))
+    parser.add_argument("--device")
+    parser.add_argument("--memory-limit")
+    parser.add_argument("--global-batch", type=int)
+    parser.add_argument("--fidelity", choices=("exact", "rounding", "precision", "lossy", "model"))
+    parser.add_argument("--search-space", default="default")
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--time-limit")
+    parser.add_argument("--output")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Command line without the program's name; ``sys.argv[1:]`` by default.
+
+    Returns:
+        Exit status: 0 answered, 1 no policy could be measured, 2 a mistake that the user can fix, 130 interrupted.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments:
+        sys.stdout.write(_HELP)
+        return EXIT_USER_ERROR
+    if arguments[0] == "--version":
+        from advisor import __version__
+
+        print(f"momadvise {__version__}")
+        return EXIT_OK
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _dispatch(arguments)
+    except KeyboardInterrupt:
+        print("momadvise: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe went away (`momadvise ... | head`): nothing is left to tell anybody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments[0] in _VERBS:
+        return _catalogue(arguments)
+    options = _parser().parse_args(arguments)
+    from advisor.errors import MomadviseError, TrialError
+
+    try:
+        return _tune(options)
+    except MomadviseError as error:
+        status = EXIT_NO_ANSWER if isinstance(error, TrialError) else EXIT_USER_ERROR
+        if options.json:
+            from advisor.report.jsonout import error_document
+
+            print(error_document(error))
+        _print_error(error)
+        return status
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from advisor.api import tune
+    from advisor.report.live import progress_display
+
+    def number(value: int | None, default: int) -> int:
+        return default if value is None else value
+
+    from advisor.session.request import DEFAULT_TRIALS
+
+    answer = tune(
+        options.model,
+        goal=options.goal,
+        device=options.device,
+        memory_limit=options.memory_limit,
+        fidelity=options.fidelity,
+        search_space=options.search_space,
+        trials=number(options.trials, DEFAULT_TRIALS),
+        time_limit=options.time_limit,
+        global_batch=options.global_batch,
+        output=options.output,
+        progress=progress_display(),
+        wait=False,
+    )
+    if options.json:
+        from advisor.report.jsonout import answer_document
+
+        print(answer_document(answer))
+    else:
+        from advisor.report.answer_view import print_answer
+
+        print_answer(answer)
+    return EXIT_OK if answer.complete else EXIT_INTERRUPTED
+
+
+def _catalogue(arguments: list[str]) -> int:
+    from advisor.errors import MomadviseError
+    from advisor.report import catalogue_view
+
+    verb, *names = arguments
+    if any(name.startswith("-") for name in names) or len(names) > (1 if verb == "methods" else 0):
+        if names in (["-h"], ["--help"]):
+            sys.stdout.write(_HELP)
+            return EXIT_OK
+        print(f"momadvise: error: usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ''}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    try:
+        if verb == "hardware":
+            catalogue_view.print_hardware()
+        else:
+            catalogue_view.print_methods(names[0] if names else None)
+    except MomadviseError as error:
+        _print_error(error)
+        return EXIT_USER_ERROR
+    return EXIT_OK
+
+
+def _print_error(error: BaseException) -> None:
+    traceback_text = getattr(error, "traceback_text", None)
+    if traceback_text:
+        print(traceback_text.rstrip(), file=sys.stderr)
+    print(f"momadvise: error: {error}", file=sys.stderr)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """Treat SIGTERM (a job scheduler, a CI system) like Ctrl-C: keep what was measured, leave nothing running."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""What a session hands back, and how it is kept in the study folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from advisor.decide.candidate import Recommendation
+from advisor.policy.policy import Policy
+from advisor.problem.facts import Facts
+from advisor.problem.hardware import Hardware
+from advisor.trial.folder import StudyFolder
+
+__all__ = ["Answer", "load_answer", "store_answer"]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer of one tuning.
+
+    Attributes:
+        recommendation: The winner, what it was compared with, and why it won.
+        workload: Name of the workload.
+        folder: Where everything was written.
+        hardware: The device that was measured.
+        facts: What the probe learned of the workload.
+        memory_limit_bytes: The limit that trials ran under.
+        versions: Package -> version.
+        date: Day of the measurement, ISO format.
+        trials: Policies that were measured.
+        trial_budget: The ``--trials`` that the search had.
+        time_budget_seconds: The ``--time-limit`` that the search had.
+        complete: Whether the search ended by itself (not by Ctrl-C).
+        exhausted: Whether every policy of the space was tried.
+        notes: What the user should know about the run.
+        cached: Whether this answer was read back instead of measured now.
+    """
+
+    recommendation: Recommendation
+    workload: str
+    folder: str
+    hardware: Hardware
+    facts: Facts
+    memory_limit_bytes: int
+    versions: dict[str, str]
+    date: str
+    trials: int
+    trial_budget: int
+    time_budget_seconds: float
+    complete: bool
+    exhausted: bool
+    notes: tuple[str, ...] = ()
+    cached: bool = False
+
+    @property
+    def policy(self) -> Policy:
+        """The policy to train with."""
+        return self.recommendation.winner.policy
+
+    @property
+    def policy_path(self) -> Path:
+        """The policy file."""
+        return StudyFolder(Path(self.folder)).policy
+
+    @property
+    def wrapper_path(self) -> Path:
+        """The emitted wrapper."""
+        return StudyFolder(Path(self.folder)).wrapper
+
+
+def store_answer(answer: Answer, folder: StudyFolder) -> None:
+    """Write the answer atomically."""
+    path = folder.answer
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(answer)))
+    os.replace(temporary, path)
+
+
+def load_answer(folder: StudyFolder) -> Answer | None:
+    """Read the stored answer back; ``None`` if there is none that this version understands."""
+    try:
+        answer = msgspec.json.decode(folder.answer.read_bytes(), type=Answer)
+    except (OSError, msgspec.DecodeError):
+        return None
+    if not (folder.policy.exists() and folder.wrapper.exists()):
+        return None
+    return msgspec.structs.replace(answer, cached=True, folder=str(folder.path))

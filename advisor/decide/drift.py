@@ -1,0 +1,65 @@
+"""How far a combination's first losses are from plain training's, and how far they may be.
+
+Memory and speed alone would recommend combinations that destroy the training (Rodriguez 2024: automatic mixed
+precision with checkpointing and momentum residuals ends at a loss of 15.2 instead of 4.05). A few steps with the same
+seed and batches do not prove that training converges to the same loss, but they catch what is broken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from advisor.problem.goal import Fidelity
+
+__all__ = ["drift_tolerance", "loss_drift", "within_tolerance"]
+
+_TOLERANCES = {
+    # Bit-equal gradients; a GPU's own atomic sums may still differ between two runs of the very same step.
+    Fidelity.EXACT: 1e-4,
+    # Float sums in another order, amplified by a few optimizer steps.
+    Fidelity.ROUNDING: 1e-3,
+    # bf16 has 8 bits of mantissa: 0.4 % per rounding, which averages out over a loss.
+    Fidelity.PRECISION: 0.02,
+    Fidelity.LOSSY: 0.02,
+    Fidelity.MODEL: 0.02,
+}
+
+_SMALL_SHARE = 0.01
+"""Losses below this share of the largest are compared with that share: a loss near zero has no relative error."""
+
+
+def loss_drift(trace: Sequence[float], reference: Sequence[float]) -> float | None:
+    """The largest relative difference over the common first steps.
+
+    Args:
+        trace: Losses of a combination's first steps.
+        reference: Losses of plain training's, from the same seed, batches and micro-batch.
+
+    Returns:
+        A share (0.02 is 2 %); infinite if a loss of ``trace`` is not finite; ``None`` without a common step or
+        without a finite reference.
+
+    Example:
+        >>> loss_drift([4.0, 3.03], [4.0, 3.0, 2.0])
+        0.009999999999999936
+    """
+    pairs = list(zip(trace, reference, strict=False))
+    if not pairs or not all(math.isfinite(expected) for _, expected in pairs):
+        return None
+    if not all(math.isfinite(loss) for loss, _ in pairs):
+        return math.inf
+    largest = max(abs(expected) for _, expected in pairs)
+    if largest == 0:
+        return 0.0 if all(loss == 0 for loss, _ in pairs) else math.inf
+    return max(abs(loss - expected) / max(abs(expected), _SMALL_SHARE * largest) for loss, expected in pairs)
+
+
+def drift_tolerance(fidelity: Fidelity) -> float:
+    """The largest drift with which a combination of this class may win."""
+    return _TOLERANCES[fidelity]
+
+
+def within_tolerance(drift: float | None, fidelity: Fidelity) -> bool:
+    """Whether a drift allows to win. One that was not measured does; the report says so."""
+    return drift is None or drift <= drift_tolerance(fidelity)

@@ -1,0 +1,76 @@
+"""Find methods that changed nothing: applied without an error, and no byte less was held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
+from advisor.methods.base import Method, Saves
+from advisor.problem.units import format_bytes
+
+__all__ = ["changed_nothing"]
+
+_SMALLEST_SAVING = 0.001
+"""A category that fell by less than this share counts as unchanged: alignment and scalars move a few bytes."""
+
+
+def changed_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) -> tuple[str, ...]:
+    """Say which methods lowered none of the memory that they declare to lower.
+
+    A method of a combination is only accused when *nothing* that it declares fell, whatever lowered it: with several
+    methods one cannot tell whose saving it is, but no saving at all is nobody's.
+
+    Args:
+        methods: The methods of the combination.
+        sizing: Its short runs.
+        plain: Those of plain training.
+
+    Returns:
+        One line per method, for the candidate's notes; empty when both were not run at a common micro-batch.
+    """
+    pair = _common_point(sizing, plain)
+    if pair is None:
+        return ()
+    with_methods, without = pair
+    notes = []
+    for method in methods:
+        categories = sorted(method.saves, key=lambda category: category.value)
+        if categories and not any(_fell(category, with_methods.memory, without.memory) for category in categories):
+            figures = "; ".join(_figures(category, with_methods.memory, without.memory) for category in categories)
+            notes.append(
+                f"{method.name} changed nothing that it is for at micro-batch {without.micro_batch}: {figures}"
+            )
+    return tuple(notes)
+
+
+def _common_point(sizing: Sizing, plain: Sizing) -> tuple[SizePoint, SizePoint] | None:
+    """The points at the largest micro-batch that both were run at: there the activations weigh most."""
+    with_methods = {point.micro_batch: point for point in sizing.points}
+    without = {point.micro_batch: point for point in plain.points}
+    common = with_methods.keys() & without.keys()
+    return (with_methods[max(common)], without[max(common)]) if common else None
+
+
+def _fell(category: Saves, with_method: MemoryMeasurement, without: MemoryMeasurement) -> bool:
+    before, after = _bytes_of(category, without), _bytes_of(category, with_method)
+    return before - after > _SMALLEST_SAVING * max(before, 1)
+
+
+def _bytes_of(category: Saves, memory: MemoryMeasurement) -> int:
+    """Bytes of a category, or of the phase peaks where it is only alive within a phase."""
+    breakdown = memory.breakdown
+    if category is Saves.PARAMETERS:
+        return breakdown.parameters
+    if category is Saves.GRADIENTS:
+        return breakdown.gradients
+    if category is Saves.OPTIMIZER_STATE:
+        return breakdown.optimizer_state
+    if category is Saves.ACTIVATIONS:
+        return breakdown.activations
+    return max(memory.forward_peak_bytes, memory.backward_peak_bytes)
+
+
+def _figures(category: Saves, with_method: MemoryMeasurement, without: MemoryMeasurement) -> str:
+    name = "peak of the passes" if category in (Saves.LOGITS, Saves.WORKSPACE) else category.value
+    after, before = _bytes_of(category, with_method), _bytes_of(category, without)
+    return f"{name} {format_bytes(after)} with it, {format_bytes(before)} without"

@@ -1,0 +1,45 @@
+"""How much two measurements of the same thing may differ: what a gain must exceed to be one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from advisor.measure.measurement import Measurement
+
+__all__ = ["LARGEST_NOISE", "SMALLEST_NOISE", "noise_between", "repeat_noise"]
+
+SMALLEST_NOISE = 0.01
+"""Two runs differ by more than the interval within each says (clocks, placement); 1 % is never called a gain."""
+
+LARGEST_NOISE = 0.15
+"""Above this the intervals are too wide to mean a tie: the medians decide, and the report shows the spread."""
+
+
+def repeat_noise(groups: Iterable[Sequence[Measurement]]) -> float:
+    """Relative spread of repeated measurements of the same policy: the widest half-range of any group.
+
+    Args:
+        groups: Measurements, grouped by policy; groups of one say nothing.
+    """
+    widest = 0.0
+    for group in groups:
+        rates = [measurement.samples_per_second for measurement in group]
+        if len(rates) > 1:
+            widest = max(widest, (max(rates) - min(rates)) / (max(rates) + min(rates)))
+    return widest
+
+
+def noise_between(first: Measurement, second: Measurement, repeats: float = 0.0) -> float:
+    """Relative difference of two measurements that may be chance.
+
+    The half-widths of two independent 95 % intervals add in squares; what repetitions of the same policy showed is
+    a floor below that.
+
+    Args:
+        first: One measurement.
+        second: The other.
+        repeats: Result of :func:`repeat_noise`.
+    """
+    within = math.hypot(first.relative_spread, second.relative_spread)
+    return min(LARGEST_NOISE, max(SMALLEST_NOISE, within, repeats))

@@ -1,0 +1,51 @@
+"""Batches made beforehand on the host, the same in every process: the seed belongs to the batch's index."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["make_batches", "seed_everything", "tokens_per_sample"]
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators that a user's code draws from: ``random``, torch, and numpy if it is loaded."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def make_batches(make_batch: Callable[[int], Any], size: int, count: int, seed: int) -> list[Any]:
+    """Make ``count`` distinct batches.
+
+    Args:
+        make_batch: The workload's function.
+        size: Samples in each.
+        count: How many.
+        seed: Batch ``i`` is made after seeding with ``seed * 1000 + i``.
+
+    Raises:
+        Exception: Whatever the user's function raises.
+    """
+    batches = []
+    for index in range(count):
+        seed_everything(seed * 1000 + index)
+        batches.append(make_batch(size))
+    return batches
+
+
+def tokens_per_sample(batch: Any) -> int | None:
+    """Tokens of one sample: the length of ``input_ids``, else of the first integer matrix; else ``None``."""
+    if isinstance(batch, Mapping) and isinstance(batch.get("input_ids"), torch.Tensor):
+        identifiers = batch["input_ids"]
+        return int(identifiers.shape[-1]) if identifiers.dim() == 2 else None
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() == 2 and not leaf.is_floating_point() and leaf.shape[1] > 1:
+            return int(leaf.shape[1])
+    return None

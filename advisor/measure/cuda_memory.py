@@ -1,0 +1,125 @@
+"""Peak memory of a step on a CUDA device, by the caching allocator's own counters and by NVML."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from advisor.measure.energy import NvmlDevice
+from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
+from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
+from advisor.measure.storages import bytes_of
+from advisor.methods.training import Phase
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["CudaMemory", "nvml_device"]
+
+
+def nvml_device(device: torch.device) -> NvmlDevice | None:
+    """The NVML view of a torch device; ``None`` for the CPU."""
+    if device.type != "cuda":
+        return None
+    return NvmlDevice(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+
+
+class CudaMemory:
+    """The memory meter of a CUDA device.
+
+    The limit is set on the allocator, which counts reserved bytes: what the process really takes, apart from the
+    CUDA context.
+
+    Args:
+        device: The device.
+        limit_bytes: Reserved bytes that the allocator may not pass.
+        cuda: ``torch.cuda``, or an object with the same functions.
+        nvml: NVML's view of the device; found by default.
+    """
+
+    def __init__(
+        self, device: torch.device, limit_bytes: int, cuda: Any = torch.cuda, nvml: NvmlDevice | None = None
+    ) -> None:
+        self._device = device
+        self._limit_bytes = limit_bytes
+        self._cuda = cuda
+        self._nvml = nvml if nvml is not None or cuda is not torch.cuda else nvml_device(device)
+
+    def __enter__(self) -> CudaMemory:
+        self._cuda.empty_cache()  # what an earlier trial left cached is not this trial's
+        total = self._cuda.get_device_properties(self._device).total_memory
+        self._cuda.set_per_process_memory_fraction(min(1.0, self._limit_bytes / total), self._device)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._cuda.set_per_process_memory_fraction(1.0, self._device)
+
+    def guarding(self, batch: Any) -> contextlib.AbstractContextManager[None]:
+        """Nothing to add: the allocator enforces the limit on every step."""
+        return contextlib.nullcontext()
+
+    def measured_step(self, training: Training, batch: Any) -> tuple[torch.Tensor, MemoryMeasurement]:
+        """One step with its figures."""
+        peaks = _PhasePeaks(self._cuda, self._device)
+        activations = gradients = at_forward = 0
+
+        def listen(phase: Phase) -> None:
+            nonlocal activations, gradients, at_forward
+            now = self._cuda.memory_allocated(self._device)
+            if peaks.phase is Phase.FORWARD:
+                activations = max(activations, now - at_forward)
+            if peaks.phase is Phase.BACKWARD:
+                gradients = max(gradients, gradient_bytes(training.model, self._device))
+            if phase is Phase.FORWARD:
+                at_forward = now
+            peaks.begin(phase)
+
+        self._cuda.synchronize(self._device)
+        retries = self._retries()
+        peaks.begin(Phase.IDLE)
+        with listening(training, listen):
+            loss = training.step(batch)
+        self._cuda.synchronize(self._device)
+        peaks.begin(Phase.IDLE)
+        return loss, MemoryMeasurement(
+            peak_bytes=peaks.reserved,
+            peak_allocated_bytes=max(peaks.allocated.values()),
+            peak_reserved_bytes=peaks.reserved,
+            device_used_bytes=self._nvml.used_bytes() if self._nvml else None,
+            allocation_retries=self._retries() - retries,
+            forward_peak_bytes=peaks.allocated.get(Phase.FORWARD, 0),
+            backward_peak_bytes=peaks.allocated.get(Phase.BACKWARD, 0),
+            optimizer_peak_bytes=peaks.allocated.get(Phase.OPTIMIZER, 0),
+            breakdown=MemoryBreakdown(
+                parameters=bytes_of(list(training.model.parameters()), self._device),
+                buffers=bytes_of(list(training.model.buffers()), self._device),
+                gradients=gradients,
+                optimizer_state=optimizer_state_bytes(training),
+                activations=activations,
+            ),
+        )
+
+    def _retries(self) -> int:
+        return int(self._cuda.memory_stats(self._device).get("num_alloc_retries", 0))
+
+
+class _PhasePeaks:
+    """Peaks by phase: the allocator's peak counters are read and reset at every change of phase."""
+
+    def __init__(self, cuda: Any, device: torch.device) -> None:
+        self._cuda = cuda
+        self._device = device
+        self.phase: Phase | None = None
+        self.allocated: dict[Phase, int] = {}
+        self.reserved = 0
+
+    def begin(self, phase: Phase) -> None:
+        # The caching allocator counts when the host asks for memory, not when a kernel runs: no synchronization.
+        if self.phase is not None:
+            peak = int(self._cuda.max_memory_allocated(self._device))
+            self.allocated[self.phase] = max(self.allocated.get(self.phase, 0), peak)
+            self.reserved = max(self.reserved, int(self._cuda.max_memory_reserved(self._device)))
+        self._cuda.reset_peak_memory_stats(self._device)
+        self.phase = phase

@@ -1,0 +1,77 @@
+"""Energy of a GPU by its own counter, and the memory that NVML sees; both ``None`` where the driver has no answer."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+__all__ = ["EnergyMeter", "NvmlDevice"]
+
+
+class NvmlDevice:
+    """One GPU as the NVIDIA management library sees it.
+
+    Args:
+        uuid: The GPU's identifier, e.g. ``"GPU-5a1f..."``; indices differ between CUDA and NVML, this does not.
+        library: The ``pynvml`` module; loaded by default.
+    """
+
+    def __init__(self, uuid: str, library: ModuleType | Any | None = None) -> None:
+        if library is None:
+            import pynvml
+
+            library = pynvml
+        self._library = library
+        self._handle: Any = None
+        try:
+            library.nvmlInit()
+            self._handle = library.nvmlDeviceGetHandleByUUID(uuid)
+        except library.NVMLError:
+            # No driver, or a device that NVML cannot name (a slice of a GPU): figures are None, as documented.
+            self._handle = None
+
+    def used_bytes(self) -> int | None:
+        """Memory of the device in use by this process, its CUDA context included.
+
+        ``None`` inside containers whose process numbers differ from the driver's.
+        """
+        if self._handle is None:
+            return None
+        try:
+            processes = self._library.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except self._library.NVMLError:
+            return None
+        return next((process.usedGpuMemory for process in processes if process.pid == os.getpid()), None)
+
+    def energy_joules(self) -> float | None:
+        """Energy since the driver was loaded; ``None`` before the Volta generation."""
+        if self._handle is None:
+            return None
+        try:
+            return float(self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1000
+        except self._library.NVMLError:
+            return None
+
+
+class EnergyMeter:
+    """Energy between two moments.
+
+    Args:
+        device: The GPU, or ``None`` (a CPU has no counter that every user may read).
+    """
+
+    def __init__(self, device: NvmlDevice | None) -> None:
+        self._device = device
+        self._start: float | None = None
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._start = self._device.energy_joules() if self._device else None
+
+    def joules(self) -> float | None:
+        """Energy since :meth:`start`."""
+        if self._device is None or self._start is None:
+            return None
+        now = self._device.energy_joules()
+        return None if now is None else now - self._start

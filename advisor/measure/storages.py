@@ -1,0 +1,90 @@
+"""Which tensor storages exist, each counted once however many tensors look at it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["HostData", "bytes_of", "living_tensors", "storages_of", "tensors_in", "view_bytes"]
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    """Every plain tensor in a nest of containers; tensor subclasses that wrap others are opened."""
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            yield from _plain(leaf)
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:
+        names, _ = flatten()
+        for name in names:
+            yield from _plain(getattr(tensor, name))
+    elif tensor.layout == torch.sparse_coo:
+        yield tensor._indices()
+        yield tensor._values()
+    elif torch._C._has_storage(tensor):
+        yield tensor
+
+
+def storages_of(tree: Any, device: torch.device) -> dict[int, torch.UntypedStorage]:
+    """The distinct storages on ``device`` behind the tensors of ``tree``, by their identity."""
+    found: dict[int, torch.UntypedStorage] = {}
+    for tensor in tensors_in(tree):
+        if tensor.device.type == device.type:
+            storage = tensor.untyped_storage()
+            found[storage._cdata] = storage
+    return found
+
+
+def bytes_of(tree: Any, device: torch.device) -> int:
+    """Bytes of those storages."""
+    return sum(storage.nbytes() for storage in storages_of(tree, device).values())
+
+
+def living_tensors() -> list[torch.Tensor]:
+    """Every tensor that Python can reach at this moment, and the gradients of those that are leaves.
+
+    Collects garbage first, so that what only a reference cycle holds does not count.
+    """
+    gc.collect()
+    # ``type`` instead of ``isinstance``: proxies answer ``__class__`` with side effects.
+    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+    gradients = [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+    return tensors + gradients
+
+
+class HostData:
+    """Storages that are data waiting on the host, not memory of the training.
+
+    On a CPU the waiting batches and the data set behind them lie in the same memory as the model. They are left out
+    of the count, as they would be with an accelerator.
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def add(self, tree: Any, device: torch.device) -> None:
+        """Leave the storages behind the tensors of ``tree`` out of every count."""
+        for key, storage in storages_of(tree, device).items():
+            self._storages[key] = weakref.ref(storage)
+
+    def add_living(self, device: torch.device) -> None:
+        """Leave everything out that exists now."""
+        self.add(living_tensors(), device)
+
+    def __contains__(self, storage: torch.UntypedStorage) -> bool:
+        known = self._storages.get(storage._cdata)
+        # Freed addresses are used again: a dead reference says nothing about the storage that has the address now.
+        return known is not None and known() is storage
+
+
+def view_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes that copies of these tensors would take on another device."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

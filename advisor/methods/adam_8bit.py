@@ -1,0 +1,93 @@
+"""Adam with its two moments in 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.base import Method, Saves, Stage, Verdict
+from advisor.methods.use import ParameterValue
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import Hardware
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["Adam8bit"]
+
+_ADAMW = "torch.optim.adamw.AdamW"
+_ADAM = "torch.optim.adam.Adam"
+_TORCH_ONLY = frozenset(
+    {"amsgrad", "foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
+)
+_SMALLEST = 4096
+"""Elements below which bitsandbytes keeps a parameter's moments in 32 bits."""
+
+
+class Adam8bit(Method):
+    """Replaces Adam or AdamW by bitsandbytes' version, which keeps its moments in blockwise dynamic 8-bit numbers."""
+
+    name = "adam_8bit"
+    summary = "Keeps Adam's two moments in 8 bits instead of 32 (bitsandbytes)."
+    fidelity = Fidelity.LOSSY
+    gradient_tolerance = 0.0
+    saves = frozenset({Saves.OPTIMIZER_STATE})
+    costs = "quantization noise in the moments; one kernel per parameter instead of a fused one"
+    pays = "when optimizer state is a large part of the memory: large models, small batches"
+    does_not_pay = "when activations dominate (convolutional networks, long sequences), or parameters are small"
+    stage = Stage.OPTIMIZER
+    requires = ("bitsandbytes",)
+    extra = "quant"
+    citation = "Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization"
+
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Needs torch's Adam or AdamW, with options that the 8-bit version has too."""
+        return Verdict.yes() if facts is None else _judge(facts.optimizer_class, facts.optimizer_options)
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Build the 8-bit optimizer over the same parameter groups and options."""
+        import torch
+
+        plain = training.optimizer
+        kind = f"{type(plain).__module__}.{type(plain).__qualname__}"
+        for group in plain.param_groups:
+            verdict = _judge(kind, group)
+            if not verdict.applicable:
+                raise MethodRefusedError(verdict.reason)
+        if plain.state:
+            raise MethodRefusedError("the optimizer has already stepped; apply adam_8bit before training starts")
+        try:
+            import bitsandbytes
+        except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
+            raise MethodRefusedError(f"bitsandbytes cannot be imported: {error}") from error
+        build = bitsandbytes.optim.AdamW8bit if kind == _ADAMW else bitsandbytes.optim.Adam8bit
+        training.optimizer = build([_translate(group) for group in plain.param_groups])
+        sizes = [p.numel() for group in plain.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
+        if max(sizes) < _SMALLEST:
+            training.notes.append(
+                f"adam_8bit changed nothing: every parameter has fewer than {_SMALLEST} elements and keeps 32 bits"
+            )
+
+
+def _judge(optimizer: str, options: Mapping[str, Any]) -> Verdict:
+    if optimizer not in (_ADAMW, _ADAM):
+        return Verdict.no(f"it replaces torch.optim.Adam or AdamW, but the optimizer is {optimizer}")
+    for option in ("amsgrad", "maximize", "differentiable"):
+        if options.get(option):
+            return Verdict.no(f"the 8-bit version has no {option}, but the optimizer has {option}=True")
+    coupled = optimizer == _ADAM and not options.get("decoupled_weight_decay")
+    if coupled and options.get("weight_decay"):
+        return Verdict.no(
+            "the 8-bit Adam decays weights as AdamW does, not as torch.optim.Adam; use AdamW, or weight_decay=0"
+        )
+    return Verdict.yes()
+
+
+def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter group as bitsandbytes takes it; what the user added to it stays."""
+    translated = {name: value for name, value in group.items() if name not in _TORCH_ONLY}
+    translated["lr"] = float(group["lr"])  # torch also takes a tensor.
+    translated["betas"] = tuple(float(beta) for beta in group["betas"])
+    return translated

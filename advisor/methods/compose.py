@@ -1,0 +1,145 @@
+"""Methods together: what settings exist, which can be combined, and applying them in the right order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.base import Conflict, Method, Stage, Verdict
+from advisor.methods.catalogue import get_method
+from advisor.methods.libraries import judge_libraries
+from advisor.methods.use import MethodUse, ParameterValue
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import Hardware
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["apply_uses", "judge", "settings_of", "validate_use", "worst_fidelity"]
+
+
+def settings_of(method: Method) -> tuple[MethodUse, ...]:
+    """Every setting of a method: the product of its parameters' choices, in declared order."""
+    names = [parameter.name for parameter in method.parameters]
+    products = itertools.product(*(parameter.choices for parameter in method.parameters))
+    return tuple(MethodUse(name=method.name, parameters=dict(zip(names, values, strict=True))) for values in products)
+
+
+def validate_use(use: MethodUse) -> None:
+    """Check a method's name, and that its parameters are the declared ones with values that exist.
+
+    Raises:
+        MethodRefusedError: Something is unknown or missing; the message lists what is valid.
+    """
+    method = get_method(use.name)
+    declared = {parameter.name: parameter for parameter in method.parameters}
+    for name in use.parameters:
+        if name not in declared:
+            valid = ", ".join(declared) or "no parameters"
+            raise MethodRefusedError(f"{method.name} takes {valid}, but got {name!r}")
+    for name, parameter in declared.items():
+        choices = ", ".join(repr(choice) for choice in parameter.choices)
+        if name not in use.parameters:
+            raise MethodRefusedError(f"{method.name} needs a value for {name}: one of {choices}")
+        value = use.parameters[name]
+        # True == 1 in Python, but not to a person who reads a policy.
+        if not any(value == choice and isinstance(value, type(choice)) for choice in parameter.choices):
+            raise MethodRefusedError(f"{name} of {method.name} must be one of {choices}, but got {value!r}")
+
+
+def judge(
+    uses: Sequence[MethodUse], *, facts: Facts | None, hardware: Hardware, accumulation_steps: int = 1
+) -> Verdict:
+    """Judge a combination without running it. Imports no torch.
+
+    Args:
+        uses: The methods, each at most once.
+        facts: What the probe learned, or ``None``.
+        hardware: The device.
+        accumulation_steps: Micro-batches per optimizer step.
+
+    Returns:
+        The first refusal, its reason beginning with the method's name; or that the combination applies, with what
+        the methods want known.
+
+    Raises:
+        MethodRefusedError: A use names an unknown method, parameter or value.
+    """
+    known: list[str] = []
+    for use in uses:
+        validate_use(use)
+        method = get_method(use.name)
+        for verdict in (judge_libraries(method, facts), method.applicable(use.parameters, facts, hardware)):
+            if not verdict.applicable:
+                return Verdict.no(f"{use.label}: {verdict.reason}")
+            if verdict.reason:
+                known.append(f"{use.label}: {verdict.reason}")
+        if accumulation_steps > 1 and not method.accumulates:
+            return Verdict.no(
+                f"{use.label}: it needs the whole gradient in one backward pass, but the policy accumulates "
+                f"{accumulation_steps} micro-batches"
+            )
+    conflict = _conflict(uses)
+    return Verdict.no(conflict) if conflict else Verdict.yes("; ".join(known))
+
+
+def worst_fidelity(uses: Sequence[MethodUse], *, accumulation_steps: int, facts: Facts | None) -> Fidelity:
+    """The worst class among the methods and the micro-batching.
+
+    Micro-batching reorders float sums; with BatchNorm it changes what is learned, because statistics are taken over
+    the micro-batch.
+    """
+    classes = [get_method(use.name).fidelity for use in uses]
+    if accumulation_steps > 1:
+        classes.append(Fidelity.MODEL if facts is not None and facts.has_batchnorm else Fidelity.ROUNDING)
+    return max(classes, key=lambda fidelity: fidelity.rank, default=Fidelity.EXACT)
+
+
+def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
+    """Apply methods to a training in the order of their stages, and complete it with its optimizer.
+
+    The optimizer is built before the first method that changes it, after all that change the model. Without any
+    methods the training is completed all the same. On an error, process-wide settings are undone.
+
+    Raises:
+        MethodRefusedError: A method is unknown, conflicts with another, or finds that it cannot apply.
+    """
+    for use in uses:
+        validate_use(use)
+    conflict = _conflict(uses)
+    if conflict:
+        raise MethodRefusedError(conflict)
+    ordered = sorted(uses, key=lambda use: (get_method(use.name).stage, use.name))
+    try:
+        for use in ordered:
+            method = get_method(use.name)
+            if method.stage >= Stage.OPTIMIZER:
+                training.complete()
+            method.apply(training, **use.parameters)
+            training.accumulates &= method.accumulates
+        training.complete()
+    except BaseException:
+        training.close()
+        raise
+
+
+def _conflict(uses: Sequence[MethodUse]) -> str | None:
+    """Why two of the methods cannot be combined, whichever of them declares it."""
+    names = [use.name for use in uses]
+    assert len(set(names)) == len(names), f"a method is in use twice: {names}"
+    for use, other in itertools.permutations(uses, 2):
+        for conflict in get_method(use.name).conflicts:
+            if conflict.other == other.name and _holds(conflict, use, other):
+                return f"{use.label} cannot be combined with {other.label}: {conflict.reason}"
+    return None
+
+
+def _holds(conflict: Conflict, own: MethodUse, other: MethodUse) -> bool:
+    return _matches(conflict.own, own.parameters) and _matches(conflict.where, other.parameters)
+
+
+def _matches(wanted: Mapping[str, ParameterValue], parameters: Mapping[str, ParameterValue]) -> bool:
+    return all(parameters.get(name) == value for name, value in wanted.items())

@@ -1,0 +1,32 @@
+"""Whether the optional libraries of a method are there and work."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from advisor.methods.base import Method, Verdict
+from advisor.problem.facts import Facts
+
+__all__ = ["judge_libraries"]
+
+
+def judge_libraries(method: Method, facts: Facts | None) -> Verdict:
+    """Refuse a method whose optional library is missing or broken.
+
+    Args:
+        method: The method.
+        facts: What the worker could import; without them, only whether the library can be found here.
+    """
+    for library in method.requires:
+        state = _found_here(library) if facts is None else facts.libraries.get(library)
+        if state is None:
+            fix = f"pip install 'momadvise[{method.extra}]'" if method.extra else f"pip install {library}"
+            return Verdict.no(f"{library} is not installed; {fix}")
+        if state.startswith("error: "):
+            first_line = state.removeprefix("error: ").strip().splitlines()[0]
+            return Verdict.no(f"{library} is installed but cannot be imported: {first_line}")
+    return Verdict.yes()
+
+
+def _found_here(library: str) -> str | None:
+    return "found" if importlib.util.find_spec(library) else None

@@ -1,0 +1,158 @@
+"""Recomputing a module in the backward pass without doing twice what must be done once.
+
+A forward pass may write to buffers: BatchNorm updates its running statistics, spectral norm its vectors. Recomputed
+naively, they are updated twice; the gradients of BatchNorm stay bit-equal, so nothing shows it. Here the recomputation
+runs on copies of those buffers, taken as they were before the forward pass, and the model's own are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.utils.checkpoint import noop_context_fn
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["ContextPair", "recompute_modules", "stop_key_value_cache"]
+
+ContextPair = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
+"""Contexts around the forward pass of a region and around its recomputation."""
+
+_Slot = tuple[torch.nn.Module, str]
+
+
+def recompute_modules(
+    model: torch.nn.Module,
+    modules: list[torch.nn.Module],
+    inner_contexts: Callable[[], ContextPair] | None = None,
+) -> None:
+    """Wrap modules of ``model`` in place so that the backward pass recomputes what they did not save.
+
+    Args:
+        model: The model that holds them (never itself wrapped).
+        modules: The modules to wrap; none inside another.
+        inner_contexts: Makes the contexts of one region, e.g. selective ones; default: recompute everything.
+    """
+    wanted = {id(module) for module in modules}
+    assert id(model) not in wanted, "the whole model cannot be wrapped in itself"
+
+    def wrap(module: torch.nn.Module) -> torch.nn.Module:
+        guard = _BufferGuard(module)
+
+        def contexts() -> ContextPair:
+            forward, recompute = inner_contexts() if inner_contexts else noop_context_fn()  # type: ignore[no-untyped-call]
+            before: dict[_Slot, torch.Tensor] = {}
+            return guard.forward(before, forward), _Recompute(guard, before, recompute)
+
+        return checkpoint_wrapper(
+            module,
+            checkpoint_impl=CheckpointImpl.NO_REENTRANT,
+            preserve_rng_state=True,  # Dropout must draw the same mask again.
+            context_fn=contexts if guard.needed else inner_contexts or noop_context_fn,
+        )
+
+    apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrap, check_fn=lambda module: id(module) in wanted)
+
+
+def stop_key_value_cache(training: Training) -> None:
+    """Set transformers' ``config.use_cache`` to False: a recomputed block would extend the cache a second time.
+
+    The cache is of no use in training. The setting comes back when the training closes.
+    """
+    changed: list[Any] = []
+    for module in training.model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "use_cache", False) is True:
+            config.use_cache = False  # type: ignore[union-attr]
+            changed.append(config)
+    if changed:
+        training.on_close(lambda: _set_use_cache(changed))
+        training.notes.append("config.use_cache was set to False: recomputation would extend the cache twice")
+
+
+def _set_use_cache(configs: list[Any]) -> None:
+    for config in configs:
+        config.use_cache = True
+
+
+class _BufferGuard:
+    """Gives each recomputation of one module the buffers as they were before its forward pass.
+
+    Which buffers a forward pass writes to is learned from its calls, by their version counters: the first call copies
+    all of them, later calls only those.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._slots = [(inner, name) for inner in module.modules() for name in inner._buffers]
+        self.written: set[_Slot] = set()
+        self._first_call = True
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is any buffer to guard."""
+        return bool(self._slots)
+
+    @contextlib.contextmanager
+    def forward(
+        self, before: dict[_Slot, torch.Tensor], inner: contextlib.AbstractContextManager[Any]
+    ) -> Generator[None, None, None]:
+        """Around one forward pass; fills ``before`` with the earlier contents of what it writes to."""
+        held = [(slot, buffer, buffer._version) for slot in self._slots if (buffer := _buffer(slot)) is not None]
+        for slot, buffer, _ in held:
+            if self._first_call or slot in self.written:
+                before[slot] = buffer.detach().clone()
+        with inner:
+            yield
+        self.written |= {
+            slot for slot, buffer, version in held if _buffer(slot) is not buffer or buffer._version != version
+        }
+        self._first_call = False
+        for slot in before.keys() - self.written:
+            del before[slot]
+
+
+class _Recompute(contextlib.AbstractContextManager[None]):
+    """Around a recomputation. Can be entered again: with ``retain_graph`` a region may be recomputed twice."""
+
+    def __init__(
+        self,
+        guard: _BufferGuard,
+        before: dict[_Slot, torch.Tensor],
+        inner: contextlib.AbstractContextManager[Any],
+    ) -> None:
+        self._guard = guard
+        self._before = before
+        self._inner = inner
+        self._own: list[tuple[_Slot, torch.Tensor]] = []
+
+    def __enter__(self) -> None:
+        self._own = [(slot, buffer) for slot in self._guard.written if (buffer := _buffer(slot)) is not None]
+        for slot, buffer in self._own:
+            module, name = slot
+            # A copy again: the recomputation's own update must not reach what was kept. What a later call was first
+            # to write to was not kept; its present contents do for statistics that the output does not depend on.
+            module._buffers[name] = self._before.get(slot, buffer).detach().clone()
+        self._inner.__enter__()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        try:
+            # Non-reentrant checkpointing leaves early through an exception; the buffers come back all the same.
+            return self._inner.__exit__(*exception)
+        finally:
+            for (module, name), buffer in self._own:
+                module._buffers[name] = buffer
+            self._own = []
+
+
+def _buffer(slot: _Slot) -> torch.Tensor | None:
+    module, name = slot
+    return module._buffers[name]

@@ -1,0 +1,123 @@
+"""Recompute only what is cheap to compute and large to keep."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.checkpoint import judge_blocks
+from advisor.methods.use import ParameterValue
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import Hardware
+
+if TYPE_CHECKING:
+    import torch
+
+    from advisor.methods.recompute import ContextPair
+    from advisor.methods.training import Training
+
+__all__ = ["SelectiveCheckpoint"]
+
+_EXPENSIVE = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "_scaled_mm",
+    "convolution",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+"""ATen operators whose outputs are kept: they hold nearly all arithmetic of a block."""
+
+
+class SelectiveCheckpoint(Method):
+    """Recomputes the attention modules, or everything in a block but its matrix products and convolutions."""
+
+    name = "selective_checkpoint"
+    summary = "Recomputes only attention, or only elementwise and normalization work, in the backward pass."
+    fidelity = Fidelity.EXACT
+    saves = frozenset({Saves.ACTIVATIONS})
+    costs = "a small part of a forward pass; elementwise also costs host time on every operator of a block"
+    pays = "when checkpointing whole blocks saves more than is needed: most of the memory for little of the time"
+    does_not_pay = "attention: with fused kernels, which keep little; elementwise: where kernel launches are the limit"
+    stage = Stage.CHECKPOINT
+    parameters = (
+        Parameter(
+            "recompute",
+            ("attention", "elementwise"),
+            "attention: the attention modules; elementwise: all of a block but matrix products, convolutions and "
+            "fused attention",
+        ),
+    )
+    citation = (
+        "Korthikanti et al. 2022, Reducing Activation Recomputation (attention); Sohoni et al. 2019 "
+        "(recompute normalization and activation, there 'no-bn')"
+    )
+
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Needs attention modules, or repeated blocks."""
+        if facts is None:
+            return Verdict.yes()
+        if parameters["recompute"] == "attention":
+            return _judge_attention(facts.attention_count, facts.model_class)
+        return judge_blocks(facts.block_count, 1, facts.model_class)
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Wrap the attention modules, or the blocks with a policy on their operators."""
+        from advisor.methods.recompute import recompute_modules, stop_key_value_cache
+        from advisor.methods.structure import find_attention, find_blocks
+
+        if parameters["recompute"] == "attention":
+            modules = find_attention(training.model)
+            verdict = _judge_attention(len(modules), type(training.model).__name__)
+        else:
+            modules = find_blocks(training.model, training.blocks)
+            verdict = judge_blocks(len(modules), 1, type(training.model).__name__)
+        if not verdict.applicable:
+            raise MethodRefusedError(verdict.reason)
+        stop_key_value_cache(training)
+        if parameters["recompute"] == "attention":
+            recompute_modules(training.model, modules)
+        else:
+            for module in modules:
+                _stop_inplace_activations(module)
+            recompute_modules(training.model, modules, _contexts_keeping_expensive)
+
+
+def _judge_attention(count: int, model_class: str) -> Verdict:
+    return Verdict.yes() if count else Verdict.no(f"{model_class} has no attention modules; use recompute=elementwise")
+
+
+def _contexts_keeping_expensive() -> ContextPair:
+    import torch
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+    # Regions that share a weight would share its autocast copy too; the second would then record one operator less
+    # than its recomputation, which starts without the copy, and the two would not match.
+    torch.clear_autocast_cache()
+    forward, recompute = create_selective_checkpoint_contexts(list(_expensive_operators()))  # type: ignore[no-untyped-call]
+    return forward, recompute
+
+
+@functools.cache
+def _expensive_operators() -> tuple[torch._ops.OpOverload, ...]:
+    """Those of :data:`_EXPENSIVE` that this torch has."""
+    import torch
+
+    packets = [getattr(torch.ops.aten, name) for name in _EXPENSIVE if hasattr(torch.ops.aten, name)]
+    return tuple(packet.default for packet in packets)
+
+
+def _stop_inplace_activations(block: torch.nn.Module) -> None:
+    """Set ``inplace=False``: a kept convolution output that is then overwritten could not be used again."""
+    for module in block.modules():
+        if getattr(module, "inplace", False) is True:
+            module.inplace = False  # type: ignore[assignment]

@@ -1,0 +1,134 @@
+"""What a model is made of: its repeated blocks, its attention, its normalization, its bytes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import torch
+from torch import nn
+
+from advisor.errors import WorkloadError
+
+__all__ = [
+    "buffer_bytes",
+    "find_attention",
+    "find_blocks",
+    "has_batchnorm",
+    "has_dropout",
+    "parameter_bytes",
+    "parameter_count",
+    "trainable_parameter_count",
+]
+
+
+def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Module]:
+    """The repeated blocks of a model, in the order of the model's modules; empty if nothing repeats.
+
+    Candidates are classes with at least two instances as direct children of ``nn.ModuleList`` or ``nn.Sequential``,
+    each with at least two leaf modules, never nested in themselves, together covering half of the model's leaf
+    modules. Of these the class is taken whose number of instances is nearest, in log scale, to the square root of
+    the number of leaf modules: with that many equal segments, checkpointing a chain needs the least memory
+    (Chen et al. 2016).
+
+    Args:
+        model: The model, before any wrapping.
+        declared: Classes named by the workload (``BLOCKS``), which then alone count.
+
+    Raises:
+        WorkloadError: No module is of a declared class.
+    """
+    if declared:
+        blocks = _outermost(model, lambda module, _: isinstance(module, declared))
+        if not blocks:
+            names = ", ".join(kind.__name__ for kind in declared)
+            raise WorkloadError(f"BLOCKS must name classes of the model's modules, but no module is of {names}")
+        return blocks
+    leaves = _leaf_count(model)
+    children: dict[type, dict[int, nn.Module]] = defaultdict(dict)
+    for parent in model.modules():
+        if isinstance(parent, nn.ModuleList | nn.Sequential):
+            for child in parent.children():
+                children[type(child)][id(child)] = child
+    target = math.log(leaves) / 2
+    candidates = [
+        (abs(math.log(len(blocks)) - target), -len(blocks), list(blocks.values()))
+        for kind, blocks in children.items()
+        if len(blocks) >= 2 and _is_block_class(kind, list(blocks.values()), leaves)
+    ]
+    return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else []
+
+
+def find_attention(model: nn.Module) -> list[nn.Module]:
+    """The outermost attention modules: ``nn.MultiheadAttention``, and classes with ``Attention`` in their name."""
+    return _outermost(
+        model,
+        lambda module, is_root: (
+            not is_root and (isinstance(module, nn.MultiheadAttention) or "Attention" in type(module).__name__)
+        ),
+    )
+
+
+def has_batchnorm(model: nn.Module) -> bool:
+    """Whether a forward pass in training mode updates running statistics."""
+    return any(
+        isinstance(module, nn.modules.batchnorm._NormBase) and module.training and module.running_mean is not None
+        for module in model.modules()
+    )
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether a dropout with a probability above zero exists, as a module or inside attention or a recurrent layer."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            return True
+        if isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0:
+            return True
+    return False
+
+
+def parameter_bytes(model: nn.Module) -> int:
+    """Bytes of the distinct parameters (tied weights counted once)."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Number of distinct parameters (tied weights counted once)."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def trainable_parameter_count(model: nn.Module) -> int:
+    """Number of distinct parameters that require a gradient."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def buffer_bytes(model: nn.Module) -> int:
+    """Bytes of the distinct buffers."""
+    return sum(_tensor_bytes(buffer) for buffer in model.buffers())
+
+
+def _tensor_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _leaf_count(module: nn.Module) -> int:
+    return sum(1 for inner in module.modules() if not any(True for _ in inner.children()))
+
+
+def _is_block_class(kind: type, blocks: list[nn.Module], model_leaves: int) -> bool:
+    counts = [_leaf_count(block) for block in blocks]
+    if min(counts) < 2 or 2 * sum(counts) < model_leaves:
+        return False
+    return not any(type(inner) is kind for block in blocks for inner in block.modules() if inner is not block)
+
+
+def _outermost(model: nn.Module, wanted: object) -> list[nn.Module]:
+    """Modules for which ``wanted(module, is_root)`` holds and that lie in no other such module."""
+    assert callable(wanted)
+    found: list[nn.Module] = []
+    inside: set[int] = set()
+    for module in model.modules():  # Parents come before their children.
+        if id(module) not in inside and wanted(module, module is model):
+            found.append(module)
+            inside.update(id(inner) for inner in module.modules())
+    return found

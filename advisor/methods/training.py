@@ -1,0 +1,278 @@
+"""Training: a model with its loss and optimizer, and everything that the applied methods changed.
+
+The same object runs in trials and in the user's own training: what is measured is what ships. Methods fill in its
+attributes; :meth:`Training.step` does not know which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.methods import batch as batches
+from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
+
+__all__ = ["LinearHead", "Phase", "Training"]
+
+ComputeLoss = Callable[[torch.nn.Module, Any], torch.Tensor]
+LinearHead = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]]
+"""``(model, batch) -> (hidden, weight, bias or None, targets)``: the loss is the cross entropy of that linear layer."""
+
+_WRAPPER_PREFIXES = ("_checkpoint_wrapped_module.",)
+
+
+class Phase(enum.Enum):
+    """What a training step is doing."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    IDLE = "idle"
+
+
+class Training:
+    """A model ready to be trained, one batch at a time.
+
+    Args:
+        model: The model; moved to ``device`` in place. If the whole model is in evaluation mode it is set to training.
+        device: Where to train.
+        compute_loss: ``(model, batch) -> scalar tensor``, a mean over its targets; default: what the model returns.
+        build_optimizer: ``(parameters) -> Optimizer``; default: AdamW.
+        count_targets: ``(batch) -> number`` of targets that the loss averages over; weighs micro-batches.
+        linear_head: Exposes the loss as a linear layer and its inputs, so that it can be computed in chunks.
+        max_grad_norm: Clip the gradients to this total norm before each optimizer step.
+        blocks: Classes of the repeated blocks, when they cannot be found.
+        micro_batch: Samples per forward pass; a larger batch is split and its gradients are accumulated.
+
+    Attributes:
+        optimizer: The optimizer; built when first asked for, so that it sees the parameters as methods left them.
+        forward_contexts: Callables that return context managers; all are entered around every forward pass.
+        gradient_scaler: Scales the loss for float16, or ``None``.
+        notes: What methods want the user to know.
+        phase_listener: Called with every phase as it begins.
+        accumulates: Whether gradients may be summed over micro-batches.
+        steps_in_backward: Whether parameters are updated during the backward pass.
+        after_step: Callables to run at the end of every optimizer step.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        device: str | torch.device = "cpu",
+        compute_loss: ComputeLoss | None = None,
+        build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+        count_targets: Callable[[Any], float | torch.Tensor] | None = None,
+        linear_head: LinearHead | None = None,
+        max_grad_norm: float | None = None,
+        blocks: tuple[type, ...] = (),
+        micro_batch: int | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = model.to(self.device)
+        self.compute_loss: ComputeLoss = compute_loss or default_loss
+        self.linear_head = linear_head
+        self.max_grad_norm = max_grad_norm
+        self.blocks = blocks
+        self.micro_batch = micro_batch
+        self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+        self.gradient_scaler: torch.amp.GradScaler | None = None
+        self.notes: list[str] = []
+        self.phase_listener: Callable[[Phase], None] | None = None
+        self.accumulates = True
+        self.steps_in_backward = False
+        self.after_step: list[Callable[[], None]] = []
+        self._build_optimizer = build_optimizer
+        self._count_targets = count_targets
+        # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
+        self._causal = compute_loss is None and is_causal_loss(model)
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._closing = contextlib.ExitStack()
+        self._unscaled = False
+        if not model.training:
+            model.train()
+            self.notes.append("the model came in evaluation mode; it was set to training mode")
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer over the trainable parameters."""
+        if self._optimizer is None:
+            parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            if not parameters:
+                raise WorkloadError("at least one parameter must require a gradient, but all of them are frozen")
+            if self._build_optimizer is None:
+                self._optimizer = torch.optim.AdamW(parameters)
+            else:
+                self._optimizer = self._build_optimizer(parameters)
+            if not isinstance(self._optimizer, torch.optim.Optimizer):
+                raise WorkloadError(
+                    "build_optimizer must return a torch.optim.Optimizer, but it returned "
+                    f"{type(self._optimizer).__name__}"
+                )
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def complete(self) -> None:
+        """Build what is built on first use; afterwards nothing of the set-up is left to the first step."""
+        assert self.optimizer is not None
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """One optimizer step on a batch, in as many micro-batches as it needs.
+
+        Args:
+            batch: What ``make_batch`` returns, of any number of samples.
+
+        Returns:
+            The loss of the whole batch (detached, zero-dimensional, on the device): the mean over all its targets.
+
+        Raises:
+            MethodRefusedError: The batch needs several micro-batches, which an applied method does not allow.
+        """
+        pieces = self.split(batch)
+        if len(pieces) == 1:
+            loss = self.forward(pieces[0])
+            self.backward(loss)
+            self.optimizer_step()
+            return loss.detach()
+        if not self.accumulates:
+            raise MethodRefusedError(
+                f"a batch of {batches.sample_count(batch)} samples needs {len(pieces)} micro-batches of "
+                f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
+                "give batches of at most micro_batch samples"
+            )
+        total: torch.Tensor | None = None
+        for piece, weight in zip(pieces, self._weights(pieces), strict=True):
+            if weight == 0.0:
+                continue  # No target: its mean would be 0/0, and it adds nothing to the gradient.
+            loss = self.forward(piece) * weight
+            self.backward(loss)
+            total = loss.detach() if total is None else total + loss.detach()
+        self.optimizer_step()
+        assert total is not None, "the shares of the micro-batches sum to one"
+        return total
+
+    def split(self, batch: Any) -> list[Any]:
+        """The batch in micro-batches along dimension 0 of its tensors; the last may be smaller."""
+        return [batch] if self.micro_batch is None else batches.split(batch, self.micro_batch)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        """Move a micro-batch to the device and compute its loss.
+
+        Raises:
+            WorkloadError: The loss is not a scalar tensor with a gradient.
+        """
+        self._enter(Phase.FORWARD)
+        moved = batches.move(batch, self.device)
+        with contextlib.ExitStack() as contexts:
+            for context in self.forward_contexts:
+                contexts.enter_context(context())
+            return require_trainable(self.compute_loss(self.model, moved))
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""
+        self._enter(Phase.BACKWARD)
+        if self.gradient_scaler is not None:
+            loss = self.gradient_scaler.scale(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def optimizer_step(self) -> None:
+        """Update the parameters from their gradients, and drop the gradients."""
+        self._enter(Phase.OPTIMIZER)
+        if not self.steps_in_backward:
+            if self.max_grad_norm is not None:
+                self.clip_grad_norm(self.max_grad_norm)
+            if self.gradient_scaler is not None:
+                self.gradient_scaler.step(self.optimizer)
+                self.gradient_scaler.update()
+                self._unscaled = False
+            else:
+                self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        for callback in self.after_step:
+            callback()
+        self._enter(Phase.IDLE)
+
+    def clip_grad_norm(self, max_norm: float) -> torch.Tensor:
+        """Clip the gradients to a total norm; for people with their own loop, between backward and optimizer step.
+
+        Args:
+            max_norm: Largest total 2-norm.
+
+        Returns:
+            The total norm before clipping, in true (unscaled) units.
+
+        Raises:
+            MethodRefusedError: The gradients are already gone, because the optimizer runs in the backward pass.
+        """
+        if self.steps_in_backward:
+            raise MethodRefusedError(
+                "clipping needs all gradients at once, but the optimizer runs in the backward pass and each gradient "
+                "is gone once used; remove optimizer_in_backward from the policy"
+            )
+        if self.gradient_scaler is not None and not self._unscaled:
+            self.gradient_scaler.unscale_(self.optimizer)
+            self._unscaled = True
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """``{"model", "optimizer"}`` and ``"scaler"`` under float16; the model's part has the plain model's names."""
+        state = {"model": _plain_names(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
+        if self.gradient_scaler is not None:
+            state["scaler"] = self.gradient_scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.gradient_scaler is not None and "scaler" in state:
+            self.gradient_scaler.load_state_dict(state["scaler"])
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` undo something outside the training (a process-wide flag) on :meth:`close`."""
+        self._closing.callback(callback)
+
+    def close(self) -> None:
+        """Undo the process-wide settings of the applied methods, last first; a second call does nothing."""
+        self._closing.close()
+
+    def _weights(self, pieces: list[Any]) -> list[float]:
+        """Each piece's share of all targets: a mean of means would be wrong where pieces differ in padding."""
+        counts = [self._targets(piece) for piece in pieces]
+        total = sum(counts)
+        # Without any target at all plain training gives NaN; equal shares keep it visible.
+        return [count / total for count in counts] if total else [1.0 / len(pieces)] * len(pieces)
+
+    def _targets(self, piece: Any) -> float:
+        if self._count_targets is not None:
+            return float(self._count_targets(piece))
+        labels = batches.count_labels(piece, causal=self._causal)
+        return float(batches.sample_count(piece) if labels is None else labels)
+
+    def _enter(self, phase: Phase) -> None:
+        if self.phase_listener is not None:
+            self.phase_listener(phase)
+
+
+def _plain_names(state: dict[str, Any]) -> dict[str, Any]:
+    """The state under the names that the model had before it was wrapped, with its metadata."""
+
+    def plain(name: str) -> str:
+        for prefix in _WRAPPER_PREFIXES:
+            name = f"{name}.".replace(prefix, "").removesuffix(".")
+        return name
+
+    metadata = getattr(state, "_metadata", None)
+    renamed = type(state)((plain(name), value) for name, value in state.items())
+    if metadata is not None:
+        renamed._metadata = type(metadata)((plain(name), value) for name, value in metadata.items())  # type: ignore[attr-defined]
+    return renamed

@@ -1,0 +1,190 @@
+"""The policy file: a choice, the evidence for it, and what it was measured on, as YAML with a schema version."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from advisor.errors import MethodRefusedError, PolicyError
+from advisor.methods.compose import validate_use
+from advisor.methods.use import MethodUse, ParameterValue
+from advisor.policy.policy import Policy
+
+__all__ = ["SCHEMA", "Evidence", "Fingerprints", "PolicyFile", "load_policy_file", "write_policy_file"]
+
+SCHEMA = 1
+"""Version of the file's layout. Files of another version are refused, never guessed at."""
+
+
+class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the measurements hold for. When one of these changes, tune again.
+
+    Attributes:
+        workload: Name and hash of the model's source.
+        hardware: Device name, its memory, and the count and kind of what is beside it.
+        versions: Package -> version.
+        request: Hash over goal, limits, search space and options.
+    """
+
+    workload: dict[str, str]
+    hardware: dict[str, str | int]
+    versions: dict[str, str]
+    request: str
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why this policy: measured figures only.
+
+    Attributes:
+        goal: The goal it was chosen for.
+        date: Day of the measurement, ISO format.
+        samples_per_second: Throughput measured by the search.
+        relative_spread: Half the width of its 95 % confidence interval, relative.
+        peak_bytes: Peak device memory (reserved on CUDA, live tensor storage on CPU).
+        memory_limit_bytes: The limit that it had to stay below.
+        fidelity: How far training may differ from plain training.
+        loss_drift: Largest relative difference of the first losses from plain training, when measured.
+        baseline_samples_per_second: Plain training at the user's own batch.
+        baseline_batch: That batch.
+        confirmed_samples_per_second: The emitted wrapper in a fresh process, when it was run.
+        confirmed_peak_bytes: Its peak.
+        tie: Whether the gain over the baseline is inside the noise.
+        trials: Trials that were measured.
+        why: The reasons, in sentences.
+    """
+
+    goal: str
+    date: str
+    samples_per_second: float
+    relative_spread: float
+    peak_bytes: int
+    memory_limit_bytes: int
+    fidelity: str
+    loss_drift: float | None = None
+    baseline_samples_per_second: float | None = None
+    baseline_batch: int | None = None
+    confirmed_samples_per_second: float | None = None
+    confirmed_peak_bytes: int | None = None
+    tie: bool
+    trials: int
+    why: list[str]
+
+
+class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy with its evidence and fingerprints; both are absent in a file written by hand."""
+
+    policy: Policy
+    evidence: Evidence | None = None
+    fingerprints: Fingerprints | None = None
+
+
+class _PolicyOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The policy as people read and write it: methods as a mapping."""
+
+    methods: dict[str, dict[str, ParameterValue]] = {}
+    micro_batch: int
+    accumulation_steps: int = 1
+    gpu_count: int = 1
+
+
+class _FileOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"schema_version": "schema"}):
+    schema_version: int
+    policy: _PolicyOnDisk
+    evidence: Evidence | None = None
+    fingerprints: Fingerprints | None = None
+
+
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "$": ("schema", "policy", "evidence", "fingerprints"),
+    "$.policy": _PolicyOnDisk.__struct_fields__,
+    "$.evidence": Evidence.__struct_fields__,
+    "$.fingerprints": Fingerprints.__struct_fields__,
+}
+
+
+def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
+    """Read and validate a policy file.
+
+    Raises:
+        PolicyError: Not there, not YAML, another schema version, an unknown field, method, parameter or value.
+    """
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(f"A policy file must be readable, but {path} is not: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PolicyError(f"A policy file must be YAML, but {path} is not: {error}") from None
+    found = raw.get("schema") if isinstance(raw, dict) else None
+    if found != SCHEMA:
+        raise PolicyError(
+            f"A policy file must have `schema: {SCHEMA}` at its top, but {path} has {found!r}. "
+            "Tune again with this version of momadvise to get a file it understands."
+        )
+    try:
+        on_disk = msgspec.convert(raw, _FileOnDisk)
+    except msgspec.ValidationError as error:
+        raise PolicyError(f"{path}: {_explained(str(error))}") from None
+    return PolicyFile(
+        policy=_policy(on_disk.policy, path), evidence=on_disk.evidence, fingerprints=on_disk.fingerprints
+    )
+
+
+def _policy(on_disk: _PolicyOnDisk, path: Path) -> Policy:
+    for field in ("micro_batch", "accumulation_steps", "gpu_count"):
+        value = getattr(on_disk, field)
+        if value < 1:
+            raise PolicyError(f"{path}: {field} >= 1 must hold, but got {field}={value}.")
+    uses = tuple(MethodUse(name=name, parameters=values) for name, values in sorted(on_disk.methods.items()))
+    try:
+        for use in uses:
+            validate_use(use)
+    except MethodRefusedError as error:
+        raise PolicyError(f"{path}: {error}") from None
+    return Policy(
+        methods=uses,
+        micro_batch=on_disk.micro_batch,
+        accumulation_steps=on_disk.accumulation_steps,
+        gpu_count=on_disk.gpu_count,
+    )
+
+
+def _explained(message: str) -> str:
+    """Append the valid field names to msgspec's message about an unknown one."""
+    if "unknown field" not in message:
+        return message
+    where = message.rsplit("`", 2)[-2] if " - at `" in message else "$"
+    valid = _FIELDS.get(where)
+    return f"{message}. The fields there are: {', '.join(valid)}." if valid else message
+
+
+def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:
+    """Write a policy file atomically: a reader sees the old file or the new one, never half of one.
+
+    Args:
+        file: What to write.
+        path: Where to.
+        header: Comment lines for people (without the leading ``#``).
+    """
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "policy": {
+            "methods": {use.name: dict(use.parameters) for use in file.policy.methods},
+            "micro_batch": file.policy.micro_batch,
+            "accumulation_steps": file.policy.accumulation_steps,
+            "gpu_count": file.policy.gpu_count,
+        },
+    }
+    if file.evidence is not None:
+        document["evidence"] = msgspec.to_builtins(file.evidence)
+    if file.fingerprints is not None:
+        document["fingerprints"] = msgspec.to_builtins(file.fingerprints)
+    comment = "".join(f"# {line}".rstrip() + "\n" for line in header.splitlines())
+    text = comment + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,128 @@
+"""Finds the devices that momadvise can measure on. No torch, no CUDA context."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import psutil
+
+from advisor.errors import HardwareError
+from advisor.problem.gpus import Gpu, GpuList, list_gpus
+from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.host import cpu_name, host_cores, host_memory
+from advisor.problem.profiles import match_profile
+from advisor.problem.torch_build import cuda_version_of_torch
+
+__all__ = ["DeviceChoice", "choose_device", "detect_hardware", "list_devices"]
+
+
+class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The device that is used when none is asked for.
+
+    Attributes:
+        device: torch's name of it.
+        reason: Why this one, as a clause for people.
+    """
+
+    device: str
+    reason: str
+
+
+def detect_hardware(
+    device: str | None = None, *, nvml: Any = None, environment: Mapping[str, str] | None = None
+) -> Hardware:
+    """Describe the device to train on.
+
+    Args:
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` to take the first GPU that torch can use, else the CPU.
+        nvml: The ``pynvml`` module, or something that behaves like it.
+        environment: The environment to read ``CUDA_VISIBLE_DEVICES`` from.
+
+    Raises:
+        HardwareError: The device does not exist, or the installed torch cannot use it.
+    """
+    if device is None or device == "auto":
+        device = choose_device(nvml=nvml, environment=environment).device
+    if device == "cpu":
+        return _cpu()
+    matched = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if matched is None:
+        inventory = _inventory(nvml, environment)
+        raise HardwareError(f"a device must be cpu, cuda or cuda:N, but got {device!r}. Found: {inventory}.")
+    found = list_gpus(nvml, environment)
+    index = int(matched.group(1) or 0)
+    if not found.gpus:
+        raise HardwareError(f"{device} needs a GPU, but {found.reason}. Use --device cpu, or leave --device out.")
+    if index >= len(found.gpus):
+        valid = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in found.gpus)
+        raise HardwareError(f"a GPU must be one of {valid}, but got {device!r}.")
+    version, build = cuda_version_of_torch()
+    if version is None:
+        raise HardwareError(
+            f"{device} needs a torch with CUDA, but {build}. "
+            "Install a CUDA build (see pytorch.org/get-started), or use --device cpu."
+        )
+    return _cuda(found.gpus[index], found)
+
+
+def choose_device(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> DeviceChoice:
+    """Choose the first GPU if there is one and the installed torch can use it, else the CPU; say why."""
+    found = list_gpus(nvml, environment)
+    if not found.gpus:
+        return DeviceChoice(device="cpu", reason=found.reason)
+    version, build = cuda_version_of_torch()
+    if version is None:
+        return DeviceChoice(device="cpu", reason=f"there is a {found.gpus[0].name}, but {build}")
+    return DeviceChoice(device="cuda:0", reason=f"the first of {len(found.gpus)} visible GPU(s), and {build}")
+
+
+def list_devices(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> list[Hardware]:
+    """Every visible GPU, then the CPU."""
+    found = list_gpus(nvml, environment)
+    return [*(_cuda(gpu, found) for gpu in found.gpus), _cpu()]
+
+
+def _cuda(gpu: Gpu, found: GpuList) -> Hardware:
+    memory = host_memory()
+    return Hardware(
+        kind=DeviceKind.CUDA,
+        device=f"cuda:{gpu.index}",
+        name=gpu.name,
+        memory_bytes=gpu.memory_bytes,
+        free_bytes=gpu.free_bytes,
+        held_bytes=gpu.held_bytes,
+        device_count=len(found.gpus),
+        host_memory_bytes=memory.total_bytes,
+        host_free_bytes=memory.free_bytes,
+        host_cores=host_cores(),
+        compute_capability=gpu.compute_capability,
+        driver_version=gpu.driver_version,
+        profile=match_profile(DeviceKind.CUDA, gpu.name),
+    )
+
+
+def _cpu() -> Hardware:
+    memory = host_memory()
+    name = cpu_name()
+    # Without torch this process holds nothing that training would; its own few megabytes are no part of the question.
+    held = int(psutil.Process().memory_info().rss) if "torch" in sys.modules else 0
+    return Hardware(
+        kind=DeviceKind.CPU,
+        device="cpu",
+        name=name,
+        memory_bytes=memory.total_bytes,
+        free_bytes=memory.free_bytes,
+        held_bytes=held,
+        host_memory_bytes=memory.total_bytes,
+        host_free_bytes=memory.free_bytes,
+        host_cores=host_cores(),
+        profile=match_profile(DeviceKind.CPU, name),
+    )
+
+
+def _inventory(nvml: Any, environment: Mapping[str, str] | None) -> str:
+    return ", ".join(f"{item.device} ({item.name})" for item in list_devices(nvml=nvml, environment=environment))

@@ -1,0 +1,124 @@
+"""The host as the operating system and the container describe it: memory, cores, the CPU's name."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import msgspec
+import psutil
+
+__all__ = ["HostMemory", "cpu_name", "host_cores", "host_memory"]
+
+_UNLIMITED = 1 << 60
+"""cgroup v1 writes a huge number, not a word, where no limit is set."""
+
+
+class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Host memory that this process may use.
+
+    Attributes:
+        total_bytes: The machine's, or the container's limit where that is lower.
+        free_bytes: What could be taken now without swapping.
+    """
+
+    total_bytes: int
+    free_bytes: int
+
+
+def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> HostMemory:
+    """Read host memory, under the limits of the control groups (v2 and v1) that this process is in.
+
+    Args:
+        cgroups: Where the control groups are mounted.
+        process: The file that names this process's groups.
+    """
+    memory = psutil.virtual_memory()
+    total, free = int(memory.total), int(memory.available)
+    for folder, limit_name, usage_name in _memory_groups(cgroups, process):
+        limit = _number(folder / limit_name)
+        usage = _number(folder / usage_name)
+        if limit is None or limit >= min(_UNLIMITED, memory.total):
+            continue
+        total = min(total, limit)
+        if usage is not None:
+            # The page cache counts as usage, but the kernel gives its inactive part back before it ends a process.
+            reclaimable = _statistic(folder / "memory.stat", ("inactive_file", "total_inactive_file"))
+            free = min(free, max(0, limit - usage + reclaimable))
+    return HostMemory(total_bytes=total, free_bytes=min(free, total))
+
+
+def host_cores(cgroups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> int:
+    """Cores that this process may use: its affinity, or less by the container's CPU quota (rounded down)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    for folder in _groups(cgroups, process, ""):
+        words = _text(folder / "cpu.max").split()
+        if len(words) == 2 and words[0] != "max":
+            cores = min(cores, int(words[0]) // int(words[1]))
+    for name in ("cpu", "cpu,cpuacct"):
+        for folder in _groups(cgroups, process, name):
+            quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+            if quota is not None and quota > 0 and period:
+                cores = min(cores, quota // period)
+    return max(1, cores)
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The CPU's model name, or its architecture where the system does not tell."""
+    for line in _text(cpuinfo).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name" and value.strip():
+            return value.strip()
+    return platform.processor() or platform.machine() or "CPU"
+
+
+def _memory_groups(cgroups: Path, process: Path) -> list[tuple[Path, str, str]]:
+    second = [(folder, "memory.max", "memory.current") for folder in _groups(cgroups, process, "")]
+    first = [
+        (folder, "memory.limit_in_bytes", "memory.usage_in_bytes") for folder in _groups(cgroups, process, "memory")
+    ]
+    return second + first
+
+
+def _groups(cgroups: Path, process: Path, controller: str) -> list[Path]:
+    """The folder of this process's group and of every group above it: the tightest limit holds.
+
+    Args:
+        cgroups: The mount point.
+        process: The file that names the groups, one ``id:controllers:path`` a line.
+        controller: ``""`` for version 2, else the name of a version 1 hierarchy.
+    """
+    mount = cgroups / controller if controller else cgroups
+    group = None
+    for line in _text(process).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == controller or (controller and controller in controllers.split(",")):
+            group = path.strip("/")
+    if group is None:
+        return []
+    folder = mount / group
+    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))]
+
+
+def _text(path: Path) -> str:
+    """Content of a file of the kernel, empty where the system has no such file or does not let us read it."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _statistic(path: Path, names: tuple[str, ...]) -> int:
+    """The largest of some lines of a ``memory.stat``: version 1 writes both the group's own and the total's."""
+    values = [0]
+    for line in _text(path).splitlines():
+        name, _, value = line.partition(" ")
+        if name in names:
+            values.append(int(value))
+    return max(values)

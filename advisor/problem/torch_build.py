@@ -1,0 +1,47 @@
+"""Which devices the installed torch was built for, learned without importing it (which takes seconds)."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+__all__ = ["cuda_version_of_torch"]
+
+
+def cuda_version_of_torch(folder: Path | None = None) -> tuple[str | None, str]:
+    """Tell the CUDA version that torch was built with.
+
+    Args:
+        folder: The installed package; found on the path by default.
+
+    Returns:
+        ``("13.0", "torch 2.13.0 built for CUDA 13.0")``, or ``None`` and the words for a build without CUDA.
+    """
+    if folder is None:
+        spec = importlib.util.find_spec("torch")
+        folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
+    if folder is None:
+        return None, "torch is not installed"
+    values = _assigned(folder / "version.py")
+    release = values.get("__version__") or importlib.metadata.version("torch")
+    cuda = values.get("cuda")
+    if cuda:
+        return cuda, f"torch {release} is built for CUDA {cuda}"
+    return None, f"torch {release} is built without CUDA"
+
+
+def _assigned(path: Path) -> dict[str, str]:
+    """String constants assigned at the top level of a file."""
+    values: dict[str, str] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets, value = [node.target], node.value
+        else:
+            continue
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            values.update({target.id: value.value for target in targets if isinstance(target, ast.Name)})
+    return values

@@ -1,0 +1,70 @@
+"""The part of a traceback that is about the user's code, as text."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+__all__ = ["user_traceback"]
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_MACHINERY = (_PACKAGE / "trial", _PACKAGE / "problem", _PACKAGE / "measure")
+_LIBRARIES = tuple(
+    Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format an exception without the frames that the user cannot do anything about.
+
+    The text starts at the first frame of the user's own code; frames of momadvise before or between theirs are left
+    out, those of libraries stay. Frames of momadvise that the user's code called last stay too: then one of our hooks
+    raised, and hiding it would blame the user. Without any frame of the user (an error in a method, or inside a
+    library's model) only the frames of the trial machinery are left out.
+
+    Args:
+        error: The exception as caught, its causes and context included.
+
+    Returns:
+        Text as the interpreter would print it, ending with a newline.
+    """
+    formatted = traceback.TracebackException.from_exception(error)
+    _strip(formatted)
+    return "".join(formatted.format())
+
+
+def _strip(formatted: traceback.TracebackException) -> None:
+    formatted.stack = traceback.StackSummary.from_list(_kept(list(formatted.stack)))
+    for chained in (formatted.__cause__, formatted.__context__):
+        if chained is not None:
+            _strip(chained)
+    for member in formatted.exceptions or ():
+        _strip(member)
+
+
+def _kept(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    user = [index for index, frame in enumerate(frames) if _is_user(frame.filename)]
+    if user:
+        return [
+            frame
+            for index, frame in enumerate(frames)
+            if index >= user[0] and (index > user[-1] or not _inside(frame.filename, (_PACKAGE,)))
+        ]
+    return [frame for frame in frames if not _inside(frame.filename, _MACHINERY) and not _is_bootstrap(frame.filename)]
+
+
+def _is_user(filename: str) -> bool:
+    if _is_bootstrap(filename) or "site-packages" in filename or "dist-packages" in filename:
+        return False
+    return not _inside(filename, (_PACKAGE, *_LIBRARIES))
+
+
+def _is_bootstrap(filename: str) -> bool:
+    """Whether the frame is the interpreter's own import machinery."""
+    return filename.startswith("<frozen")
+
+
+def _inside(filename: str, folders: tuple[Path, ...]) -> bool:
+    path = Path(filename).resolve()
+    return any(path.is_relative_to(folder) for folder in folders)

@@ -1,0 +1,207 @@
+"""Bytes, durations and rates, as people read and write them.
+
+One GiB is 2**30 bytes and one GB is 10**9 bytes; what we print is always binary (GiB, MiB), and says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from advisor.errors import OptionError
+
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_duration",
+    "format_percent",
+    "format_rate",
+    "format_seconds",
+    "format_spread",
+    "parse_bytes",
+    "parse_duration",
+]
+
+_BYTE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(h|m|s)", re.IGNORECASE)
+_DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+def parse_bytes(text: str, *, option: str = "--memory-limit") -> int:
+    """Read an amount of memory such as ``"8GiB"``, ``"8GB"``, ``"512MiB"`` or a plain number of bytes.
+
+    Args:
+        text: What the user wrote.
+        option: Name of the option, for the message.
+
+    Raises:
+        OptionError: It is no positive amount with a known unit.
+
+    Example:
+        >>> parse_bytes("8GiB"), parse_bytes("8GB"), parse_bytes("1.5 MiB")
+        (8589934592, 8000000000, 1572864)
+    """
+    match = _BYTES.fullmatch(text)
+    factor = _BYTE_UNITS.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise OptionError(
+            f"{option} must be a number with a unit (GiB, MiB, GB, MB), but got {text!r}. Write for example 8GiB."
+        )
+    amount = math.floor(float(match.group(1)) * factor)
+    if amount < 1:
+        raise OptionError(f"{option} must be above zero, but got {text!r}. Write for example 8GiB.")
+    return amount
+
+
+def parse_duration(text: str, *, option: str = "--time-limit") -> float:
+    """Read a duration such as ``"5m"``, ``"90s"`` or ``"1h30m"``; a plain number means seconds.
+
+    Args:
+        text: What the user wrote.
+        option: Name of the option, for the message.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        OptionError: It is no positive duration.
+
+    Example:
+        >>> parse_duration("5m"), parse_duration("1h30m"), parse_duration("90")
+        (300.0, 5400.0, 90.0)
+    """
+    compact = text.strip()
+    fix = "Write for example 90s, 5m or 1h30m."
+    if re.fullmatch(r"\d+(?:\.\d+)?", compact):
+        seconds = float(compact)
+    else:
+        parts = _DURATION_PART.findall(compact)
+        rest = _DURATION_PART.sub("", compact).strip()
+        units = [unit.lower() for _, unit in parts]
+        if not parts or rest or units != sorted(set(units), key="hms".index):
+            raise OptionError(f"{option} must be hours, minutes and seconds, but got {text!r}. {fix}")
+        seconds = sum(float(number) * _DURATION_UNITS[unit.lower()] for number, unit in parts)
+    if not seconds > 0:
+        raise OptionError(f"{option} must be longer than zero, but got {text!r}. {fix}")
+    return seconds
+
+
+def format_bytes(count: int | float) -> str:
+    """Three significant digits in binary units.
+
+    Example:
+        >>> format_bytes(8 * 2**30), format_bytes(13_400_000), format_bytes(900)
+        ('8.00 GiB', '12.8 MiB', '900 B')
+    """
+    sign = "-" if count < 0 else ""
+    amount = float(abs(count))
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        # 999.5 would be printed as 1000: three digits belong to the next unit from there on.
+        if amount < (1024 if unit == "B" else 999.5):
+            return f"{sign}{amount:.0f} B" if unit == "B" else f"{sign}{_three_digits(amount)} {unit}"
+        amount /= 1024
+    return f"{sign}{_three_digits(amount)} TiB"
+
+
+def format_rate(per_second: float) -> str:
+    """A rate without its unit, three significant digits, never in powers of ten.
+
+    Example:
+        >>> format_rate(1234.5), format_rate(12.345), format_rate(0.0123)
+        ('1,234', '12.3', '0.0123')
+    """
+    if per_second >= 999.5:
+        return f"{per_second:,.0f}"
+    if per_second < 0.1 and per_second > 0:
+        return f"{per_second:.{2 - math.floor(math.log10(per_second))}f}"
+    return _three_digits(per_second)
+
+
+def format_seconds(seconds: float) -> str:
+    """A measured time: three significant digits in s, ms or µs.
+
+    Example:
+        >>> format_seconds(1.5), format_seconds(0.0123), format_seconds(125.0)
+        ('1.50 s', '12.3 ms', '125 s')
+    """
+    if seconds >= 0.9995:
+        return f"{_three_digits(seconds)} s"
+    if seconds >= 0.9995e-3:
+        return f"{_three_digits(seconds * 1e3)} ms"
+    return f"{_three_digits(seconds * 1e6)} µs"
+
+
+def format_duration(seconds: float) -> str:
+    """A waiting time in whole seconds, as a clock in words.
+
+    Example:
+        >>> format_duration(42), format_duration(125), format_duration(5400)
+        ('42s', '2m05s', '1h30m')
+    """
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def format_percent(share: float) -> str:
+    """A share as a percentage with as many digits as mean something.
+
+    Example:
+        >>> format_percent(0.314), format_percent(0.0123), format_percent(0.00004), format_percent(0.0)
+        ('31%', '1.2%', '0.004%', '0%')
+    """
+    percent = share * 100
+    size = abs(percent)
+    if size == 0:
+        return "0%"
+    if size >= 9.95:
+        return f"{percent:.0f}%"
+    if size >= 0.1:
+        return f"{percent:.1f}%"
+    if size >= 0.0005:
+        return f"{percent:.3f}%"
+    return "<0.001%"
+
+
+def format_spread(share: float) -> str:
+    """Half the width of an interval, relative to its median.
+
+    Example:
+        >>> format_spread(0.021)
+        '±2.1%'
+    """
+    return f"±{format_percent(share)}"
+
+
+def format_count(count: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> format_count(1, "policy", "policies"), format_count(2300, "combination")
+        ('1 policy', '2,300 combinations')
+    """
+    word = noun if count == 1 else (plural or f"{noun}s")
+    return f"{count:,} {word}"
+
+
+def _three_digits(amount: float) -> str:
+    if amount >= 99.95:
+        return f"{amount:.0f}"
+    if amount >= 9.995:
+        return f"{amount:.1f}"
+    return f"{amount:.2f}"

@@ -1,0 +1,72 @@
+"""How candidates and outcomes are called in tables, sentences and the live display."""
+
+from __future__ import annotations
+
+from advisor.decide.candidate import Candidate
+from advisor.decide.drift import drift_tolerance
+from advisor.decide.eligible import is_outpaced
+from advisor.methods.use import MethodUse
+from advisor.policy.policy import Policy
+from advisor.problem.units import format_percent, format_rate
+from advisor.trial.outcome import Outcome
+
+__all__ = ["batch_words", "drift_words", "gain_words", "method_words", "outcome_style", "policy_words", "rate_words"]
+
+_OUTCOME_STYLES = {
+    Outcome.OK: "green",
+    Outcome.OUT_OF_MEMORY: "yellow",
+    Outcome.SCREENED: "dim",
+    Outcome.REFUSED: "dim",
+    Outcome.INTERRUPTED: "dim",
+}
+
+
+def method_words(use: MethodUse) -> str:
+    """A method as people say it: ``"precision bf16"``, ``"checkpoint every=2"``.
+
+    The name of a parameter is left out where its value says enough.
+    """
+    parts = [use.name]
+    for name, value in sorted(use.parameters.items()):
+        parts.append(value if isinstance(value, str) else f"{name}={value}")
+    return " ".join(parts)
+
+
+def policy_words(policy: Policy) -> str:
+    """The methods of a policy; ``"plain"`` without any."""
+    return " + ".join(method_words(use) for use in policy.methods) or "plain"
+
+
+def batch_words(policy: Policy) -> str:
+    """``"16 x 4"``: micro-batch x accumulation steps."""
+    return f"{policy.micro_batch} x {policy.accumulation_steps}"
+
+
+def rate_words(candidate: Candidate) -> str:
+    """Samples per second, with a mark in front when the timing was ended early."""
+    assert candidate.measurement is not None
+    return ("~" if is_outpaced(candidate) else "") + format_rate(candidate.measurement.samples_per_second)
+
+
+def gain_words(share: float) -> str:
+    """A gain over a reference: ``"+31%"``, and as a factor from 2 on: ``"2.4x"``."""
+    if share >= 1:
+        return f"{1 + share:.2f}x"
+    if abs(share) < 0.0005:
+        return "0%"
+    return f"{'+' if share > 0 else ''}{format_percent(share)}"
+
+
+def drift_words(candidate: Candidate) -> str:
+    """The loss drift of a candidate; ``"!"`` behind it when it is above the tolerance."""
+    if candidate.loss_drift is None:
+        return "-"
+    if candidate.loss_drift == float("inf"):
+        return "not finite!"
+    mark = "!" if candidate.loss_drift > drift_tolerance(candidate.fidelity) else ""
+    return format_percent(candidate.loss_drift) + mark
+
+
+def outcome_style(outcome: Outcome) -> str:
+    """The colour that an outcome is shown in."""
+    return _OUTCOME_STYLES.get(outcome, "red")

@@ -1,0 +1,184 @@
+"""Peak memory and step time of one combination of methods against its micro-batch.
+
+A training step has phases, and the place of its peak moves between them when the batch grows: for a small batch
+the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
+is far off, so that each phase gets its own line and the peak is their maximum. Within the passes the peak moves too
+(from the end of the backward pass, where all gradients live, to its start, where all activations do), and always to
+a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step is the
+peak are taken when there are two such points.
+
+This model stands in until a predictor that traces the step is there; a session uses it through ``predict``,
+``largest_batch`` and ``seconds`` alone, so that the predictor can take its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from advisor.measure.measurement import SizePoint, Sizing
+from advisor.search.line import Line
+
+__all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "round_batch"]
+
+DEFAULT_MARGIN = 0.05
+"""Share of the limit that stays free: fragmentation and workspace vary between runs."""
+
+_MARGIN_STEP = 0.05
+_LARGEST_MARGIN = 0.3
+
+LARGEST_BATCH = 65536
+"""No batch above this is proposed, whatever a flat line promises."""
+
+
+class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What short runs taught about one combination.
+
+    Attributes:
+        passes: Peak bytes of the forward and backward passes against the micro-batch.
+        optimizer: Peak bytes of the optimizer step against the micro-batch.
+        time: Seconds of one optimizer step with one micro-batch, against that micro-batch.
+        offset_bytes: Added to every prediction; learned from measured trials.
+        calibrated_at: Micro-batch of the trial that the offset comes from, 0 without.
+        margin: Share of a limit that stays free.
+        out_of_memory_at: The smallest micro-batch known not to fit, if any.
+        fits_at: The largest micro-batch that was really run.
+    """
+
+    passes: Line
+    optimizer: Line
+    time: Line
+    offset_bytes: float = 0.0
+    calibrated_at: int = 0
+    margin: float = DEFAULT_MARGIN
+    out_of_memory_at: int | None = None
+    fits_at: int = 0
+
+    @classmethod
+    def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
+        """Fit the lines to short runs.
+
+        With a single point (the second did not fit) parameters, buffers and optimizer state are taken as the part
+        that does not grow. That makes the slope too steep rather than too flat.
+
+        Args:
+            sizing: At least one point.
+            margin: Share of a limit that stays free.
+        """
+        points = sorted(sizing.points, key=lambda point: point.micro_batch)
+        assert points, "a memory model needs a measured point; a combination without one does not fit at all"
+        past = [point for point in points if not point.memory.optimizer_is_peak]
+        used = (past if len(past) >= 2 else points)[-2:]
+        if len(used) == 1:
+            passes, optimizer, time = _lines_from_one(used[0])
+        else:
+            first, second = used
+            passes = _line(first, second, _passes_peak)
+            optimizer = _line(first, second, _optimizer_peak)
+            time = _line(first, second, lambda point: point.step_seconds)
+        return cls(
+            passes=passes,
+            optimizer=optimizer,
+            time=time,
+            margin=margin,
+            out_of_memory_at=sizing.out_of_memory_at,
+            fits_at=points[-1].micro_batch,
+        )
+
+    def predict(self, micro_batch: int) -> int:
+        """Peak bytes at a micro-batch: a prediction, never to be shown as measured."""
+        return math.ceil(max(self.passes.at(micro_batch), self.optimizer.at(micro_batch)) + self.offset_bytes)
+
+    def seconds(self, micro_batch: int, accumulation_steps: int = 1) -> float:
+        """Seconds of one optimizer step, taking every micro-batch to cost as much as the first."""
+        return self.time.at(micro_batch) * accumulation_steps
+
+    def largest_batch(self, limit_bytes: int, margin: float | None = None, *, rounded: bool = True) -> int:
+        """The largest micro-batch that is predicted to stay below a limit.
+
+        Args:
+            limit_bytes: The memory limit.
+            margin: Share of it that stays free; the model's own if ``None``.
+            rounded: Whether to round down to the multiples of :func:`round_batch`.
+
+        Returns:
+            0 if not even one sample fits.
+        """
+        usable = limit_bytes * (1 - (self.margin if margin is None else margin)) - self.offset_bytes
+        reach = min(self.passes.reaches(usable), self.optimizer.reaches(usable), float(LARGEST_BATCH))
+        largest = math.floor(reach) if reach >= 1 else 0
+        if self.out_of_memory_at is not None:
+            largest = min(largest, self.out_of_memory_at - 1)
+        return round_batch(largest) if rounded else largest
+
+    def largest_within_seconds(self, seconds: float) -> int:
+        """The largest micro-batch whose step is predicted to take at most ``seconds``; at least 1."""
+        return max(1, math.floor(min(self.time.reaches(seconds), float(LARGEST_BATCH))))
+
+    def calibrated(self, micro_batch: int, peak_bytes: int) -> MemoryModel:
+        """Take in a measured trial.
+
+        The correction is added, not multiplied: what a real device holds beyond the model (context, workspace,
+        fragmentation) hardly grows with the batch. The trial at the largest batch decides, because that is where
+        the limit is met; a smaller one counts only when it shows that more is needed.
+        """
+        offset = peak_bytes - max(self.passes.at(micro_batch), self.optimizer.at(micro_batch))
+        fits_at = max(self.fits_at, micro_batch)
+        if micro_batch < self.calibrated_at and offset <= self.offset_bytes:
+            return msgspec.structs.replace(self, fits_at=fits_at)
+        return msgspec.structs.replace(
+            self, offset_bytes=offset, calibrated_at=max(micro_batch, self.calibrated_at), fits_at=fits_at
+        )
+
+    def after_out_of_memory(self, micro_batch: int) -> MemoryModel:
+        """Take in a trial that did not fit: no batch from there on, and a wider margin."""
+        bound = micro_batch if self.out_of_memory_at is None else min(micro_batch, self.out_of_memory_at)
+        return msgspec.structs.replace(
+            self, out_of_memory_at=bound, margin=min(_LARGEST_MARGIN, self.margin + _MARGIN_STEP)
+        )
+
+
+def round_batch(batch: int) -> int:
+    """Round down to a size that kernels like: a multiple of 8 above 16, of 2 above 4.
+
+    Example:
+        >>> [round_batch(batch) for batch in (3, 4, 5, 15, 16, 17, 23, 31)]
+        [3, 4, 4, 14, 16, 16, 16, 24]
+    """
+    if batch > 16:
+        return batch // 8 * 8
+    if batch > 4:
+        return batch // 2 * 2
+    return batch
+
+
+def _held_back(point: SizePoint) -> int:
+    """What the limit is compared with beyond live tensors: on CUDA what the allocator reserves and does not use."""
+    return max(0, point.memory.peak_bytes - point.memory.peak_allocated_bytes)
+
+
+def _passes_peak(point: SizePoint) -> float:
+    return max(point.memory.forward_peak_bytes, point.memory.backward_peak_bytes) + _held_back(point)
+
+
+def _optimizer_peak(point: SizePoint) -> float:
+    return point.memory.optimizer_peak_bytes + _held_back(point)
+
+
+def _line(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:
+    return Line.through((first.micro_batch, of(first)), (second.micro_batch, of(second)))
+
+
+def _lines_from_one(point: SizePoint) -> tuple[Line, Line, Line]:
+    breakdown = point.memory.breakdown
+    fixed = float(breakdown.parameters + breakdown.buffers + breakdown.optimizer_state)
+    passes = _passes_peak(point)
+    slope = max(0.0, passes - fixed) / point.micro_batch
+    # Time through the origin: without a second point nothing tells the fixed part of a step from the growing one.
+    return (
+        Line(passes - slope * point.micro_batch, slope),
+        Line(_optimizer_peak(point), 0.0),
+        Line(0.0, point.step_seconds / point.micro_batch),
+    )

@@ -1,0 +1,154 @@
+"""From a search space to the combinations that apply to one workload on one machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from advisor.methods.base import Method
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import judge, settings_of, worst_fidelity
+from advisor.methods.use import MethodUse, ParameterValue
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import Hardware
+from advisor.search.resolved import Axis, ResolvedRecipe, ResolvedSpace, pair_of
+from advisor.search.space import Recipe, SearchSpace
+
+__all__ = ["resolve"]
+
+
+def resolve(
+    space: SearchSpace,
+    facts: Facts,
+    hardware: Hardware,
+    fidelity: Fidelity | None = None,
+    *,
+    catalogue: Sequence[Method] = CATALOGUE,
+) -> ResolvedSpace:
+    """Keep what applies here.
+
+    Whether settings exclude each other is asked pair by pair: conflicts are declared between two methods.
+
+    Args:
+        space: The space.
+        facts: What the probe learned.
+        hardware: The device and its host.
+        fidelity: The user's ceiling, which replaces the space's own.
+        catalogue: Every method there is.
+    """
+    ceiling = space.fidelity if fidelity is None else fidelity
+    axes: list[Axis] = []
+    refused: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for method in catalogue:
+        if method.name not in space.methods:
+            continue
+        settings = [setting for setting in settings_of(method) if _in_space(setting, method, space)]
+        refusals = {setting.label: _refusal(setting, facts, hardware, ceiling) for setting in settings}
+        applicable = tuple(setting for setting in settings if refusals[setting.label] is None)
+        here = {label: reason for label, reason in refusals.items() if reason is not None}
+        reasons.update(here)
+        if applicable:
+            axes.append(Axis(method=method.name, settings=applicable))
+            refused.update(here)
+        elif here:
+            refused[method.name] = _joined(here)
+    conflicts = {
+        pair_of(first, second): verdict.reason
+        for one, other in itertools.combinations(axes, 2)
+        for first, second in itertools.product(one.settings, other.settings)
+        if not (verdict := judge(_sorted((first, second)), facts=facts, hardware=hardware)).applicable
+    }
+    resolved = ResolvedSpace(
+        name=space.name,
+        fidelity=ceiling,
+        axes=tuple(axes),
+        batch_fractions=space.batch_fractions,
+        recipes=(),
+        refused=refused,
+        dropped_recipes={},
+        conflicts=conflicts,
+    )
+    return _with_recipes(resolved, space, {method.name: method for method in catalogue}, reasons)
+
+
+def _refusal(setting: MethodUse, facts: Facts, hardware: Hardware, ceiling: Fidelity) -> str | None:
+    verdict = judge((setting,), facts=facts, hardware=hardware)
+    if not verdict.applicable:
+        return verdict.reason
+    fidelity = worst_fidelity((setting,), accumulation_steps=1, facts=facts)
+    if not ceiling.allows(fidelity):
+        return f"its fidelity is {fidelity.value}, and at most {ceiling.value} is allowed"
+    return None
+
+
+def _in_space(setting: MethodUse, method: Method, space: SearchSpace) -> bool:
+    return all(
+        setting.parameters[parameter.name] in space.values_of(method, parameter) for parameter in method.parameters
+    )
+
+
+def _joined(reasons: Mapping[str, str]) -> str:
+    """One reason for a whole method: the common one, or each with its setting."""
+    distinct = list(dict.fromkeys(reasons.values()))
+    if len(distinct) == 1:
+        return distinct[0]
+    return "; ".join(f"{label}: {reason}" for label, reason in reasons.items())
+
+
+def _with_recipes(
+    resolved: ResolvedSpace, space: SearchSpace, methods: Mapping[str, Method], reasons: Mapping[str, str]
+) -> ResolvedSpace:
+    kept: list[ResolvedRecipe] = []
+    dropped: dict[str, str] = {}
+    for recipe in space.recipes:
+        uses: tuple[MethodUse, ...] = ()
+        notes: list[str] = []
+        for name in recipe.methods:
+            setting, reason = _first_applicable(recipe, methods[name], resolved, space, reasons, uses)
+            if setting is None:
+                notes.append(f"without {name}: {reason}")
+            else:
+                uses = _sorted((*uses, setting))
+        if notes and not recipe.hand_tuned:
+            dropped[recipe.name] = "; ".join(note.removeprefix("without ") for note in notes)
+        else:
+            kept.append(ResolvedRecipe(name=recipe.name, hand_tuned=recipe.hand_tuned, uses=uses, notes=tuple(notes)))
+    return msgspec.structs.replace(resolved, recipes=tuple(kept), dropped_recipes=dropped)
+
+
+def _first_applicable(
+    recipe: Recipe,
+    method: Method,
+    resolved: ResolvedSpace,
+    space: SearchSpace,
+    reasons: Mapping[str, str],
+    chosen: tuple[MethodUse, ...],
+) -> tuple[MethodUse | None, str]:
+    """The first of the recipe's settings of one method that can be added to those chosen, or why none can."""
+    stated = recipe.methods[method.name] or {}
+    alternatives: list[list[ParameterValue]] = []
+    for parameter in method.parameters:
+        value = stated.get(parameter.name, space.values_of(method, parameter)[0])
+        alternatives.append(value if isinstance(value, list) else [value])
+    applicable = {
+        setting.label: setting for axis in resolved.axes if axis.method == method.name for setting in axis.settings
+    }
+    why: dict[str, str] = {}
+    for values in itertools.product(*alternatives):
+        names = (parameter.name for parameter in method.parameters)
+        setting = MethodUse(name=method.name, parameters=dict(zip(names, values, strict=True)))
+        if setting.label not in applicable:
+            why[setting.label] = reasons.get(setting.label, "the method does not offer this combination of values")
+        elif (conflict := resolved.conflict_in((*chosen, setting))) is not None:
+            why[setting.label] = conflict
+        else:
+            return applicable[setting.label], ""
+    return None, _joined(why)
+
+
+def _sorted(uses: Sequence[MethodUse]) -> tuple[MethodUse, ...]:
+    return tuple(sorted(uses, key=lambda use: use.name))

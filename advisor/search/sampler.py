@@ -1,0 +1,388 @@
+"""Propose combinations: Optuna over ask and tell. The only file that imports Optuna.
+
+What is sampled is one categorical per method (off, or one of its settings) and a fraction of the largest feasible
+batch; never the batch itself, which the memory model knows better than any sampler.
+
+A trial that ran out of memory, crashed or was refused is a *completed* trial that violates a constraint, with the
+worst value seen so far: Optuna's model ignores failed trials and would come back to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import random
+import sqlite3
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import optuna
+import sqlalchemy
+from optuna.distributions import CategoricalDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from advisor.errors import OutputFolderError
+from advisor.methods.use import MethodUse
+from advisor.search.resolved import ResolvedSpace
+
+__all__ = ["Attribute", "Proposal", "Proposer"]
+
+Attribute = str | int | float | bool | None
+
+_OFF = "off"
+_FRACTION = "batch_fraction"
+_RECIPE = "recipe"
+_EXCLUDED = "combination_excluded"
+_DUPLICATE = "duplicate_of"
+_CONFLICT = "conflict"
+_PLAIN = "plain"
+
+_REJECTIONS_PER_ASK = 4
+"""Proposals that Optuna may waste (tried already, or impossible) before an untried combination is drawn instead."""
+
+_STARTUP_TRIALS = 8
+"""Completed trials before Optuna's model is used; the enqueued seeds count."""
+
+_Point = tuple[str, float]
+"""What makes two proposals the same: the combination's label and the batch fraction."""
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What to try next.
+
+    Attributes:
+        number: Number of the Optuna trial.
+        uses: The methods, sorted by name.
+        batch_fraction: Share of the largest feasible micro-batch.
+        recipe_name: Name of the recipe (``"plain"`` for plain training) if the proposal was enqueued, else ``None``.
+        hand_tuned: Whether it is the experienced person's setting (which may be plain training).
+    """
+
+    number: int
+    uses: tuple[MethodUse, ...]
+    batch_fraction: float
+    recipe_name: str | None = None
+    hand_tuned: bool = False
+
+
+class Proposer:
+    """Asks Optuna for untried combinations and tells it what became of them.
+
+    A study is continued when its file exists: what was completed is not proposed again, and what was under way when
+    its process ended may be.
+
+    Args:
+        space: What may be proposed.
+        storage: SQLite file of the study (``optuna-dashboard sqlite:///FILE`` opens it); ``None`` keeps it in memory.
+        study_name: Name of the study in that file.
+        maximize: Whether larger values are better.
+        seed: Seed of the sampler.
+
+    Raises:
+        OutputFolderError: The file cannot be opened, or its study was made from other settings or fractions.
+    """
+
+    def __init__(
+        self, space: ResolvedSpace, *, storage: Path | None, study_name: str, maximize: bool, seed: int = 0
+    ) -> None:
+        self._space = space
+        self._maximize = maximize
+        self._storage_path = storage
+        self._distributions: dict[str, CategoricalDistribution] = {
+            axis.method: CategoricalDistribution((_OFF, *(setting.label for setting in axis.settings)))
+            for axis in space.axes
+        }
+        self._distributions[_FRACTION] = CategoricalDistribution(space.batch_fractions)
+        self._settings = {setting.label: setting for axis in space.axes for setting in axis.settings}
+        self._valid = {_label(uses): uses for uses in space.combinations()}
+        self._tried: dict[_Point, int] = {}
+        self._excluded: set[str] = set()
+        self._open: dict[int, optuna.trial.Trial] = {}
+        with self._quietly():
+            self._study = self._open_study(study_name)
+            self._check_same_space()
+            self._take_in_history()
+            # The same seed would draw the same startup proposals again when a study is continued.
+            started = len(self._study.get_trials(deepcopy=False))
+            self._random = random.Random(seed + started)
+            self._study.sampler = _sampler(seed + started)
+            self._enqueue_seeds()
+
+    @property
+    def completed(self) -> int:
+        """Different proposals whose outcome is known, from this and earlier processes."""
+        return len(self._tried)
+
+    @property
+    def untried(self) -> int:
+        """Combinations and batch fractions that could still be proposed (those under way not counted)."""
+        under_way = self._under_way()
+        return sum(1 for point in self._untried_points() if point not in under_way)
+
+    @property
+    def untried_combinations(self) -> int:
+        """Combinations of which no batch fraction was tried or is under way."""
+        started = {label for label, _ in self._tried} | self._excluded
+        started |= {label for label, _ in self._under_way()}
+        return sum(1 for label in self._valid if label not in started)
+
+    def ask(self) -> Proposal | None:
+        """The next proposal, or ``None`` when every combination at every fraction was tried.
+
+        Proposals that were tried already or exclude themselves are answered here, without a run; after a few of them
+        an untried combination is drawn at random.
+        """
+        with self._quietly():
+            under_way = self._under_way()
+            left = [point for point in self._untried_points() if point not in under_way]
+            if not left:
+                return None
+            for _ in range(_REJECTIONS_PER_ASK):
+                trial = self._study.ask(dict(self._distributions))
+                point = self._point_of(trial.params)
+                reason = self._rejection(point)
+                if reason is None:
+                    return self._proposal(trial, point)
+                self._reject(trial, point, reason)
+            label, fraction = self._random.choice(left)
+            self._enqueue(self._valid[label], fraction, None)
+            trial = self._study.ask(dict(self._distributions))
+            return self._proposal(trial, self._point_of(trial.params))
+
+    def tell(
+        self,
+        proposal: Proposal,
+        value: float | None,
+        constraints: Mapping[str, float] | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        excludes_combination: bool = False,
+    ) -> None:
+        """Record what became of a proposal.
+
+        Args:
+            proposal: What :meth:`ask` returned.
+            value: Its score, or ``None`` if there is none.
+            constraints: Name -> amount by which it is violated (positive) or kept (zero or less). A proposal without
+                a value must violate one.
+            attributes: What else to show in the dashboard.
+            excludes_combination: Whether the outcome holds for every batch fraction (a refused method, a
+                combination of which not even one sample fits).
+        """
+        constraints = dict(constraints or {})
+        assert value is None or math.isfinite(value), f"a score is finite, got {value}"
+        assert value is not None or any(amount > 0 for amount in constraints.values()), (
+            "a proposal without a value violates a constraint"
+        )
+        trial = self._open.pop(proposal.number)
+        point = (_label(proposal.uses), proposal.batch_fraction)
+        with self._quietly():
+            for name, text in (attributes or {}).items():
+                trial.set_user_attr(name, text)
+            for name, amount in constraints.items():
+                trial.set_constraint(name, amount)
+            if excludes_combination:
+                trial.set_user_attr(_EXCLUDED, True)
+                self._excluded.add(point[0])
+            self._study.tell(trial, self._worst() if value is None else value)
+        self._tried[point] = proposal.number
+
+    def abandon(self, proposal: Proposal) -> None:
+        """Give a proposal back without an outcome (the search was interrupted): it may be proposed again."""
+        trial = self._open.pop(proposal.number)
+        with self._quietly():
+            self._study.tell(trial, state=TrialState.FAIL)
+
+    def close(self) -> None:
+        """Release the study's file."""
+        storage = self._study._storage
+        storage.remove_session()
+        backend = getattr(storage, "_backend", storage)
+        engine = getattr(backend, "engine", None)
+        if engine is not None:
+            engine.dispose()
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    def _open_study(self, name: str) -> optuna.Study:
+        direction = StudyDirection.MAXIMIZE if self._maximize else StudyDirection.MINIMIZE
+        storage = None
+        if self._storage_path is not None:
+            # A writer waits for another (optuna-dashboard may read along) instead of failing at once.
+            storage = optuna.storages.RDBStorage(
+                _url(self._storage_path), engine_kwargs={"connect_args": {"timeout": 30}}
+            )
+        return optuna.create_study(study_name=name, storage=storage, direction=direction, load_if_exists=True)
+
+    def _check_same_space(self) -> None:
+        mine = {name: list(distribution.choices) for name, distribution in self._distributions.items()}
+        theirs = self._study.user_attrs.get("space")
+        if theirs is None:
+            self._study.set_user_attr("space", mine)
+        elif theirs != mine:
+            raise OutputFolderError(
+                f"A study can only be continued with the same search space, but {self._storage_path} was started with "
+                f"other settings of: {', '.join(_differences(theirs, mine))}. Use another --output folder."
+            )
+
+    def _take_in_history(self) -> None:
+        """Learn what earlier processes completed, and close what they left open."""
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.state is TrialState.RUNNING:
+                self._study.tell(trial.number, state=TrialState.FAIL)
+            elif trial.state is TrialState.COMPLETE and trial.params.keys() == self._distributions.keys():
+                point = self._point_of(trial.params)
+                if trial.user_attrs.get(_EXCLUDED):
+                    self._excluded.add(point[0])
+                if _DUPLICATE not in trial.user_attrs and _CONFLICT not in trial.user_attrs:
+                    self._tried.setdefault(point, trial.number)
+
+    def _enqueue_seeds(self) -> None:
+        """Plain training and the recipes at the first fraction, unless they are done or waiting already."""
+        fraction = self._space.batch_fractions[0]
+        waiting = {
+            _combination_of(trial.system_attrs["fixed_params"], self._settings)
+            for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        }
+        seen = set(waiting)
+        for name, uses in ((_PLAIN, ()), *((recipe.name, recipe.uses) for recipe in self._space.recipes)):
+            label = _label(uses)
+            if label not in seen and (label, fraction) not in self._tried:
+                self._enqueue(uses, fraction, name)
+            seen.add(label)
+
+    def _enqueue(self, uses: Sequence[MethodUse], fraction: float, recipe: str | None) -> None:
+        labels = {use.name: use.label for use in uses}
+        parameters: dict[str, str | float] = {axis.method: labels.get(axis.method, _OFF) for axis in self._space.axes}
+        parameters[_FRACTION] = fraction
+        self._study.enqueue_trial(parameters, user_attrs=None if recipe is None else {_RECIPE: recipe})
+
+    # -- proposals ----------------------------------------------------------------------------------------------
+
+    def _point_of(self, parameters: Mapping[str, object]) -> _Point:
+        fraction = parameters[_FRACTION]
+        assert isinstance(fraction, int | float)
+        return _combination_of(parameters, self._settings), float(fraction)
+
+    def _under_way(self) -> set[_Point]:
+        return {self._point_of(trial.params) for trial in self._open.values()}
+
+    def _untried_points(self) -> list[_Point]:
+        return [
+            (label, fraction)
+            for label in self._valid
+            if label not in self._excluded
+            for fraction in self._space.batch_fractions
+            if (label, fraction) not in self._tried
+        ]
+
+    def _proposal(self, trial: optuna.trial.Trial, point: _Point) -> Proposal:
+        self._open[trial.number] = trial
+        uses = self._valid[point[0]]
+        # A continued study may ask for a seed again by another way: the name goes with the combination.
+        first = point[1] == self._space.batch_fractions[0]
+        recipe = next((recipe for recipe in self._space.recipes if recipe.uses == uses), None) if first else None
+        name = trial.user_attrs.get(_RECIPE)
+        return Proposal(
+            number=trial.number,
+            uses=uses,
+            batch_fraction=point[1],
+            recipe_name=name if name is not None else (recipe.name if recipe else None),
+            hand_tuned=any(other.hand_tuned and other.uses == uses for other in self._space.recipes) and first,
+        )
+
+    def _rejection(self, point: _Point) -> str | None:
+        label = point[0]
+        if label not in self._valid:
+            return _CONFLICT
+        if label in self._excluded or point in self._tried or point in self._under_way():
+            return _DUPLICATE
+        return None
+
+    def _reject(self, trial: optuna.trial.Trial, point: _Point, reason: str) -> None:
+        """Complete a trial without running it, so that the model learns to propose something else."""
+        if reason == _CONFLICT:
+            uses = [setting for label, setting in self._settings.items() if label in trial.params.values()]
+            trial.set_user_attr(_CONFLICT, self._space.conflict_in(uses) or "not a valid combination")
+            trial.set_constraint(_CONFLICT, 1.0)
+            self._study.tell(trial, self._worst())
+            return
+        original = self._finished(point)
+        if original is None:
+            # Under way, or excluded with its whole combination: nothing is known of this very point.
+            trial.set_user_attr(_DUPLICATE, -1)
+            trial.set_constraint("excluded", 1.0)
+            self._study.tell(trial, self._worst())
+            return
+        trial.set_user_attr(_DUPLICATE, original.number)
+        for name, amount in original.constraints.items():
+            trial.set_constraint(name, amount)
+        assert original.value is not None
+        self._study.tell(trial, original.value)
+
+    def _finished(self, point: _Point) -> FrozenTrial | None:
+        number = self._tried.get(point)
+        return None if number is None else self._study.get_trials(deepcopy=False)[number]
+
+    def _worst(self) -> float:
+        """The worst value so far; before the first, one that is worse than any."""
+        values = [
+            trial.value
+            for trial in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            if trial.value is not None and math.isfinite(trial.value)
+        ]
+        if not values:
+            return -math.inf if self._maximize else math.inf
+        return min(values) if self._maximize else max(values)
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Keep Optuna's log and warnings of experimental features away, and put everything back afterwards.
+
+        Raises:
+            OutputFolderError: The study's file cannot be read or written.
+        """
+        logger = logging.getLogger("optuna")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                yield
+        except (sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, optuna.exceptions.StorageInternalError) as error:
+            cause = getattr(error, "orig", None) or error.__cause__ or error
+            raise OutputFolderError(
+                f"The study's file must be a readable and writable SQLite file of Optuna, but {self._storage_path}: "
+                f"{' '.join(str(cause).split())}. Use another --output folder."
+            ) from error
+        finally:
+            logger.setLevel(level)
+
+
+def _sampler(seed: int) -> optuna.samplers.BaseSampler:
+    return optuna.samplers.TPESampler(
+        multivariate=True, group=True, constant_liar=True, seed=seed, n_startup_trials=_STARTUP_TRIALS
+    )
+
+
+def _url(path: Path) -> str:
+    return sqlalchemy.URL.create("sqlite", database=str(path.absolute())).render_as_string(hide_password=False)
+
+
+def _label(uses: Sequence[MethodUse]) -> str:
+    return " + ".join(use.label for use in uses) or _PLAIN
+
+
+def _combination_of(parameters: Mapping[str, object], settings: Mapping[str, MethodUse]) -> str:
+    """The label of the combination that Optuna's parameters mean."""
+    chosen = [settings[value] for value in parameters.values() if isinstance(value, str) and value != _OFF]
+    return _label(sorted(chosen, key=lambda use: use.name))
+
+
+def _differences(theirs: Mapping[str, object], mine: Mapping[str, object]) -> list[str]:
+    return sorted(name for name in theirs.keys() | mine.keys() if theirs.get(name) != mine.get(name))

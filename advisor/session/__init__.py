@@ -1,0 +1,1 @@
+"""Propose, run, score, record, confirm: the one room that sees all others."""

@@ -1,0 +1,114 @@
+"""Divide the time limit: how long one trial may take, and when to stop searching and confirm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["TimeBudget"]
+
+_SHARE_OF_TRIAL = 1 / 16
+"""Share of the whole limit that one trial may spend on stepping: leaves room for a dozen trials and their set-up."""
+
+_SHORTEST_TRIAL_SECONDS = 2.0
+_LONGEST_TRIAL_SECONDS = 30.0
+"""Past half a minute of stepping more steps hardly narrow the median any further."""
+
+_STEPS_OF_TRIAL = 5
+"""Full steps that a timed trial makes at least: the first, the memory step and three timed ones."""
+
+_PATIENCE = 4.0
+"""A trial is ended by force after this many times its expected stepping: it hangs, or is of no use to the search."""
+
+
+class TimeBudget:
+    """The clock of one session.
+
+    Args:
+        limit_seconds: The user's time limit, for everything.
+        clock: A monotonic clock, in seconds.
+    """
+
+    def __init__(self, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit_seconds = limit_seconds
+        self._clock = clock
+        self._start = clock()
+        self._build_seconds = 0.0
+        self._trial_seconds: list[float] = []
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the session began."""
+        return self._clock() - self._start
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Seconds left of the limit; not below zero."""
+        return max(0.0, self.limit_seconds - self.elapsed_seconds)
+
+    @property
+    def measure_seconds(self) -> float:
+        """Soft limit for the stepping of one timed trial."""
+        return min(_LONGEST_TRIAL_SECONDS, max(_SHORTEST_TRIAL_SECONDS, self.limit_seconds * _SHARE_OF_TRIAL))
+
+    @property
+    def sizing_seconds(self) -> float:
+        """Soft limit for the stepping of one sizing trial."""
+        return self.measure_seconds / 2
+
+    @property
+    def longest_step_seconds(self) -> float:
+        """The longest step that a timed trial can still measure; caps the batch on a slow device.
+
+        A trial may overdraw its soft limit by half to finish its fewest steps.
+        """
+        return 1.5 * self.measure_seconds / _STEPS_OF_TRIAL
+
+    @property
+    def probe_limit_seconds(self) -> float:
+        """Hard limit of the probe: a model that cannot finish one step in a third of the time cannot be tuned in it."""
+        return max(5.0, self.limit_seconds / 3)
+
+    def learn_build_seconds(self, seconds: float) -> None:
+        """Take in how long the probe took: start-up, building the model and its first steps."""
+        self._build_seconds = max(self._build_seconds, seconds)
+
+    def learn_trial_seconds(self, seconds: float) -> None:
+        """Take in how long a timed trial took, as the parent saw it."""
+        self._trial_seconds.append(seconds)
+
+    def hard_limit_seconds(self, expected_step_seconds: float | None) -> float:
+        """Hard limit of one trial.
+
+        Args:
+            expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known yet.
+        """
+        stepping = self.measure_seconds
+        if expected_step_seconds is not None:
+            stepping = max(stepping, _STEPS_OF_TRIAL * expected_step_seconds)
+        patient = 5.0 + 2 * self._build_seconds + _PATIENCE * stepping
+        return max(5.0, min(patient, self.remaining_seconds))
+
+    @property
+    def expected_trial_seconds(self) -> float:
+        """What the next trial will probably take."""
+        if not self._trial_seconds:
+            return self._build_seconds + self.measure_seconds
+        recent = sorted(self._trial_seconds[-5:])
+        return recent[len(recent) // 2]
+
+    @property
+    def confirmation_seconds(self) -> float:
+        """What must be kept for one fresh run of the wrapper and one of the baseline."""
+        if not self._trial_seconds:
+            return 0.0
+        return 2 * (self._build_seconds + self.expected_trial_seconds)
+
+    @property
+    def may_start_trial(self) -> bool:
+        """Whether another trial fits before the time that confirmation needs.
+
+        Confirmation never takes more than half of the limit: without measurements there is nothing to confirm.
+        """
+        kept = min(self.confirmation_seconds, self.limit_seconds / 2)
+        return self.remaining_seconds - kept > self.expected_trial_seconds

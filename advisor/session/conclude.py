@@ -1,0 +1,214 @@
+"""Choose, write the files, and run what was written in a fresh process before recommending it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.choose import choose
+from advisor.measure.measurement import Measurement
+from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
+from advisor.policy.wrapper import write_wrapper
+from advisor.problem.goal import Goal
+from advisor.problem.hardware import Hardware
+from advisor.problem.units import format_bytes, format_rate
+from advisor.report.progress import Progress
+from advisor.report.why import explain
+from advisor.session.budget import TimeBudget
+from advisor.session.trials import Trials
+from advisor.trial.folder import StudyFolder
+from advisor.trial.outcome import Outcome
+
+__all__ = ["Conclusion", "confirm", "emit_policy", "emit_wrapper"]
+
+_CONFIRMATIONS = 3
+"""Winners that are tried in turn when a wrapper does not run; the search measured them in another process."""
+
+
+class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
+    """What choosing needs to know besides the candidates.
+
+    Attributes:
+        goal: The goal.
+        refused_settings: Setting -> why no policy could use it.
+        untried: Combinations that were not tried.
+        stopped_because: Why the search ended.
+        folder: Where the files go.
+        workload: Name of the workload.
+        hardware: The device.
+        fingerprints: What the measurements hold for.
+        date: Day of the measurement, ISO format.
+    """
+
+    goal: Goal
+    refused_settings: dict[str, str]
+    untried: int
+    stopped_because: str
+    folder: StudyFolder
+    workload: str
+    hardware: Hardware
+    fingerprints: Fingerprints
+    date: str
+
+    def choose(self, candidates: Sequence[Candidate]) -> Recommendation:
+        """The recommendation from these candidates, explained.
+
+        Raises:
+            TrialError: Nothing fits, or nothing was measured.
+        """
+        recommendation = choose(
+            candidates,
+            self.goal,
+            refused_settings=self.refused_settings,
+            untried=self.untried,
+            stopped_because=self.stopped_because,
+        )
+        return msgspec.structs.replace(recommendation, why=tuple(explain(recommendation, self.goal)))
+
+
+def confirm(
+    conclusion: Conclusion,
+    candidates: list[Candidate],
+    *,
+    trials: Trials,
+    budget: TimeBudget,
+    progress: Progress,
+) -> Recommendation:
+    """Write the winner's files, run its wrapper, and fall back to the next best if that fails.
+
+    A winner whose wrapper does not run is recorded with what happened, so that it is never recommended.
+
+    Args:
+        conclusion: What to choose for.
+        candidates: Everything that was tried; a failed confirmation replaces its candidate.
+        trials: Runs the wrapper.
+        budget: The session's clock.
+        progress: Told what is under way.
+
+    Raises:
+        TrialError: No winner is left.
+    """
+    for _ in range(_CONFIRMATIONS):
+        recommendation = conclusion.choose(candidates)
+        winner = recommendation.winner
+        assert winner.measurement is not None
+        emit_wrapper(conclusion, recommendation)
+        emit_policy(conclusion, recommendation)
+        progress.trial_started(winner.policy, "running the emitted wrapper in a fresh process")
+        wrapper = str(conclusion.folder.wrapper)
+        result = trials.confirm(winner.policy, wrapper, repeat=0)
+        confirmation = Confirmation(
+            outcome=result.outcome,
+            reason=result.reason,
+            measurement=result.measurement,
+            promised_samples_per_second=winner.measurement.samples_per_second,
+        )
+        if result.outcome is Outcome.OK:
+            return msgspec.structs.replace(
+                recommendation, confirmation=_with_baseline(confirmation, recommendation, trials, budget, progress)
+            )
+        reason = f"its wrapper, run in a fresh process, ended as {result.outcome.value}"
+        if result.reason:
+            reason += f": {result.reason}"
+        for position, candidate in enumerate(candidates):
+            if candidate.policy.key == winner.policy.key:
+                candidates[position] = msgspec.structs.replace(candidate, outcome=result.outcome, reason=reason)
+    return msgspec.structs.replace(
+        conclusion.choose(candidates),
+        confirmation=Confirmation(
+            outcome=Outcome.SCREENED,
+            reason=f"{_CONFIRMATIONS} wrappers before this one did not run; this one was not tried",
+            promised_samples_per_second=_rate(conclusion.choose(candidates).winner.measurement),
+        ),
+    )
+
+
+def _with_baseline(
+    confirmation: Confirmation,
+    recommendation: Recommendation,
+    trials: Trials,
+    budget: TimeBudget,
+    progress: Progress,
+) -> Confirmation:
+    """Measure the baseline again right after the winner: a machine that slowed down meanwhile slows both."""
+    baseline = recommendation.baseline
+    if baseline is None or baseline.policy == recommendation.winner.policy:
+        return confirmation
+    if budget.remaining_seconds < budget.expected_trial_seconds:
+        return confirmation
+    progress.trial_started(baseline.policy, "measuring the baseline once more, for comparison")
+    again = trials.time(baseline.policy, outpaced_below=None, repeat=1)
+    if again.measurement is None:
+        return confirmation
+    return msgspec.structs.replace(confirmation, baseline_samples_per_second=_rate(again.measurement))
+
+
+def _rate(measurement: Measurement | None) -> float:
+    assert measurement is not None
+    return measurement.samples_per_second
+
+
+def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
+    """Write ``policy.yaml`` for the recommendation's winner."""
+    winner = recommendation.winner
+    measurement = winner.measurement
+    assert measurement is not None
+    baseline = recommendation.baseline.measurement if recommendation.baseline is not None else None
+    confirmation = recommendation.confirmation
+    confirmed = confirmation.measurement if confirmation is not None else None
+    evidence = Evidence(
+        goal=conclusion.goal.kind.value,
+        date=conclusion.date,
+        samples_per_second=measurement.samples_per_second,
+        relative_spread=measurement.relative_spread,
+        peak_bytes=measurement.memory.peak_bytes,
+        memory_limit_bytes=conclusion.goal.memory_limit_bytes,
+        fidelity=winner.fidelity.value,
+        loss_drift=winner.loss_drift,
+        baseline_samples_per_second=None if baseline is None else baseline.samples_per_second,
+        baseline_batch=None if baseline is None else baseline.micro_batch * baseline.accumulation_steps,
+        confirmed_samples_per_second=None if confirmed is None else confirmed.samples_per_second,
+        confirmed_peak_bytes=None if confirmed is None else confirmed.memory.peak_bytes,
+        tie=recommendation.tie,
+        trials=len(recommendation.ranking),
+        why=list(recommendation.why),
+    )
+    version = conclusion.fingerprints.versions["momadvise"]
+    write_policy_file(
+        PolicyFile(policy=winner.policy, evidence=evidence, fingerprints=conclusion.fingerprints),
+        conclusion.folder.policy,
+        header=f"Written by momadvise {version} for {conclusion.workload} on {conclusion.hardware.name}.\n"
+        "Apply it with advisor.apply_policy(this file, model), or with the wrapper.py beside it.",
+    )
+
+
+def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None:
+    """Write ``wrapper.py`` for the recommendation's winner; what is run to confirm it is this very file."""
+    winner = recommendation.winner
+    measurement = winner.measurement
+    assert measurement is not None
+    baseline = recommendation.baseline.measurement if recommendation.baseline is not None else None
+    versions = conclusion.fingerprints.versions
+    details = [
+        f"Found by momadvise {versions['momadvise']} on {conclusion.date} with torch {versions.get('torch', '?')}, "
+        f"goal {conclusion.goal.kind.value}.",
+        f"Measured: {_figures(measurement)}.",
+    ]
+    if baseline is not None:
+        details.append(f"Baseline: {_figures(baseline)}.")
+    write_wrapper(
+        winner.policy,
+        conclusion.folder.wrapper,
+        headline=f"How to train {conclusion.workload} on {conclusion.hardware.name}: {winner.policy.label}.",
+        details="\n".join(details),
+    )
+
+
+def _figures(measurement: Measurement) -> str:
+    batch = measurement.micro_batch * measurement.accumulation_steps
+    return (
+        f"{format_rate(measurement.samples_per_second)}, peak {format_bytes(measurement.memory.peak_bytes)} "
+        f"at {batch} samples per optimizer step"
+    )

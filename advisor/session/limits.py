@@ -1,0 +1,71 @@
+"""How much device memory a training may take, and what to say about it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from advisor.errors import OptionError
+from advisor.problem.hardware import DeviceKind, Hardware
+
+__all__ = ["MemoryBudget", "memory_budget"]
+
+_CUDA_CONTEXT_BYTES = 600 * 2**20
+"""Room for what a training process holds on a GPU outside torch's allocator: the CUDA context and its libraries."""
+
+_HOST_SHARE = 0.8
+"""Share of free host memory that trials on a CPU may fill: the interpreter and the rest of the machine need some."""
+
+
+class MemoryBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """The limit that trials run under.
+
+    Attributes:
+        limit_bytes: The most a trial may take.
+        notes: What the user should know about how it came about.
+    """
+
+    limit_bytes: int
+    notes: tuple[str, ...]
+
+
+def memory_budget(hardware: Hardware, asked_bytes: int | None) -> MemoryBudget:
+    """Derive the limit from what was asked, what is free, and what this process already holds.
+
+    A process that tunes from inside its training script holds memory that stays taken when training starts: a limit
+    that the user states is for the whole process, so what is held comes off it.
+
+    Raises:
+        OptionError: Nothing would be left.
+    """
+    if hardware.kind is DeviceKind.CUDA:
+        usable = hardware.free_bytes - _CUDA_CONTEXT_BYTES
+    else:
+        usable = int(hardware.free_bytes * _HOST_SHARE)
+    notes = []
+    limit = usable
+    if asked_bytes is not None:
+        limit = asked_bytes - hardware.held_bytes
+        if limit > usable:
+            notes.append(
+                f"the memory limit asked for, {_gib(asked_bytes)}, is more than is free on {hardware.device}; "
+                f"trials may take {_gib(usable)}"
+            )
+            limit = usable
+    if hardware.held_bytes > 0:
+        notes.append(
+            f"this process already holds {_gib(hardware.held_bytes)} on {hardware.device}; "
+            f"{_gib(max(limit, 0))} are left for the trials"
+        )
+    if limit <= 0:
+        raise OptionError(
+            f"Some device memory must be left for trials, but {hardware.device} has {_gib(hardware.free_bytes)} free "
+            f"of {_gib(hardware.memory_bytes)}"
+            + (f", the limit is {_gib(asked_bytes)}" if asked_bytes is not None else "")
+            + (f" and this process holds {_gib(hardware.held_bytes)}" if hardware.held_bytes else "")
+            + ". Free some, or raise --memory-limit."
+        )
+    return MemoryBudget(limit_bytes=limit, notes=tuple(notes))
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

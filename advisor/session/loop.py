@@ -1,0 +1,156 @@
+"""The search loop: ask for a combination, make a candidate of it, tell what became of it, until a reason to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.drift import drift_tolerance
+from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.score import gain, score
+from advisor.problem.goal import Goal
+from advisor.report.progress import Progress
+from advisor.search.sampler import Proposal, Proposer
+from advisor.session.budget import TimeBudget
+from advisor.session.evaluate import Evaluation, Evaluator
+from advisor.trial.outcome import Outcome
+
+__all__ = ["SearchLoop"]
+
+
+class SearchLoop:
+    """One search.
+
+    Args:
+        proposer: Proposes combinations and learns from what became of them.
+        evaluator: Makes candidates of them.
+        budget: The session's clock.
+        goal: What to optimize.
+        trial_budget: Most policies to measure, those of earlier runs of the same study included.
+        progress: Told of everything that happens.
+        candidates: Those of earlier runs of the same study; grows.
+        keep: Called with every new candidate, to write it down before anything else happens.
+    """
+
+    def __init__(
+        self,
+        *,
+        proposer: Proposer,
+        evaluator: Evaluator,
+        budget: TimeBudget,
+        goal: Goal,
+        trial_budget: int,
+        progress: Progress,
+        candidates: list[Candidate],
+        keep: Callable[[Candidate], None],
+    ) -> None:
+        self._proposer = proposer
+        self._evaluator = evaluator
+        self._budget = budget
+        self._goal = goal
+        self._trial_budget = trial_budget
+        self._progress = progress
+        self._keep = keep
+        self.candidates = candidates
+
+    @property
+    def measured(self) -> int:
+        """Distinct policies with figures."""
+        return len({candidate.policy.key for candidate in self.candidates if is_measured(candidate)})
+
+    def run(self) -> str:
+        """Search until there is a reason to stop.
+
+        Returns:
+            The reason, as the user reads it.
+        """
+        if not any(candidate.role is Role.BASELINE for candidate in self.candidates):
+            baseline = self._evaluator.baseline()
+            if baseline is not None:
+                self._record(baseline)
+        while True:
+            if self.measured >= self._trial_budget:
+                return f"the limit of {self._trial_budget} trials was reached"
+            if not self._budget.may_start_trial:
+                return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"
+            proposal = self._proposer.ask()
+            if proposal is None:
+                return "every policy of the search space was tried"
+            try:
+                evaluation = self._evaluated(proposal)
+            except BaseException:
+                self._proposer.abandon(proposal)
+                raise
+            self._record(evaluation.candidate)
+            self._tell(proposal, evaluation)
+
+    def best(self) -> Candidate | None:
+        """The best candidate so far that may win."""
+        eligible = [
+            candidate
+            for candidate in self.candidates
+            if is_measured(candidate) and why_not_eligible(candidate, self._goal) is None and not is_outpaced(candidate)
+        ]
+        best: Candidate | None = None
+        for candidate in eligible:
+            if best is None or gain(self._score(candidate), self._score(best), self._goal.kind) > 0:
+                best = candidate
+        return best
+
+    def _evaluated(self, proposal: Proposal) -> Evaluation:
+        best = self.best()
+        role = Role.HAND_TUNED if proposal.hand_tuned else Role.SEARCHED
+        if proposal.recipe_name is not None and not proposal.uses and not self._has_baseline():
+            # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
+            role = Role.BASELINE
+        evaluation = self._evaluator.evaluate(
+            proposal.uses,
+            proposal.batch_fraction,
+            role,
+            best=None if best is None else self._score(best),
+        )
+        return evaluation
+
+    def _has_baseline(self) -> bool:
+        return any(candidate.role is Role.BASELINE for candidate in self.candidates)
+
+    def _record(self, candidate: Candidate) -> None:
+        self.candidates.append(candidate)
+        self._keep(candidate)
+        self._progress.trial_finished(candidate, self.best())
+
+    def _tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
+        """Translate an evaluation for the sampler: a figure, or the constraint that it violates."""
+        candidate = evaluation.candidate
+        attributes: dict[str, str | int | float | bool | None] = {
+            "policy": candidate.policy.label,
+            "micro_batch": candidate.policy.micro_batch,
+            "accumulation_steps": candidate.policy.accumulation_steps,
+            "outcome": candidate.outcome.value,
+            "reason": candidate.reason,
+            "trial": candidate.trial_key,
+        }
+        constraints: dict[str, float] = {}
+        value: float | None = None
+        limit = self._goal.memory_limit_bytes
+        if is_measured(candidate):
+            assert candidate.measurement is not None
+            value = self._score(candidate)
+            constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
+            if candidate.loss_drift is not None:
+                # Beyond any finite drift, for the sampler, is simply far: it takes no infinities.
+                drift = min(candidate.loss_drift, 1e6)
+                constraints["loss_drift"] = drift - drift_tolerance(candidate.fidelity)
+        elif candidate.outcome is Outcome.OUT_OF_MEMORY or candidate.predicted_peak_bytes is not None:
+            need = candidate.predicted_peak_bytes
+            over = 1.0 if need is None else need / limit - 1
+            constraints["memory" if over > 0 else "speed"] = over if over > 0 else 1.0
+        else:
+            constraints["outcome"] = 1.0
+        self._proposer.tell(
+            proposal, value, constraints, attributes, excludes_combination=evaluation.settles_combination
+        )
+
+    def _score(self, candidate: Candidate) -> float:
+        assert candidate.measurement is not None
+        return score(candidate.measurement, self._goal)

@@ -1,0 +1,63 @@
+"""Several ranks of one launch call ``tune`` at once: one tunes, the others wait, and all see the same end.
+
+The folder's lock makes one rank tune and the others wait; a stored answer is read back by those that waited. What is
+left is failure: without a word from the first rank, every other one would repeat the whole failing search in turn.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
+
+from advisor.errors import MomadviseError, TrialError
+from advisor.trial.folder import StudyFolder, write_atomically
+
+__all__ = ["failing_together", "launch_identity"]
+
+_VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    launch: str
+    message: str
+
+
+def launch_identity(environment: Mapping[str, str] = os.environ) -> str | None:
+    """What the ranks of one launch have in common, or ``None`` outside of a launch of several ranks.
+
+    Read from the variables that ``torchrun`` and its relatives set.
+    """
+    if int(environment.get("WORLD_SIZE", "1") or 1) < 2 or "RANK" not in environment:
+        return None
+    return "|".join(environment.get(name, "") for name in _VARIABLES)
+
+
+@contextmanager
+def failing_together(folder: StudyFolder, launch: str | None) -> Iterator[None]:
+    """Raise at once what another rank of the same launch failed with; leave word of an own failure.
+
+    Args:
+        folder: The study folder, its lock held.
+        launch: Result of :func:`launch_identity`.
+
+    Raises:
+        TrialError: Another rank failed; the message is its message.
+    """
+    if launch is None:
+        yield
+        return
+    path = folder.path / "failure.json"
+    try:
+        failure = msgspec.json.decode(path.read_bytes(), type=_Failure)
+    except (OSError, msgspec.DecodeError):
+        failure = None
+    if failure is not None and failure.launch == launch:
+        raise TrialError(f"Another rank of this launch tuned and failed: {failure.message}")
+    try:
+        yield
+    except MomadviseError as error:
+        write_atomically(path, msgspec.json.encode(_Failure(launch, str(error))))
+        raise

@@ -1,0 +1,193 @@
+"""Open the study folder: ours or foreign, the same study or another, free or in use."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+import msgspec
+
+from advisor.errors import OutputFolderError
+from advisor.problem.hardware import Hardware
+from advisor.session.request import TuneRequest
+from advisor.trial.folder import StudyFolder, write_atomically
+
+__all__ = ["StudyMarker", "check_folder", "default_folder", "locked", "open_study", "study_marker"]
+
+_SCHEMA = 1
+
+
+class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``study.json``: what the folder's measurements hold for.
+
+    Attributes:
+        schema: Version of the folder's layout.
+        workload: Name and fingerprint of the workload.
+        hardware: What identifies the device.
+        versions: Package -> version.
+        request: Fingerprint of goal, limits, search space and seed.
+        memory_limit_bytes: The limit that all trials of this study run under.
+    """
+
+    schema: int
+    workload: dict[str, str]
+    hardware: dict[str, str | int]
+    versions: dict[str, str]
+    request: str
+    memory_limit_bytes: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the study, without the limit (free memory differs a little at every start)."""
+        identity = (self.schema, self.workload, self.hardware, self.versions, self.request)
+        return hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:16]
+
+    def differences(self, other: StudyMarker) -> list[str]:
+        """What differs from another marker, in words."""
+        found = []
+        for name in ("schema", "workload", "hardware", "versions", "request"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine == theirs:
+                continue
+            if isinstance(mine, dict) and isinstance(theirs, dict):
+                keys = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+                found.append(f"{name} ({', '.join(keys)})")
+            else:
+                found.append("goal, limits, search space or seed" if name == "request" else name)
+        return found
+
+
+def study_marker(
+    request: TuneRequest, hardware: Hardware, versions: dict[str, str], space_text: str, limit_bytes: int
+) -> StudyMarker:
+    """The marker of the study that a request asks for."""
+    return StudyMarker(
+        schema=_SCHEMA,
+        workload={"name": request.source.name, "fingerprint": request.source.fingerprint},
+        hardware={
+            "kind": hardware.kind.value,
+            "name": hardware.name,
+            "memory_bytes": hardware.memory_bytes,
+            "host_cores": hardware.host_cores,
+        },
+        versions=versions,
+        request=request.fingerprint(space_text),
+        memory_limit_bytes=limit_bytes,
+    )
+
+
+def default_folder(marker: StudyMarker) -> Path:
+    """A folder of its own for every study, so that an edited model never meets old measurements."""
+    return Path("momadvise-runs") / f"{marker.workload['name']}-{marker.fingerprint[:8]}"
+
+
+def check_folder(path: Path, marker: StudyMarker) -> StudyMarker | None:
+    """Look at the folder without touching it.
+
+    Returns:
+        The marker that is in it, or ``None`` if the folder is new or empty.
+
+    Raises:
+        OutputFolderError: A file, foreign, another study's, or not readable.
+    """
+    folder = StudyFolder(path.absolute())
+    try:
+        if not folder.path.exists():
+            return None
+        if not folder.path.is_dir():
+            raise OutputFolderError(f"--output must be a folder, but {folder.path} is a file. Name another folder.")
+        if folder.marker.exists():
+            return _recognized(folder, marker)
+        if any(entry.name != folder.lock.name for entry in folder.path.iterdir()):
+            raise OutputFolderError(
+                f"--output must be a new folder, an empty one, or one that momadvise made, but {folder.path} holds "
+                "other files. Name another folder; nothing in this one was changed."
+            )
+    except OSError as error:
+        raise _unusable(folder.path, error) from None
+    return None
+
+
+def open_study(path: Path, marker: StudyMarker) -> tuple[StudyFolder, StudyMarker]:
+    """Create the study's folder, or recognize it. Call it with the lock held.
+
+    Returns:
+        The folder and the marker in force (a continued study keeps its memory limit).
+
+    Raises:
+        OutputFolderError: Foreign, another study's, or not writable.
+    """
+    folder = StudyFolder(path.absolute())
+    stored = check_folder(path, marker)
+    if stored is not None:
+        return folder, stored
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder.marker, msgspec.json.format(msgspec.json.encode(marker)))
+    except OSError as error:
+        raise _unusable(folder.path, error) from None
+    return folder, marker
+
+
+def _unusable(path: Path, error: OSError) -> OutputFolderError:
+    return OutputFolderError(
+        f"--output must be a folder that can be written, but {path} cannot: {error.strerror}. Name another folder."
+    )
+
+
+def _recognized(folder: StudyFolder, marker: StudyMarker) -> StudyMarker:
+    try:
+        stored = msgspec.json.decode(folder.marker.read_bytes(), type=StudyMarker)
+    except msgspec.DecodeError:
+        raise OutputFolderError(
+            f"--output must be a folder of this version of momadvise, but {folder.marker} cannot be understood. "
+            "Name another folder; nothing in this one was changed."
+        ) from None
+    if stored.fingerprint != marker.fingerprint:
+        raise OutputFolderError(
+            f"--output must be a new folder or this study's own, but {folder.path} belongs to another study: "
+            f"different {', '.join(marker.differences(stored))}. Name another folder, or leave --output out; nothing "
+            "in this one was changed."
+        )
+    if not os.access(folder.path, os.W_OK):
+        raise OutputFolderError(f"--output must be a folder that can be written, but {folder.path} cannot.")
+    return stored
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, on_wait: Callable[[], None] | None) -> Iterator[None]:
+    """Hold the folder's lock: one process tunes into a folder at a time.
+
+    The operating system frees the lock of a process that was killed.
+
+    Args:
+        path: The study folder.
+        on_wait: Called before waiting for another process to finish; ``None`` if that is an error instead.
+
+    Raises:
+        OutputFolderError: Another process tunes into the folder (without ``on_wait``), or it cannot be written.
+    """
+    folder = StudyFolder(path.absolute())
+    lock = filelock.FileLock(folder.lock)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            if on_wait is None:
+                raise OutputFolderError(
+                    f"One process may tune into a folder at a time, but another one is using {folder.path}. "
+                    "Wait for it, or name another folder with --output."
+                ) from None
+            on_wait()
+            lock.acquire()
+    except OSError as error:
+        raise _unusable(folder.path, error) from None
+    try:
+        yield
+    finally:
+        lock.release()

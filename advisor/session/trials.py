@@ -1,0 +1,203 @@
+"""Ask the runner for the trials that a search needs, and turn their results into candidates."""
+
+from __future__ import annotations
+
+from advisor.decide.drift import loss_drift
+from advisor.measure.measurement import Sizing
+from advisor.methods.use import MethodUse
+from advisor.policy.policy import Policy
+from advisor.problem.workload import WorkloadSource
+from advisor.search.memory_model import MemoryModel
+from advisor.session.budget import TimeBudget
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+
+__all__ = ["Trials"]
+
+
+class Trials:
+    """The trials of one study: probe, sizings, timings, confirmations.
+
+    Args:
+        runner: Runs specs in worker processes, or answers from the study folder.
+        source: The workload.
+        device: torch's device name.
+        memory_limit_bytes: The limit of every trial.
+        budget: The session's clock.
+        seed: Seed of models and batches.
+        first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
+    """
+
+    def __init__(
+        self,
+        *,
+        runner: Runner,
+        source: WorkloadSource,
+        device: str,
+        memory_limit_bytes: int,
+        budget: TimeBudget,
+        seed: int,
+        first_batch: int,
+    ) -> None:
+        self._runner = runner
+        self._source = source
+        self._device = device
+        self._budget = budget
+        self._seed = seed
+        self.first_batch = first_batch
+        self.memory_limit_bytes = memory_limit_bytes
+        self._sizings: dict[tuple[str, ...], Sizing] = {}
+        self._models: dict[tuple[str, ...], MemoryModel] = {}
+
+    def probe(self) -> TrialResult:
+        """Build the plain model, make one step, learn the facts."""
+        result = self._runner.run(
+            self._spec(
+                TrialKind.PROBE,
+                Policy(micro_batch=self.first_batch),
+                measure_seconds=self._budget.sizing_seconds,
+                hard_limit_seconds=self._budget.probe_limit_seconds,
+            )
+        )
+        self._budget.learn_build_seconds(result.wall_seconds)
+        return result
+
+    def size(self, uses: tuple[MethodUse, ...], largest_batch: int | None) -> tuple[MemoryModel | None, TrialResult]:
+        """Memory and time against the batch, for one combination; from memory if it was done.
+
+        Args:
+            uses: The methods.
+            largest_batch: Micro-batches above this one are of no interest (a fixed global batch).
+
+        Returns:
+            The model, or ``None`` when not even the first batch worked; and the trial behind it.
+        """
+        result = self._size_from(self.first_batch, uses, largest_batch)
+        if self.first_batch > 1 and _not_even_once(result):
+            # Two samples do not fit; one may. Its losses do not compare with those of other combinations.
+            result = self._size_from(1, uses, 1)
+        if result.sizing is None or not result.sizing.points:
+            return None, result
+        self._sizings[_key(uses)] = result.sizing
+        model = self._models.setdefault(_key(uses), MemoryModel.fit(result.sizing))
+        return model, result
+
+    def _size_from(self, first_batch: int, uses: tuple[MethodUse, ...], largest_batch: int | None) -> TrialResult:
+        plain = self._models.get(_key(()))
+        return self._runner.run(
+            self._spec(
+                TrialKind.SIZE,
+                Policy(methods=uses, micro_batch=first_batch),
+                measure_seconds=self._budget.sizing_seconds,
+                hard_limit_seconds=self._budget.hard_limit_seconds(
+                    None if plain is None else plain.seconds(2 * first_batch)
+                ),
+                largest_batch=largest_batch,
+            )
+        )
+
+    def model_of(self, uses: tuple[MethodUse, ...]) -> MemoryModel | None:
+        """The memory model of a combination that was sized, with all it learned since."""
+        return self._models.get(_key(uses))
+
+    def sizing_of(self, uses: tuple[MethodUse, ...]) -> Sizing | None:
+        """The short runs of a combination, if it was sized."""
+        return self._sizings.get(_key(uses))
+
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+        """Measure full steps, and let the combination's memory model learn from it.
+
+        Args:
+            policy: What to run.
+            outpaced_below: Samples per second below which the trial may stop early, or ``None``.
+            repeat: Above 0 to measure a policy once more instead of reading the first result back.
+        """
+        model = self.model_of(policy.methods)
+        expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
+        result = self._runner.run(
+            self._spec(
+                TrialKind.TIME,
+                policy,
+                measure_seconds=self._budget.measure_seconds,
+                hard_limit_seconds=self._budget.hard_limit_seconds(expected),
+                outpaced_below=outpaced_below,
+                repeat=repeat,
+            )
+        )
+        if result.outcome is Outcome.OK:
+            self._budget.learn_trial_seconds(result.wall_seconds)
+        if model is not None:
+            if result.measurement is not None:
+                model = model.calibrated(policy.micro_batch, result.measurement.memory.peak_bytes)
+            elif result.outcome is Outcome.OUT_OF_MEMORY:
+                model = model.after_out_of_memory(policy.micro_batch)
+            self._models[_key(policy.methods)] = model
+        return result
+
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
+        """Run an emitted wrapper in a fresh process.
+
+        Args:
+            policy: The policy that the wrapper applies.
+            wrapper_path: The file.
+            repeat: Tells this confirmation from earlier ones of the same policy.
+        """
+        model = self.model_of(policy.methods)
+        expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
+        return self._runner.run(
+            self._spec(
+                TrialKind.CONFIRM,
+                policy,
+                measure_seconds=self._budget.measure_seconds,
+                hard_limit_seconds=max(30.0, self._budget.hard_limit_seconds(expected)),
+                wrapper_path=wrapper_path,
+                repeat=repeat,
+            )
+        )
+
+    def drift(self, uses: tuple[MethodUse, ...]) -> float | None:
+        """Loss drift of a combination from plain training over the first steps of their sizings."""
+        plain, own = self._sizings.get(_key(())), self._sizings.get(_key(uses))
+        if plain is None or own is None:
+            return None
+        if plain.points[0].micro_batch != own.points[0].micro_batch:
+            return None
+        return loss_drift(own.loss_trace, plain.loss_trace)
+
+    def _spec(
+        self,
+        kind: TrialKind,
+        policy: Policy,
+        *,
+        measure_seconds: float,
+        hard_limit_seconds: float,
+        largest_batch: int | None = None,
+        outpaced_below: float | None = None,
+        wrapper_path: str | None = None,
+        repeat: int = 0,
+    ) -> TrialSpec:
+        return TrialSpec(
+            kind=kind,
+            workload=self._source,
+            policy=policy,
+            device=self._device,
+            memory_limit_bytes=self.memory_limit_bytes,
+            seed=self._seed,
+            largest_batch=largest_batch,
+            measure_seconds=measure_seconds,
+            time_limit_seconds=hard_limit_seconds,
+            outpaced_below_samples_per_second=outpaced_below,
+            wrapper_path=wrapper_path,
+            repeat=repeat,
+        )
+
+
+def _not_even_once(result: TrialResult) -> bool:
+    return result.outcome is Outcome.OUT_OF_MEMORY or (
+        result.sizing is not None and not result.sizing.points and result.sizing.out_of_memory_at is not None
+    )
+
+
+def _key(uses: tuple[MethodUse, ...]) -> tuple[str, ...]:
+    return tuple(use.label for use in uses)

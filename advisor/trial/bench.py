@@ -1,0 +1,138 @@
+"""The workbench of one trial: the user's functions, the batches, the training, all seeded and cleared away."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advisor.measure.batches import make_batches, seed_everything
+from advisor.measure.leftovers import MemoryBaseline
+from advisor.measure.memory import MemoryMeter, memory_meter
+from advisor.measure.storages import HostData
+from advisor.methods.training import Training
+from advisor.policy.apply import apply_policy
+from advisor.policy.policy import Policy
+from advisor.problem.loading import Workload, load_workload
+from advisor.trial.failure import DivergedError
+from advisor.trial.spec import TrialSpec
+
+__all__ = ["Bench", "finite"]
+
+_DISTINCT_BATCHES = 2
+
+
+class Bench:
+    """Loads the workload and makes the first batches, before anything counts as memory of the training.
+
+    Args:
+        spec: The trial.
+        tell: Hears what is being done, in a few words.
+
+    Raises:
+        WorkloadError: The workload does not meet its contract.
+        Exception: What the user's ``make_batch`` raises.
+    """
+
+    def __init__(self, spec: TrialSpec, tell: Callable[[str], None]) -> None:
+        self.spec = spec
+        self.tell = tell
+        self.device = torch.device(spec.device)
+        self.notes: list[str] = []
+        tell("loading the model's code")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.workload: Workload = load_workload(spec.workload)
+        self._host_data = HostData()
+        first = self.batches(spec.policy.global_batch)
+        # All that exists by now is data on the host: the batches, and the data set that they are made from.
+        self._host_data.add_living(torch.device("cpu"))
+        self._baseline = MemoryBaseline(self.device, self._host_data)
+        del first
+
+    def batches(self, samples: int) -> list[Any]:
+        """Distinct batches on the host; the same ones whenever they are asked for."""
+        batches = make_batches(self.workload.make_batch, samples, _DISTINCT_BATCHES, self.spec.seed)
+        self._host_data.add(batches, torch.device("cpu"))
+        return batches
+
+    def meter(self) -> MemoryMeter:
+        """The memory meter with the trial's limit."""
+        return memory_meter(self.device, self.spec.memory_limit_bytes, self._host_data)
+
+    @contextlib.contextmanager
+    def training(self, policy: Policy) -> Iterator[Training]:
+        """Build the model and apply a policy: the same parameters and the same random numbers every time."""
+
+        def apply(model: torch.nn.Module) -> Training:
+            options = self._functions()
+            return apply_policy(policy, model, device=self.device, **options)
+
+        with self._built(apply) as training:
+            yield training
+
+    @contextlib.contextmanager
+    def wrapped_training(self, wrapper: Path) -> Iterator[Training]:
+        """Build the model and hand it to an emitted wrapper, as the user will."""
+
+        def apply(model: torch.nn.Module) -> Training:
+            spec = importlib.util.spec_from_file_location("momadvise_wrapper", wrapper)
+            assert spec is not None
+            assert spec.loader is not None, f"{wrapper} must be a Python file"
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            training: Training = module.prepare(model, device=self.device, **self._functions())
+            return training
+
+        with self._built(apply) as training:
+            yield training
+
+    def leftover(self) -> str:
+        """What the trial left in memory, in words; empty when nothing."""
+        return self._baseline.leftover()
+
+    def _functions(self) -> dict[str, Any]:
+        """The workload's own functions and constants, those that it has."""
+        names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
+        return {name: value for name in names if (value := getattr(self.workload, name))}
+
+    @contextlib.contextmanager
+    def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
+        self.tell("building the model")
+        seed_everything(self.spec.seed)
+        training = apply(self.workload.build_model())
+        try:
+            seed_everything(self.spec.seed)
+            yield training
+        finally:
+            self.notes += [note for note in training.notes if note not in self.notes]
+            training.close()
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def empty_cache(self) -> None:
+        """Give cached memory back to the device."""
+        if self.device.type == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def finite(loss: torch.Tensor, step: int) -> float:
+    """The value of a loss.
+
+    Raises:
+        DivergedError: It is NaN or infinite.
+    """
+    value = float(loss)
+    if not math.isfinite(value):
+        raise DivergedError(f"the loss became {value} at step {step}")
+    return value

@@ -1,0 +1,110 @@
+"""From an exception to an outcome: by its type, and by the allocator's own words where the type says too little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
+from advisor.problem.traceback_text import user_traceback
+from advisor.problem.units import format_bytes
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+
+__all__ = ["DivergedError", "failed_result", "is_out_of_memory"]
+
+_CPU_ALLOCATOR = "can't allocate memory"
+_CUDA_RUNTIME = "CUDA error: out of memory"
+_CUDA_LIBRARIES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
+_ROOM_ON_DEVICE = 256 * 2**20
+
+
+class DivergedError(Exception):
+    """A loss became NaN or infinite."""
+
+
+def failed_result(
+    key: str,
+    error: BaseException,
+    *,
+    device: torch.device,
+    limit_bytes: int,
+    free_device_bytes: Callable[[], int] | None = None,
+) -> TrialResult:
+    """Describe how a trial ended that raised.
+
+    Args:
+        key: The trial.
+        error: What it raised.
+        device: Where it ran.
+        limit_bytes: Its memory limit.
+        free_device_bytes: Free memory of the device, for errors that do not say which memory ran out.
+    """
+    free = free_device_bytes or (lambda: int(torch.cuda.mem_get_info(device)[0]))
+    memory = _memory_outcome(error, device, free)
+    if memory is not None:
+        outcome, cause = memory
+        limit = format_bytes(limit_bytes)
+        reason = (
+            f"needs more than the limit of {limit}: {_first_line(cause)}"
+            if outcome is Outcome.OUT_OF_MEMORY
+            else f"host memory ran out: {_first_line(cause)}"
+        )
+        return TrialResult(key=key, outcome=outcome, reason=reason)
+    if isinstance(error, DivergedError):
+        return TrialResult(key=key, outcome=Outcome.DIVERGED, reason=str(error))
+    if isinstance(error, MethodRefusedError):
+        return TrialResult(key=key, outcome=Outcome.REFUSED, reason=str(error))
+    if isinstance(error, WorkloadError):
+        return TrialResult(key=key, outcome=Outcome.FAILED, reason=str(error), traceback_text=error.traceback_text)
+    return TrialResult(
+        key=key,
+        outcome=Outcome.FAILED,
+        reason=f"{type(error).__name__}: {_first_line(error)}",
+        traceback_text=user_traceback(error),
+    )
+
+
+def is_out_of_memory(error: BaseException, device: torch.device) -> bool:
+    """Whether the device's memory, or the limit, was exceeded."""
+    memory = _memory_outcome(error, device, lambda: 0)
+    return memory is not None and memory[0] is Outcome.OUT_OF_MEMORY
+
+
+def _memory_outcome(
+    error: BaseException, device: torch.device, free_device_bytes: Callable[[], int]
+) -> tuple[Outcome, BaseException] | None:
+    for cause in _chain(error):
+        text = str(cause)
+        if isinstance(cause, DeviceOutOfMemoryError | torch.OutOfMemoryError):
+            return Outcome.OUT_OF_MEMORY, cause
+        if isinstance(cause, MemoryError):
+            return Outcome.HOST_OUT_OF_MEMORY, cause
+        if not isinstance(cause, RuntimeError):
+            continue
+        if _CPU_ALLOCATOR in text:
+            on_device = device.type == "cpu"
+        elif _CUDA_RUNTIME in text:
+            # Raised for pinned host memory, too; then the device itself still has room.
+            on_device = free_device_bytes() < _ROOM_ON_DEVICE
+        elif any(name in text for name in _CUDA_LIBRARIES):
+            on_device = True
+        else:
+            continue
+        return (Outcome.OUT_OF_MEMORY if on_device else Outcome.HOST_OUT_OF_MEMORY), cause
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and those it came from: code of the user may have wrapped the one that matters."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

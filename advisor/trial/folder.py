@@ -1,0 +1,150 @@
+"""Every file of a study folder by name, and writing that never leaves half a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult, TrialSpec
+
+__all__ = ["StudyFolder", "TrialFolder", "write_atomically"]
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write a file so that at every moment, a crash or a full disk included, either the old or the new one is there.
+
+    Args:
+        path: The file; its folder exists.
+        content: Text is written as UTF-8.
+
+    Raises:
+        OSError: It could not be written; the old file, if any, is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+class TrialFolder:
+    """The files of one trial.
+
+    Args:
+        path: ``<study>/trials/<key>``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def spec(self) -> Path:
+        """What was asked."""
+        return self.path / "spec.json"
+
+    @property
+    def result(self) -> Path:
+        """How it ended; it exists only when the trial has ended."""
+        return self.path / "result.json"
+
+    @property
+    def log(self) -> Path:
+        """What the user's model and the libraries printed."""
+        return self.path / "log.txt"
+
+    def read_result(self) -> TrialResult | None:
+        """The stored result; ``None`` if there is none that can be understood: then the trial has not finished."""
+        try:
+            return msgspec.json.decode(self.result.read_bytes(), type=TrialResult)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def read_spec(self) -> TrialSpec | None:
+        """The stored request, or ``None`` if there is none that can be understood."""
+        try:
+            return msgspec.json.decode(self.spec.read_bytes(), type=TrialSpec)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def write_result(self, result: TrialResult) -> None:
+        """Store how the trial ended."""
+        write_atomically(self.result, msgspec.json.format(msgspec.json.encode(result)))
+
+    def finished(self, spec: TrialSpec) -> TrialResult | None:
+        """The stored result, if it answers for ``spec``.
+
+        A trial that the user interrupted has no answer. One that ran out of time has one, until at least twice that
+        time is offered.
+        """
+        result = self.read_result()
+        if result is None or result.outcome is Outcome.INTERRUPTED:
+            return None
+        if result.outcome is Outcome.TIMEOUT:
+            earlier = self.read_spec()
+            if earlier is None or spec.time_limit_seconds >= 2 * earlier.time_limit_seconds:
+                return None
+        return result
+
+
+class StudyFolder:
+    """The files of one study.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def marker(self) -> Path:
+        """What the measurements in this folder hold for; it makes the folder ours."""
+        return self.path / "study.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held while a process tunes into the folder."""
+        return self.path / "lock"
+
+    @property
+    def trials(self) -> Path:
+        """One folder for every trial."""
+        return self.path / "trials"
+
+    @property
+    def database(self) -> Path:
+        """Optuna's study."""
+        return self.path / "study.db"
+
+    @property
+    def ledger(self) -> Path:
+        """What happened, one line of JSON for every event."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def answer(self) -> Path:
+        """The recommendation."""
+        return self.path / "answer.json"
+
+    @property
+    def policy(self) -> Path:
+        """The policy file, for people and for ``advisor.apply_policy``."""
+        return self.path / "policy.yaml"
+
+    @property
+    def wrapper(self) -> Path:
+        """The wrapper that applies the policy."""
+        return self.path / "wrapper.py"
+
+    def trial(self, key: str) -> TrialFolder:
+        """The files of one trial."""
+        return TrialFolder(self.trials / key)

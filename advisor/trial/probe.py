@@ -1,0 +1,97 @@
+"""PROBE: build, one plain step, and learn the facts that methods judge themselves by."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+
+import torch
+
+from advisor.measure.batches import tokens_per_sample
+from advisor.methods import structure
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.linear_head import exposes_linear_head
+from advisor.methods.loss import check_loss
+from advisor.problem.facts import Facts
+from advisor.trial.bench import Bench
+
+__all__ = ["probe"]
+
+_Option = bool | int | float | str | None
+
+
+def probe(bench: Bench) -> Facts:
+    """Run the trial.
+
+    Raises:
+        WorkloadError: The loss is not one that can be trained with.
+        Exception: What the user's code raises.
+    """
+    policy = bench.spec.policy
+    batch = bench.batches(policy.global_batch)[0]
+    with bench.meter() as meter, bench.training(policy) as training:
+        bench.tell("first step")
+        with meter.guarding(batch):
+            loss = check_loss(training.forward(batch))
+            first_loss = float(loss.detach())
+            training.backward(loss)
+            training.optimizer_step()
+        del loss
+        model = training.model
+        blocks = structure.find_blocks(model, bench.workload.blocks)
+        linear_head, linear_head_reason = exposes_linear_head(training, batch)
+        kind = type(training.optimizer)
+        bench.notes += bench.workload.notes
+        return Facts(
+            model_class=type(model).__name__,
+            parameter_count=structure.parameter_count(model),
+            parameter_bytes=structure.parameter_bytes(model),
+            trainable_parameter_count=structure.trainable_parameter_count(model),
+            buffer_bytes=structure.buffer_bytes(model),
+            block_class=type(blocks[0]).__name__ if blocks else None,
+            block_count=len(blocks),
+            attention_count=len(structure.find_attention(model)),
+            has_batchnorm=structure.has_batchnorm(model),
+            has_dropout=structure.has_dropout(model),
+            optimizer_class=f"{kind.__module__}.{kind.__qualname__}",
+            optimizer_options=_plain_options(training.optimizer),
+            max_grad_norm=bench.workload.max_grad_norm,
+            custom_loss=bench.workload.compute_loss is not None,
+            linear_head=linear_head,
+            linear_head_reason=linear_head_reason,
+            tokens_per_sample=tokens_per_sample(batch),
+            default_batch=bench.workload.batch_size,
+            first_loss=first_loss,
+            torch_version=torch.__version__,
+            libraries=libraries(sorted({name for method in CATALOGUE for name in method.requires})),
+        )
+
+
+def _plain_options(optimizer: torch.optim.Optimizer) -> dict[str, _Option]:
+    """The options that are single values; a pair such as betas decides nothing about what can replace the optimizer."""
+    return {
+        name: value
+        for name, value in optimizer.defaults.items()
+        if value is None or isinstance(value, bool | int | float | str)
+    }
+
+
+def libraries(names: list[str]) -> dict[str, str]:
+    """Import optional libraries: name -> version, or the error; one that is not installed is left out."""
+    found = {}
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            continue
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:  # an installed library that cannot be loaded is a fact about this machine
+            found[name] = f"error: {type(error).__name__}: {error}"
+            continue
+        found[name] = str(getattr(module, "__version__", None) or _distribution_version(name))
+    return found
+
+
+def _distribution_version(name: str) -> str:
+    distributions = importlib.metadata.packages_distributions().get(name, [])
+    return importlib.metadata.version(distributions[0]) if distributions else "unknown version"

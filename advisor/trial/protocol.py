@@ -1,0 +1,87 @@
+"""What parent and worker say to each other: one JSON object per line, on pipes of their own.
+
+Standard input and output belong to the user's model, which may print anything or wait for a line.
+"""
+
+from __future__ import annotations
+
+import os
+import msgspec
+
+from advisor.trial.spec import TrialSpec
+
+__all__ = ["Answer", "Exited", "Finished", "LineReader", "Progress", "Ready", "Request", "encode_line"]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Parent to worker: run this trial.
+
+    Attributes:
+        spec: The trial.
+        folder: Where its result and log go.
+    """
+
+    spec: TrialSpec
+    folder: str
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Worker to parent: started, libraries loaded."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Worker to parent: what it is doing, for a live display.
+
+    Attributes:
+        text: In a few words.
+    """
+
+    text: str
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Worker to parent: the result file is written.
+
+    Attributes:
+        key: The trial.
+        clean: Whether memory is back where it was, so that the worker can be used again.
+        why: What is left when it is not.
+    """
+
+    key: str
+    clean: bool
+    why: str = ""
+
+
+class Exited(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Guardian to parent: the worker has ended.
+
+    Attributes:
+        status: Exit status, or minus the number of the signal that ended it.
+    """
+
+    status: int
+
+
+Answer = Ready | Progress | Finished | Exited
+
+
+def encode_line(message: msgspec.Struct) -> bytes:
+    """One message as a line. Short lines are written to a pipe in one piece, whoever else writes to it."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+class LineReader:
+    """Collects lines from a file descriptor as they arrive."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pending = b""
+
+    def read(self) -> list[bytes] | None:
+        """The complete lines that one read brings; ``None`` at the end of the stream."""
+        data = os.read(self._descriptor, 65536)
+        if not data:
+            return None
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        return lines

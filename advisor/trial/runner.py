@@ -1,0 +1,245 @@
+"""The parent's side: hand a trial to a worker and come back with an outcome, whatever the worker does."""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from advisor.trial.connection import WORKER_COMMAND, Connection, Silence
+from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically
+from advisor.trial.host_memory import OutOfMemoryEvidence
+from advisor.trial.outcome import Outcome
+from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+
+__all__ = ["Runner", "RunnerEvent", "RunnerEventKind"]
+
+_LOOK_SECONDS = 1.0
+_LOG_TAIL_BYTES = 8192
+
+
+class RunnerEventKind(enum.Enum):
+    """What a live display may want to show."""
+
+    WORKER_STARTING = "worker starting"
+    TRIAL_STARTED = "trial started"
+    PROGRESS = "progress"
+    TRIAL_ENDED = "trial ended"
+    WORKER_ENDED = "worker ended"
+
+
+class RunnerEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened.
+
+    Attributes:
+        kind: What.
+        key: The trial, or empty.
+        text: In a few words.
+    """
+
+    kind: RunnerEventKind
+    key: str = ""
+    text: str = ""
+
+
+class Runner:
+    """Runs trials one after the other, in a warm worker as long as it stays healthy.
+
+    Use as a context manager: at its end no process is left.
+
+    Args:
+        folder: The study folder.
+        on_event: Hears what happens, in the caller's thread.
+        worker_command: Program that speaks the worker's protocol.
+        start_limit_seconds: How long a worker may take to load its libraries.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        on_event: Callable[[RunnerEvent], None] | None = None,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+        start_limit_seconds: float = 120.0,
+    ) -> None:
+        self._folder = StudyFolder(folder.absolute())
+        self._on_event = on_event
+        self._command = tuple(worker_command)
+        self._start_limit_seconds = start_limit_seconds
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        self._end_worker("no longer needed")
+
+    def run(self, spec: TrialSpec) -> TrialResult:
+        """Run a trial, or return its stored result if it has finished before.
+
+        Args:
+            spec: The trial.
+
+        Returns:
+            How it ended; never raises for anything that happens inside the trial.
+
+        Raises:
+            KeyboardInterrupt: The user interrupted; the worker is ended, no result is stored.
+            OSError: The study folder cannot be written.
+        """
+        folder = self._folder.trial(spec.key)
+        stored = folder.finished(spec)
+        if stored is not None:
+            return stored
+        _clear(folder, spec)
+        fresh = spec.kind is TrialKind.CONFIRM
+        if fresh:
+            self._end_worker("a confirmation runs in a fresh process")
+        begin = time.monotonic()
+        warm = self._connection is not None
+        try:
+            result, healthy, why = self._run(spec, folder)
+        except BaseException:
+            # Ctrl-C above all: a trial that was cut off has no result.
+            self._end_worker("interrupted")
+            folder.result.unlink(missing_ok=True)
+            raise
+        result = msgspec.structs.replace(result, wall_seconds=time.monotonic() - begin, warm=warm)
+        if result.outcome is not Outcome.OK or not healthy or fresh:
+            self._end_worker(why or f"the trial ended as {result.outcome.value}")
+        if why != _NOT_STARTED:
+            folder.write_result(result)
+        self._tell(RunnerEventKind.TRIAL_ENDED, spec.key, result.outcome.value)
+        return result
+
+    def tail_of_log(self, key: str, lines: int = 20) -> str:
+        """The last lines that a trial printed; empty if it printed nothing."""
+        try:
+            with self._folder.trial(key).log.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def _run(self, spec: TrialSpec, folder: TrialFolder) -> tuple[TrialResult, bool, str]:
+        """The result, whether the worker can be used again, and why not."""
+        connection = self._connection
+        if connection is not None and not self._accepts(connection, spec, folder):
+            self._end_worker("it ended between trials")  # nothing of this trial has run: a new one takes it
+            connection = None
+        if connection is None:
+            failure = self._start(spec, folder)
+            if failure is not None:
+                return failure, False, _NOT_STARTED
+            connection = self._connection
+            assert connection is not None, "a worker that has started is connected"
+            if not self._accepts(connection, spec, folder):
+                return self._crashed(spec, 0, OutOfMemoryEvidence()), False, "it ended at once"
+        self._tell(RunnerEventKind.TRIAL_STARTED, spec.key)
+        return self._wait(connection, spec, folder)
+
+    def _accepts(self, connection: Connection, spec: TrialSpec, folder: TrialFolder) -> bool:
+        try:
+            connection.send(Request(spec=spec, folder=str(folder.path)))
+        except BrokenPipeError:
+            return False
+        return True
+
+    def _start(self, spec: TrialSpec, folder: TrialFolder) -> TrialResult | None:
+        """Start a worker; how the trial ended if that did not work."""
+        self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
+        self._connection = connection = Connection(self._command, folder.log)
+        deadline = time.monotonic() + self._start_limit_seconds
+        try:
+            answer = connection.receive(deadline)
+        except Silence:
+            reason = f"the worker did not start within {self._start_limit_seconds:g} s"
+            return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason)
+        if isinstance(answer, Ready):
+            return None
+        assert isinstance(answer, Exited), f"a worker that starts says so first, but it said {answer}"
+        reason = f"the worker did not start: it {_how(answer.status)}; see {folder.log}"
+        return TrialResult(key=spec.key, outcome=Outcome.CRASHED, reason=reason)
+
+    def _wait(self, connection: Connection, spec: TrialSpec, folder: TrialFolder) -> tuple[TrialResult, bool, str]:
+        evidence = OutOfMemoryEvidence()
+        deadline = time.monotonic() + spec.time_limit_seconds
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                reason = f"it took longer than its limit of {spec.time_limit_seconds:g} s"
+                return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason), False, "out of time"
+            evidence.look()
+            try:
+                answer = connection.receive(min(deadline, now + _LOOK_SECONDS))
+            except Silence:
+                continue
+            match answer:
+                case Progress(text=text):
+                    self._tell(RunnerEventKind.PROGRESS, spec.key, text)
+                case Finished(key=key, clean=clean, why=why) if key == spec.key:
+                    result = folder.read_result()
+                    if result is None:
+                        return self._crashed(spec, 0, evidence), False, "its result cannot be read"
+                    return result, clean, why
+                case Exited(status=status):
+                    # Its result counts if it was complete before the end.
+                    result = folder.read_result() or self._crashed(spec, status, evidence)
+                    return result, False, f"it {_how(status)}"
+                case _:
+                    raise AssertionError(f"a worker at work on {spec.key} must not say {answer}")
+
+    def _crashed(self, spec: TrialSpec, status: int, evidence: OutOfMemoryEvidence) -> TrialResult:
+        if status == -signal.SIGKILL and evidence.found():
+            reason = "the kernel ended the worker because host memory ran out"
+            return TrialResult(key=spec.key, outcome=Outcome.HOST_OUT_OF_MEMORY, reason=reason)
+        return TrialResult(key=spec.key, outcome=Outcome.CRASHED, reason=f"the worker {_how(status)} without a result")
+
+    def _end_worker(self, why: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.end()
+            self._tell(RunnerEventKind.WORKER_ENDED, text=why)
+
+    def _tell(self, kind: RunnerEventKind, key: str = "", text: str = "") -> None:
+        if self._on_event is not None:
+            self._on_event(RunnerEvent(kind=kind, key=key, text=text))
+
+
+_NOT_STARTED = "it did not start"
+"""Says nothing about the trial, so that nothing is stored for it."""
+
+
+def _clear(folder: TrialFolder, spec: TrialSpec) -> None:
+    """Make the folder ready for a first or another attempt.
+
+    The old result goes first: it must never be read together with the new request.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.result.unlink(missing_ok=True)
+    folder.log.unlink(missing_ok=True)
+    write_atomically(folder.spec, msgspec.json.format(msgspec.json.encode(spec)))
+
+
+def _how(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"

@@ -1,0 +1,72 @@
+"""The worker's loop: take a request, run it, write its result file, say whether memory is back where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import torch
+
+from advisor.trial.folder import TrialFolder
+from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Request, encode_line
+from advisor.trial.work import run_trial
+
+__all__ = ["serve"]
+
+
+def serve(requests: int, answers: int) -> None:
+    """Run trials until the other end of ``requests`` is closed.
+
+    Args:
+        requests: Descriptor to read requests from.
+        answers: Descriptor to write answers to.
+    """
+
+    def tell(text: str) -> None:
+        os.write(answers, encode_line(Progress(text=text)))
+
+    os.write(answers, encode_line(Ready()))
+    reader = LineReader(requests)
+    while (lines := reader.read()) is not None:
+        for line in lines:
+            request = msgspec.json.decode(line, type=Request)
+            folder = TrialFolder(Path(request.folder))
+            _print_into(folder.log)
+            with _settings_kept():
+                result, leftover = run_trial(request.spec, tell)
+            folder.write_result(result)
+            os.write(answers, encode_line(Finished(key=result.key, clean=not leftover, why=leftover)))
+
+
+def _print_into(log: Path) -> None:
+    """From here on, what anything prints (also from C, also in processes of its own) goes to this file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _settings_kept() -> Iterator[None]:
+    """Undo the process-wide settings that a user's code may leave changed, so that the next trial starts as this one.
+
+    The folder is kept because result paths and the workload's may be relative to it.
+    """
+    folder = os.getcwd()
+    dtype = torch.get_default_dtype()
+    gradients = torch.is_grad_enabled()
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(gradients)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

@@ -1,0 +1,120 @@
+"""SIZE: short steps at growing batches, from which the memory model derives the largest batch that fits."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from advisor.measure.batches import seed_everything
+from advisor.measure.measurement import SizePoint, Sizing
+from advisor.measure.memory import MemoryMeter
+from advisor.methods.training import Training
+from advisor.trial.bench import Bench, finite
+from advisor.trial.failure import is_out_of_memory
+
+__all__ = ["size"]
+
+_LEAST_STEPS = 3
+"""One creates the optimizer's state, one is timed, one is measured."""
+_RISING_SHARE = 0.5
+"""A peak that grows by less than this share of the activations is not yet set by them."""
+_TIME_SHARE = 0.6
+"""Share of the hard time limit that a further point may be expected to reach."""
+
+
+def size(bench: Bench) -> Sizing:
+    """Run the trial.
+
+    Raises:
+        DeviceOutOfMemoryError: Not even the first batch fits (``torch.OutOfMemoryError`` on CUDA).
+        DivergedError: A loss was not finite.
+    """
+    spec = bench.spec
+    begin = time.perf_counter()
+    points: list[SizePoint] = []
+    out_of_memory_at = None
+    with bench.meter() as meter, bench.training(spec.policy) as training:
+        losses, point = _first_point(bench, meter, training)
+        points.append(point)
+        while (micro_batch := _next(points, bench, time.perf_counter() - begin)) is not None:
+            try:
+                points.append(_further_point(bench, meter, training, micro_batch))
+            except Exception as error:
+                if not is_out_of_memory(error, bench.device):
+                    raise
+                out_of_memory_at = micro_batch
+                break
+    return Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses)
+
+
+def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[tuple[float, ...], SizePoint]:
+    spec = bench.spec
+    batches = bench.batches(spec.policy.micro_batch * spec.policy.accumulation_steps)
+    count = max(_LEAST_STEPS, spec.fidelity_steps)
+    losses = []
+    fastest = float("inf")
+    for step in range(count):
+        bench.tell(f"batch {spec.policy.micro_batch}, step {step + 1} of {count}")
+        # Every step has its own seed: a method that draws random numbers must not shift the dropout of the next step.
+        seed_everything(spec.seed + step)
+        batch = batches[step % len(batches)]
+        if step == 0:
+            with meter.guarding(batch):
+                loss = training.step(batch)
+        elif step < count - 1:
+            begin = time.perf_counter()
+            loss = training.step(batch)
+            bench.synchronize()
+            fastest = min(fastest, time.perf_counter() - begin)
+        else:
+            loss, memory = meter.measured_step(training, batch)
+        losses.append(finite(loss, step))
+    point = SizePoint(micro_batch=spec.policy.micro_batch, memory=memory, step_seconds=fastest)
+    return tuple(losses[: spec.fidelity_steps]), point
+
+
+def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
+    batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps)
+    training.micro_batch = micro_batch
+    bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
+    bench.tell(f"batch {micro_batch}, memory")
+    loss, memory = meter.measured_step(training, batches[0])  # first: it stops at the limit, also on a CPU
+    finite(loss, 0)
+    bench.tell(f"batch {micro_batch}, time")
+    begin = time.perf_counter()
+    loss = training.step(batches[1])
+    bench.synchronize()
+    seconds = time.perf_counter() - begin
+    finite(loss, 1)
+    return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=seconds)
+
+
+def _next(points: list[SizePoint], bench: Bench, spent: float) -> int | None:
+    """The next batch to try, or ``None`` when the points suffice or there is no more time."""
+    spec = bench.spec
+    last = points[-1]
+    following = 2 * last.micro_batch
+    if spec.largest_batch is not None:
+        following = min(following, spec.largest_batch)
+    if following <= last.micro_batch or _suffice(points):
+        return None
+    # Two steps at a batch about twice as large, one of them with instruments.
+    expected = spent + 2 * 2 * last.step_seconds
+    if len(points) >= 2 and expected > spec.measure_seconds:
+        return None
+    if expected > _TIME_SHARE * spec.time_limit_seconds:
+        return None  # one point in hand is worth more than a second one that the time limit takes with it
+    return following
+
+
+def _suffice(points: list[SizePoint]) -> bool:
+    """Whether the two largest points are past the regime in which something else than the batch sets the peak."""
+    if len(points) < 2:
+        return False
+    first, second = points[-2].memory, points[-1].memory
+    if first.optimizer_is_peak or second.optimizer_is_peak:
+        return False
+    # Where the optimizer runs inside the backward pass its peak has no phase of its own, but the peak is as flat.
+    growth = second.breakdown.activations - first.breakdown.activations
+    return second.peak_allocated_bytes - first.peak_allocated_bytes >= _RISING_SHARE * growth

@@ -1,0 +1,80 @@
+"""TIME and CONFIRM: one policy at one batch, its memory in one step, its time in many others."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from advisor.measure.batches import tokens_per_sample
+from advisor.measure.cuda_memory import nvml_device
+from advisor.measure.energy import EnergyMeter
+from advisor.measure.measurement import Measurement
+from advisor.measure.memory import MemoryMeter
+from advisor.measure.timing import TimingPlan, time_steps
+from advisor.methods.training import Training
+from advisor.trial.bench import Bench, finite
+
+__all__ = ["measure"]
+
+
+def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement:
+    """Measure a training.
+
+    Args:
+        bench: The trial's workbench.
+        meter: Entered already, so that the limit held while the model was built.
+        training: What to measure.
+
+    Raises:
+        DeviceOutOfMemoryError: It does not fit (``torch.OutOfMemoryError`` on CUDA).
+        DivergedError: A loss was not finite.
+    """
+    spec = bench.spec
+    policy = spec.policy
+    samples = policy.global_batch
+    batches = bench.batches(samples)
+    losses: list[torch.Tensor] = []
+    bench.tell("first step")
+    with meter.guarding(batches[0]):
+        losses.append(training.step(batches[0]))
+    finite(losses[0], 0)
+    bench.tell("memory")
+    loss, memory = meter.measured_step(training, batches[1])
+    losses.append(loss)
+    finite(loss, 1)
+
+    def step() -> None:
+        losses.append(training.step(batches[len(losses) % len(batches)]))
+        bench.synchronize()
+
+    pace = spec.outpaced_below_samples_per_second
+    plan = TimingPlan(
+        warmup_steps=spec.warmup_steps,
+        min_timed_steps=spec.min_timed_steps,
+        max_timed_steps=spec.max_timed_steps,
+        target_spread=spec.target_spread,
+        measure_seconds=spec.measure_seconds,
+        outpaced_above_seconds=None if pace is None else samples / pace,
+    )
+    energy = EnergyMeter(nvml_device(bench.device))
+    bench.tell("timing")
+    timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start)
+    joules = energy.joules()
+    trace = tuple(finite(loss, index) for index, loss in enumerate(losses))
+    tokens = tokens_per_sample(batches[0])
+    rate = samples / timing.median_seconds
+    return Measurement(
+        micro_batch=policy.micro_batch,
+        accumulation_steps=policy.accumulation_steps,
+        step_seconds=timing.median_seconds,
+        step_seconds_low=timing.low_seconds,
+        step_seconds_high=timing.high_seconds,
+        timed_steps=len(timing.step_seconds),
+        stop_reason=timing.stop_reason,
+        samples_per_second=rate,
+        tokens_per_second=None if tokens is None else rate * tokens,
+        memory=memory,
+        joules_per_step=None if joules is None else joules / len(timing.step_seconds),
+        loss_trace=trace,
+    )

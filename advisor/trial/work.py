@@ -1,0 +1,62 @@
+"""Runs one trial in the worker, whatever happens in it, and describes how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from advisor.trial.bench import Bench
+from advisor.trial.failure import failed_result
+from advisor.trial.outcome import Outcome
+from advisor.trial.probe import probe
+from advisor.trial.sizing import size
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.timed import measure
+
+__all__ = ["run_trial"]
+
+
+def run_trial(spec: TrialSpec, tell: Callable[[str], None]) -> tuple[TrialResult, str]:
+    """Run a trial.
+
+    Args:
+        spec: The trial.
+        tell: Hears what is being done, in a few words.
+
+    Returns:
+        The result, and what the trial left in memory in words (empty: nothing).
+    """
+    try:
+        bench = Bench(spec, tell)
+        result = _run(spec, bench)
+    except BaseException as error:  # SystemExit too: the user's code may call sys.exit, and that is an outcome
+        device = torch.device(spec.device)
+        failed = failed_result(spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes)
+        return failed, f"the trial ended as {failed.outcome.value}"
+    return result, bench.leftover()
+
+
+def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
+    facts = sizing = measurement = None
+    match spec.kind:
+        case TrialKind.PROBE:
+            facts = probe(bench)
+        case TrialKind.SIZE:
+            sizing = size(bench)
+        case TrialKind.TIME:
+            with bench.meter() as meter, bench.training(spec.policy) as training:
+                measurement = measure(bench, meter, training)
+        case TrialKind.CONFIRM:
+            assert spec.wrapper_path is not None, "a confirmation runs a wrapper"
+            with bench.meter() as meter, bench.wrapped_training(Path(spec.wrapper_path)) as training:
+                measurement = measure(bench, meter, training)
+    return TrialResult(
+        key=spec.key,
+        outcome=Outcome.OK,
+        facts=facts,
+        sizing=sizing,
+        measurement=measurement,
+        notes=tuple(bench.notes),
+    )

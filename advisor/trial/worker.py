@@ -1,0 +1,33 @@
+"""The child process: ``python -m advisor.trial.worker --requests FD --answers FD --lifeline FD``.
+
+Nothing heavy is imported at the top: the guardian forks off before, and stays small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+
+from advisor.trial.guardian import guard
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Guard, then serve requests until the parent closes the pipe."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("requests", "answers", "lifeline"):
+        parser.add_argument(f"--{name}", type=int, required=True, help="inherited file descriptor")
+    arguments = parser.parse_args()
+    for descriptor in (arguments.requests, arguments.answers, arguments.lifeline):
+        os.set_inheritable(descriptor, False)
+    guard(arguments.answers, arguments.lifeline, arguments.requests)
+    faulthandler.enable()  # a segmentation fault leaves its Python stack in the log
+    from advisor.trial.serving import serve  # loads torch
+
+    serve(arguments.requests, arguments.answers)
+
+
+if __name__ == "__main__":
+    main()

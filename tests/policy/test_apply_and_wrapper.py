@@ -1,0 +1,128 @@
+"""The emitted wrapper applies exactly the policy that it was written for."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import advisor
+from advisor.errors import MethodRefusedError, PolicyError
+from advisor.methods.use import use
+from advisor.policy.apply import apply_policy
+from advisor.policy.policy import Policy
+from advisor.policy.wrapper import wrapper_source, write_wrapper
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = torch.nn.Linear(8, 8)
+        self.outside = torch.nn.Linear(8, 8)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + self.outside(torch.relu(self.inside(inputs)))
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.Sequential(*(Block() for _ in range(4)))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.blocks(inputs).square().mean()
+
+
+def build() -> Model:
+    torch.manual_seed(0)
+    return Model()
+
+
+def batch(samples: int) -> tuple[torch.Tensor]:
+    return (torch.randn(samples, 8, generator=torch.Generator().manual_seed(1)),)
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("emitted_wrapper", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+POLICY = Policy(
+    methods=(use("checkpoint", every=2), use("optimizer_in_backward")), micro_batch=4, accumulation_steps=1
+)
+
+
+def test_the_wrapper_holds_the_policy_it_was_written_for_and_steps_as_plain_training_does(tmp_path: Path) -> None:
+    write_wrapper(POLICY, tmp_path / "wrapper.py", headline="A test.", details="Nothing measured.")
+    wrapper = load(tmp_path / "wrapper.py")
+    assert wrapper.POLICY == POLICY
+
+    wrapped, plain = build(), build()
+    training = wrapper.prepare(wrapped, device="cpu")
+    optimizer = torch.optim.AdamW(plain.parameters())
+    for _ in range(2):
+        loss = training.step(batch(4))
+        plain_loss = plain(*batch(4))
+        plain_loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert torch.equal(loss, plain_loss.detach())
+    for name, value in training.state_dict()["model"].items():
+        assert torch.equal(value, plain.state_dict()[name]), name
+
+
+def test_the_wrapper_of_plain_training_says_so(tmp_path: Path) -> None:
+    source = wrapper_source(Policy(micro_batch=2), headline="Plain.", details="")
+    assert "plain training was the best that was measured" in source
+    write_wrapper(Policy(micro_batch=2), tmp_path / "wrapper.py", headline="Plain.", details="")
+    assert load(tmp_path / "wrapper.py").POLICY == Policy(micro_batch=2)
+
+
+def test_no_name_can_break_out_of_the_wrappers_docstring(tmp_path: Path) -> None:
+    path = tmp_path / "wrapper.py"
+    write_wrapper(Policy(micro_batch=1), path, headline='C:\\new """\nraise SystemExit', details="")
+    assert load(path).POLICY.micro_batch == 1
+
+
+def test_a_batch_larger_than_the_micro_batch_is_accumulated() -> None:
+    whole, pieces = build(), build()
+    one = apply_policy(Policy(micro_batch=8), whole, device="cpu")
+    many = apply_policy(Policy(micro_batch=2, accumulation_steps=4), pieces, device="cpu")
+    assert one.step(batch(8)).item() == pytest.approx(many.step(batch(8)).item(), rel=1e-5)
+    for first, second in zip(whole.parameters(), pieces.parameters(), strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
+
+
+def test_the_library_call_takes_a_policy_an_answer_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("schema: 1\npolicy: {micro_batch: 2, methods: {checkpoint: {every: 1}}}\n")
+    from_file = advisor.apply_policy(path, build(), device="cpu")
+    from_policy = advisor.apply_policy(
+        advisor.Policy(methods=(advisor.use("checkpoint", every=1),), micro_batch=2), build(), device="cpu"
+    )
+    assert from_file.step(batch(2)).item() == from_policy.step(batch(2)).item()
+
+
+def test_a_policy_for_several_gpus_is_refused() -> None:
+    with pytest.raises(PolicyError, match="gpu_count"):
+        apply_policy(Policy(micro_batch=1, gpu_count=2), build(), device="cpu")
+
+
+def test_a_method_that_cannot_apply_is_refused_with_its_reason() -> None:
+    policy = Policy(methods=(use("checkpoint", every=1),), micro_batch=1)
+    with pytest.raises(MethodRefusedError, match="block"):
+        apply_policy(policy, torch.nn.Linear(2, 2), device="cpu")
+
+
+def test_advisor_names_resolve_lazily() -> None:
+    assert "advisor.api" in sys.modules
+    for name in advisor.__all__:
+        assert getattr(advisor, name) is not None
+    with pytest.raises(AttributeError, match="it has: Answer"):
+        advisor.nothing  # noqa: B018

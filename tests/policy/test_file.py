@@ -1,0 +1,73 @@
+"""policy.yaml: what is written is read back, and every mistake in a hand-written file is explained."""
+
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import PolicyError
+from advisor.methods.use import use
+from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, write_policy_file
+from advisor.policy.policy import Policy
+
+POLICY = Policy(
+    methods=(use("checkpoint", every=2), use("precision", dtype="bf16")), micro_batch=8, accumulation_steps=2
+)
+EVIDENCE = Evidence(
+    goal="faster",
+    date="2026-01-02",
+    samples_per_second=12.5,
+    relative_spread=0.01,
+    peak_bytes=2**30,
+    memory_limit_bytes=2**31,
+    fidelity="precision",
+    tie=False,
+    trials=7,
+    why=["because it was measured"],
+)
+FINGERPRINTS = Fingerprints(
+    workload={"name": "gpt2", "fingerprint": "ab"}, hardware={"name": "a GPU"}, versions={"torch": "2"}, request="cd"
+)
+
+
+def test_a_policy_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    file = PolicyFile(policy=POLICY, evidence=EVIDENCE, fingerprints=FINGERPRINTS)
+    write_policy_file(file, tmp_path / "policy.yaml", header="two\nlines")
+    assert load_policy_file(tmp_path / "policy.yaml") == file
+    assert (tmp_path / "policy.yaml").read_text().startswith("# two\n# lines\n")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["policy.yaml"], "no temporary file may be left"
+
+
+def test_a_file_written_by_hand_needs_no_evidence(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("schema: 1\npolicy:\n  methods: {checkpoint: {every: 1}}\n  micro_batch: 4\n")
+    file = load_policy_file(path)
+    assert file.policy == Policy(methods=(use("checkpoint", every=1),), micro_batch=4)
+    assert file.evidence is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("schema: 2\npolicy: {micro_batch: 1}", "schema: 1"),
+        ("policy: {micro_batch: 1}", "schema: 1"),
+        ("[1, 2", "must be YAML"),
+        ("schema: 1\npolicy: {micro_batch: 1, microbatch: 2}", "accumulation_steps"),
+        ("schema: 1\npolicy: {micro_batch: many}", "micro_batch"),
+        ("schema: 1\npolicy: {micro_batch: 0}", "micro_batch >= 1 must hold"),
+        ("schema: 1\npolicy: {micro_batch: 1, methods: {chekpoint: {every: 1}}}", "checkpoint"),
+        ("schema: 1\npolicy: {micro_batch: 1, methods: {checkpoint: {each: 1}}}", "every"),
+        ("schema: 1\npolicy: {micro_batch: 1, methods: {checkpoint: {every: 99}}}", "one of 1, 2"),
+    ],
+)
+def test_a_mistake_in_a_policy_file_is_explained_with_what_is_valid(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(PolicyError) as raised:
+        load_policy_file(path)
+    assert expected in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_file_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="must be readable"):
+        load_policy_file(tmp_path / "none.yaml")

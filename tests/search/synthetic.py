@@ -1,0 +1,67 @@
+"""A search space and a function over it that need no methods, no model and no trial."""
+
+from __future__ import annotations
+
+from advisor.methods.use import MethodUse, use
+from advisor.problem.goal import Fidelity
+from advisor.search.resolved import Axis, ResolvedRecipe, ResolvedSpace, pair_of
+
+SETTINGS = {
+    "precision": (use("precision", dtype="bf16"), use("precision", dtype="fp16"), use("precision", dtype="tf32")),
+    "checkpoint": (use("checkpoint", every=1), use("checkpoint", every=2), use("checkpoint", every=4)),
+    "attention": (use("attention", recompute=True), use("attention", recompute=False)),
+    "swap": (use("swap", gib=1), use("swap", gib=4)),
+    "small_adam": (use("small_adam"),),
+    "chunked": (use("chunked", chunks=4), use("chunked", chunks=8)),
+}
+
+RATES = {
+    "precision(dtype=bf16)": 1.9,
+    "precision(dtype=fp16)": 1.6,
+    "precision(dtype=tf32)": 1.3,
+    "checkpoint(every=1)": 0.75,
+    "checkpoint(every=2)": 0.85,
+    "checkpoint(every=4)": 1.1,
+    "attention(recompute=True)": 0.9,
+    "attention(recompute=False)": 1.0,
+    "swap(gib=1)": 0.8,
+    "swap(gib=4)": 0.6,
+    "small_adam": 1.15,
+    "chunked(chunks=4)": 1.2,
+    "chunked(chunks=8)": 1.05,
+}
+
+FRACTION_RATES = {1.0: 1.0, 0.75: 1.04, 0.5: 0.95, 0.25: 0.8}
+
+
+def space(
+    *methods: str,
+    fractions: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25),
+    recipes: tuple[ResolvedRecipe, ...] = (),
+    conflicts: tuple[tuple[MethodUse, MethodUse], ...] = (),
+) -> ResolvedSpace:
+    return ResolvedSpace(
+        name="synthetic",
+        fidelity=Fidelity.LOSSY,
+        axes=tuple(Axis(method=name, settings=SETTINGS[name]) for name in methods or SETTINGS),
+        batch_fractions=fractions,
+        recipes=recipes,
+        refused={},
+        dropped_recipes={},
+        conflicts={pair_of(first, second): "they exclude each other" for first, second in conflicts},
+    )
+
+
+def recipe(name: str, *uses: MethodUse, hand_tuned: bool = False) -> ResolvedRecipe:
+    return ResolvedRecipe(name=name, hand_tuned=hand_tuned, uses=tuple(sorted(uses, key=lambda one: one.name)))
+
+
+def rate(uses: tuple[MethodUse, ...], fraction: float) -> float:
+    """Samples per second: a product, with one interaction, as real combinations have."""
+    product = 100.0 * FRACTION_RATES[fraction]
+    for one in uses:
+        product *= RATES[one.label]
+    labels = {one.label for one in uses}
+    if {"precision(dtype=bf16)", "small_adam"} <= labels:
+        product *= 1.1
+    return product
