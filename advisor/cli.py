@@ -8,7 +8,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from advisor.decide.answer import Answer
 
 __all__ = ["main"]
 
@@ -115,20 +118,18 @@ def _dispatch(arguments: list[str]) -> int:
     except MomadviseError as error:
         status = EXIT_NO_ANSWER if isinstance(error, TrialError) else EXIT_USER_ERROR
         if options.json:
-            from advisor.report.jsonout import error_document
+            from advisor.report.jsonout import json_error
 
-            print(error_document(error))
+            print(json_error(error))
         _print_error(error)
         return status
 
 
 def _tune(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
     from advisor.api import tune
-    from advisor.report.live import progress_display
-
-    def number(value: int | None, default: int) -> int:
-        return default if value is None else value
-
+    from advisor.report.live import open_progress
     from advisor.session.request import DEFAULT_TRIALS
 
     answer = tune(
@@ -138,27 +139,56 @@ def _tune(options: argparse.Namespace) -> int:
         memory_limit=options.memory_limit,
         fidelity=options.fidelity,
         search_space=options.search_space,
-        trials=number(options.trials, DEFAULT_TRIALS),
+        trials=DEFAULT_TRIALS if options.trials is None else options.trials,
         time_limit=options.time_limit,
         global_batch=options.global_batch,
         output=options.output,
-        progress=progress_display(),
+        progress=open_progress(Console(stderr=True)),
         wait=False,
     )
     if options.json:
-        from advisor.report.jsonout import answer_document
+        from advisor.report.jsonout import json_answer
 
-        print(answer_document(answer))
+        print(
+            json_answer(
+                answer.recommendation,
+                workload=answer.workload,
+                goal=answer.goal,
+                hardware=answer.hardware,
+                versions=answer.versions,
+                files=answer.files,
+                notes=answer.notes,
+            )
+        )
     else:
-        from advisor.report.answer_view import print_answer
-
-        print_answer(answer)
+        _print_answer(answer)
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
+
+
+def _print_answer(answer: Answer) -> None:
+    from rich.console import Console
+
+    from advisor.report.answer import AnswerView
+
+    notes = list(answer.notes)
+    if answer.cached:
+        notes.append(f"measured on {answer.date}; nothing has changed since, so nothing was run (--output elsewhere to)")
+    view = AnswerView(
+        answer.recommendation,
+        answer.goal,
+        files=answer.files,
+        apply_lines=(
+            f'sys.path.insert(0, "{answer.folder}"); from wrapper import prepare',
+            "training = prepare(model)         # a plain model, as you build it today",
+            f"loss = training.step(batch)       # {answer.policy.global_batch} samples: forward, backward, optimizer",
+        ),
+        notes=notes,
+    )
+    Console().print(view)
 
 
 def _catalogue(arguments: list[str]) -> int:
     from advisor.errors import MomadviseError
-    from advisor.report import catalogue_view
 
     verb, *names = arguments
     if any(name.startswith("-") for name in names) or len(names) > (1 if verb == "methods" else 0):
@@ -169,13 +199,40 @@ def _catalogue(arguments: list[str]) -> int:
         return EXIT_USER_ERROR
     try:
         if verb == "hardware":
-            catalogue_view.print_hardware()
+            _print_hardware()
         else:
-            catalogue_view.print_methods(names[0] if names else None)
+            _print_methods(names[0] if names else None)
     except MomadviseError as error:
         _print_error(error)
         return EXIT_USER_ERROR
     return EXIT_OK
+
+
+def _print_hardware() -> None:
+    from rich.console import Console
+
+    from advisor.problem.detect import choose_device, list_devices
+    from advisor.problem.profiles import load_profiles
+    from advisor.report.catalogue_view import hardware_view
+
+    console = Console()
+    profiles = load_profiles()
+    for hardware in list_devices():
+        console.print(hardware_view(hardware, profiles.get(hardware.profile or "")))
+    chosen = choose_device()
+    console.print(f"Without --device: {chosen.device} ({chosen.reason}).")
+
+
+def _print_methods(name: str | None) -> None:
+    from rich.console import Console
+
+    from advisor.methods.catalogue import CATALOGUE, get_method
+    from advisor.problem.detect import detect_hardware
+    from advisor.report.catalogue_view import method_view, methods_view
+
+    hardware = detect_hardware()
+    view = methods_view(CATALOGUE, hardware) if name is None else method_view(get_method(name), hardware)
+    Console().print(view)
 
 
 def _print_error(error: BaseException) -> None:

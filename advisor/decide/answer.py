@@ -10,6 +10,7 @@ import msgspec
 from advisor.decide.candidate import Recommendation
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
+from advisor.problem.goal import Goal
 from advisor.problem.hardware import Hardware
 from advisor.trial.folder import StudyFolder
 
@@ -22,10 +23,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         recommendation: The winner, what it was compared with, and why it won.
         workload: Name of the workload.
+        goal: What was asked for, with the memory limit that trials ran under.
         folder: Where everything was written.
         hardware: The device that was measured.
         facts: What the probe learned of the workload.
-        memory_limit_bytes: The limit that trials ran under.
         versions: Package -> version.
         date: Day of the measurement, ISO format.
         trials: Policies that were measured.
@@ -39,10 +40,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     recommendation: Recommendation
     workload: str
+    goal: Goal
     folder: str
     hardware: Hardware
     facts: Facts
-    memory_limit_bytes: int
     versions: dict[str, str]
     date: str
     trials: int
@@ -57,6 +58,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def policy(self) -> Policy:
         """The policy to train with."""
         return self.recommendation.winner.policy
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """What was written: what it is -> where it is."""
+        folder = StudyFolder(Path(self.folder))
+        return {"policy": folder.policy, "wrapper": folder.wrapper, "study": folder.database}
 
     @property
     def policy_path(self) -> Path:

@@ -29,20 +29,22 @@ class AllocationLog:
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
     def __enter__(self) -> AllocationLog:
-        self._profile.__enter__()
+        self._profile.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._profile.__exit__(kind, error, trace)
+        self._profile.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         if error is None:
             self.events = self._matched()
 
     def _matched(self) -> list[tuple[int, int]]:
         profiler = self._profile.profiler
         assert profiler is not None, "the context has been entered"
-        pending: list[Any] = list(profiler.kineto_results.experimental_event_tree())
+        recorded = profiler.kineto_results
+        assert recorded is not None, "the context has been left"
+        pending: list[Any] = list(recorded.experimental_event_tree())
         allocations = []
         while pending:
             event = pending.pop()

@@ -113,9 +113,7 @@ class CpuMemory:
             raise storages.exceeded
 
 
-def phase_peaks(
-    before: int, events: list[tuple[int, int]], phases: list[tuple[int, Phase]]
-) -> dict[Phase, int]:
+def phase_peaks(before: int, events: list[tuple[int, int]], phases: list[tuple[int, Phase]]) -> dict[Phase, int]:
     """The most live bytes in every phase.
 
     Args:

@@ -24,7 +24,7 @@ class _Known(msgspec.Struct):
     epoch: int
 
 
-class LiveStorages(TorchDispatchMode):
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that knows which storages live at every moment.
 
     It sees the result of every operation, also inside the backward pass. What an operation allocates and frees
@@ -44,7 +44,7 @@ class LiveStorages(TorchDispatchMode):
     """
 
     def __init__(self, device: torch.device, host_data: HostData, limit_bytes: int | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.live_bytes = 0
         self.peak_bytes = 0

@@ -27,7 +27,7 @@ class TimingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         warmup_steps: Fewest untimed steps.
-        min_timed_steps: Fewest timed steps.
+        min_timed_steps: Fewest timed steps; two are taken in any case, one has no spread.
         max_timed_steps: Most timed steps.
         target_spread: Stop when the interval's half-width is below this share of the median.
         measure_seconds: Stop adding steps after this many seconds, once there are ``min_timed_steps``.
@@ -115,13 +115,11 @@ def _still_warming(warmup: Sequence[float], spent_share: float) -> bool:
     return spent_share < 0.5 and warmup[-1] < (1 - _STEADY_GAIN) * min(warmup[:-1])
 
 
-def _stop_reason(
-    steps: Sequence[float], low: float, high: float, plan: TimingPlan, spent: float
-) -> StopReason | None:
+def _stop_reason(steps: Sequence[float], low: float, high: float, plan: TimingPlan, spent: float) -> StopReason | None:
     outpaced = plan.outpaced_above_seconds
     if outpaced is not None and len(steps) >= 3 and low > outpaced:
         return StopReason.OUTPACED
-    if len(steps) < plan.min_timed_steps:
+    if len(steps) < max(2, plan.min_timed_steps):
         return None
     if high - low <= 2 * plan.target_spread * statistics.median(steps):
         return StopReason.STEADY

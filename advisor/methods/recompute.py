@@ -87,13 +87,16 @@ def _set_use_cache(configs: list[Any]) -> None:
 class _BufferGuard:
     """Gives each recomputation of one module the buffers as they were before its forward pass.
 
-    Which buffers a forward pass writes to is learned from its calls, by their version counters: the first call copies
-    all of them, later calls only those.
+    Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
+    counting a version) and learned from its calls for all others, by their version counters: the first call copies
+    all buffers, later calls only those.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._slots = [(inner, name) for inner in module.modules() for name in inner._buffers]
-        self.written: set[_Slot] = set()
+        self.written: set[_Slot] = {
+            (inner, name) for inner, name in self._slots if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
+        }
         self._first_call = True
 
     @property

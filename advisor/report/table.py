@@ -106,9 +106,7 @@ class RankingTable:
             return Text("base", style="dim")
         assert candidate.measurement is not None
         assert baseline.measurement is not None
-        share = gain(
-            candidate.measurement.samples_per_second, baseline.measurement.samples_per_second, self._goal.kind
-        )
+        share = gain(candidate.measurement.samples_per_second, baseline.measurement.samples_per_second, self._goal.kind)
         return Text(gain_words(share), style="green" if share > self._recommendation.noise else "")
 
     def _remarks(self, candidate: Candidate) -> Text:

@@ -78,7 +78,8 @@ def resolve(
 def _refusal(setting: MethodUse, facts: Facts, hardware: Hardware, ceiling: Fidelity) -> str | None:
     verdict = judge((setting,), facts=facts, hardware=hardware)
     if not verdict.applicable:
-        return verdict.reason
+        # The reason stands beside the label wherever it is shown.
+        return verdict.reason.removeprefix(f"{setting.label}: ")
     fidelity = worst_fidelity((setting,), accumulation_steps=1, facts=facts)
     if not ceiling.allows(fidelity):
         return f"its fidelity is {fidelity.value}, and at most {ceiling.value} is allowed"

@@ -24,11 +24,12 @@ import sqlalchemy
 from optuna.distributions import CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from advisor.errors import OutputFolderError
 from advisor.methods.use import MethodUse
 from advisor.search.resolved import ResolvedSpace
+from advisor.search.tried import Point, Tried, label_of
 
 __all__ = ["Attribute", "Proposal", "Proposer"]
 
@@ -47,9 +48,6 @@ _REJECTIONS_PER_ASK = 4
 
 _STARTUP_TRIALS = 8
 """Completed trials before Optuna's model is used; the enqueued seeds count."""
-
-_Point = tuple[str, float]
-"""What makes two proposals the same: the combination's label and the batch fraction."""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,9 +97,7 @@ class Proposer:
         }
         self._distributions[_FRACTION] = CategoricalDistribution(space.batch_fractions)
         self._settings = {setting.label: setting for axis in space.axes for setting in axis.settings}
-        self._valid = {_label(uses): uses for uses in space.combinations()}
-        self._tried: dict[_Point, int] = {}
-        self._excluded: set[str] = set()
+        self._tried = Tried(space)
         self._open: dict[int, optuna.trial.Trial] = {}
         with self._quietly():
             self._study = self._open_study(study_name)
@@ -121,15 +117,12 @@ class Proposer:
     @property
     def untried(self) -> int:
         """Combinations and batch fractions that could still be proposed (those under way not counted)."""
-        under_way = self._under_way()
-        return sum(1 for point in self._untried_points() if point not in under_way)
+        return len(self._tried.left())
 
     @property
     def untried_combinations(self) -> int:
         """Combinations of which no batch fraction was tried or is under way."""
-        started = {label for label, _ in self._tried} | self._excluded
-        started |= {label for label, _ in self._under_way()}
-        return sum(1 for label in self._valid if label not in started)
+        return self._tried.combinations_left()
 
     def ask(self) -> Proposal | None:
         """The next proposal, or ``None`` when every combination at every fraction was tried.
@@ -138,21 +131,25 @@ class Proposer:
         an untried combination is drawn at random.
         """
         with self._quietly():
-            under_way = self._under_way()
-            left = [point for point in self._untried_points() if point not in under_way]
+            left = self._tried.left()
             if not left:
                 return None
             for _ in range(_REJECTIONS_PER_ASK):
                 trial = self._study.ask(dict(self._distributions))
                 point = self._point_of(trial.params)
-                reason = self._rejection(point)
-                if reason is None:
-                    return self._proposal(trial, point)
-                self._reject(trial, point, reason)
+                uses = self._tried.uses(point[0])
+                if uses is None:
+                    self._reject_conflict(trial)
+                elif point in self._tried:
+                    self._reject_duplicate(trial, point)
+                else:
+                    return self._proposal(trial, uses, point)
             label, fraction = self._random.choice(left)
-            self._enqueue(self._valid[label], fraction, None)
+            uses = self._tried.uses(label)
+            assert uses is not None, "only valid combinations are left"
+            self._enqueue(uses, fraction, None)
             trial = self._study.ask(dict(self._distributions))
-            return self._proposal(trial, self._point_of(trial.params))
+            return self._proposal(trial, uses, (label, fraction))
 
     def tell(
         self,
@@ -180,7 +177,7 @@ class Proposer:
             "a proposal without a value violates a constraint"
         )
         trial = self._open.pop(proposal.number)
-        point = (_label(proposal.uses), proposal.batch_fraction)
+        point = (label_of(proposal.uses), proposal.batch_fraction)
         with self._quietly():
             for name, text in (attributes or {}).items():
                 trial.set_user_attr(name, text)
@@ -188,15 +185,16 @@ class Proposer:
                 trial.set_constraint(name, amount)
             if excludes_combination:
                 trial.set_user_attr(_EXCLUDED, True)
-                self._excluded.add(point[0])
+                self._tried.exclude(point[0])
             self._study.tell(trial, self._worst() if value is None else value)
-        self._tried[point] = proposal.number
+        self._tried.finish(point, proposal.number)
 
     def abandon(self, proposal: Proposal) -> None:
         """Give a proposal back without an outcome (the search was interrupted): it may be proposed again."""
         trial = self._open.pop(proposal.number)
         with self._quietly():
             self._study.tell(trial, state=TrialState.FAIL)
+        self._tried.stop((label_of(proposal.uses), proposal.batch_fraction))
 
     def close(self) -> None:
         """Release the study's file."""
@@ -238,9 +236,9 @@ class Proposer:
             elif trial.state is TrialState.COMPLETE and trial.params.keys() == self._distributions.keys():
                 point = self._point_of(trial.params)
                 if trial.user_attrs.get(_EXCLUDED):
-                    self._excluded.add(point[0])
+                    self._tried.exclude(point[0])
                 if _DUPLICATE not in trial.user_attrs and _CONFLICT not in trial.user_attrs:
-                    self._tried.setdefault(point, trial.number)
+                    self._tried.finish(point, trial.number)
 
     def _enqueue_seeds(self) -> None:
         """Plain training and the recipes at the first fraction, unless they are done or waiting already."""
@@ -251,7 +249,7 @@ class Proposer:
         }
         seen = set(waiting)
         for name, uses in ((_PLAIN, ()), *((recipe.name, recipe.uses) for recipe in self._space.recipes)):
-            label = _label(uses)
+            label = label_of(uses)
             if label not in seen and (label, fraction) not in self._tried:
                 self._enqueue(uses, fraction, name)
             seen.add(label)
@@ -264,56 +262,38 @@ class Proposer:
 
     # -- proposals ----------------------------------------------------------------------------------------------
 
-    def _point_of(self, parameters: Mapping[str, object]) -> _Point:
+    def _point_of(self, parameters: Mapping[str, object]) -> Point:
         fraction = parameters[_FRACTION]
         assert isinstance(fraction, int | float)
         return _combination_of(parameters, self._settings), float(fraction)
 
-    def _under_way(self) -> set[_Point]:
-        return {self._point_of(trial.params) for trial in self._open.values()}
-
-    def _untried_points(self) -> list[_Point]:
-        return [
-            (label, fraction)
-            for label in self._valid
-            if label not in self._excluded
-            for fraction in self._space.batch_fractions
-            if (label, fraction) not in self._tried
-        ]
-
-    def _proposal(self, trial: optuna.trial.Trial, point: _Point) -> Proposal:
+    def _proposal(self, trial: optuna.trial.Trial, uses: tuple[MethodUse, ...], point: Point) -> Proposal:
         self._open[trial.number] = trial
-        uses = self._valid[point[0]]
-        # A continued study may ask for a seed again by another way: the name goes with the combination.
+        self._tried.start(point)
+        # The name goes with the combination, not with the way it was drawn: a continued study may draw it again.
         first = point[1] == self._space.batch_fractions[0]
-        recipe = next((recipe for recipe in self._space.recipes if recipe.uses == uses), None) if first else None
-        name = trial.user_attrs.get(_RECIPE)
+        recipes = [recipe for recipe in self._space.recipes if first and recipe.uses == uses]
+        name = _PLAIN if first and not uses else next((recipe.name for recipe in recipes), None)
         return Proposal(
             number=trial.number,
             uses=uses,
             batch_fraction=point[1],
-            recipe_name=name if name is not None else (recipe.name if recipe else None),
-            hand_tuned=any(other.hand_tuned and other.uses == uses for other in self._space.recipes) and first,
+            recipe_name=name,
+            hand_tuned=any(recipe.hand_tuned for recipe in recipes),
         )
 
-    def _rejection(self, point: _Point) -> str | None:
-        label = point[0]
-        if label not in self._valid:
-            return _CONFLICT
-        if label in self._excluded or point in self._tried or point in self._under_way():
-            return _DUPLICATE
-        return None
+    def _reject_conflict(self, trial: optuna.trial.Trial) -> None:
+        """Complete an impossible combination without running it, so that the model learns to avoid it."""
+        uses = [setting for label, setting in self._settings.items() if label in trial.params.values()]
+        trial.set_user_attr(_CONFLICT, self._space.conflict_in(uses) or "not a valid combination")
+        trial.set_constraint(_CONFLICT, 1.0)
+        self._study.tell(trial, self._worst())
 
-    def _reject(self, trial: optuna.trial.Trial, point: _Point, reason: str) -> None:
-        """Complete a trial without running it, so that the model learns to propose something else."""
-        if reason == _CONFLICT:
-            uses = [setting for label, setting in self._settings.items() if label in trial.params.values()]
-            trial.set_user_attr(_CONFLICT, self._space.conflict_in(uses) or "not a valid combination")
-            trial.set_constraint(_CONFLICT, 1.0)
-            self._study.tell(trial, self._worst())
-            return
-        original = self._finished(point)
-        if original is None:
+    def _reject_duplicate(self, trial: optuna.trial.Trial, point: Point) -> None:
+        """Answer a point that was tried with the outcome it had."""
+        number = self._tried.number_of(point)
+        original = None if number is None else self._study.get_trials(deepcopy=False)[number]
+        if original is None or original.value is None:
             # Under way, or excluded with its whole combination: nothing is known of this very point.
             trial.set_user_attr(_DUPLICATE, -1)
             trial.set_constraint("excluded", 1.0)
@@ -322,12 +302,7 @@ class Proposer:
         trial.set_user_attr(_DUPLICATE, original.number)
         for name, amount in original.constraints.items():
             trial.set_constraint(name, amount)
-        assert original.value is not None
         self._study.tell(trial, original.value)
-
-    def _finished(self, point: _Point) -> FrozenTrial | None:
-        number = self._tried.get(point)
-        return None if number is None else self._study.get_trials(deepcopy=False)[number]
 
     def _worst(self) -> float:
         """The worst value so far; before the first, one that is worse than any."""
@@ -374,14 +349,10 @@ def _url(path: Path) -> str:
     return sqlalchemy.URL.create("sqlite", database=str(path.absolute())).render_as_string(hide_password=False)
 
 
-def _label(uses: Sequence[MethodUse]) -> str:
-    return " + ".join(use.label for use in uses) or _PLAIN
-
-
 def _combination_of(parameters: Mapping[str, object], settings: Mapping[str, MethodUse]) -> str:
     """The label of the combination that Optuna's parameters mean."""
     chosen = [settings[value] for value in parameters.values() if isinstance(value, str) and value != _OFF]
-    return _label(sorted(chosen, key=lambda use: use.name))
+    return label_of(sorted(chosen, key=lambda use: use.name))
 
 
 def _differences(theirs: Mapping[str, object], mine: Mapping[str, object]) -> list[str]:

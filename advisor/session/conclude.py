@@ -96,7 +96,7 @@ def confirm(
         assert winner.measurement is not None
         emit_wrapper(conclusion, recommendation)
         emit_policy(conclusion, recommendation)
-        progress.trial_started(winner.policy, "running the emitted wrapper in a fresh process")
+        progress.stage(f"running the emitted wrapper in a fresh process: {winner.policy.label}")
         wrapper = str(conclusion.folder.wrapper)
         result = trials.confirm(winner.policy, wrapper, repeat=0)
         confirmation = Confirmation(
@@ -138,7 +138,7 @@ def _with_baseline(
         return confirmation
     if budget.remaining_seconds < budget.expected_trial_seconds:
         return confirmation
-    progress.trial_started(baseline.policy, "measuring the baseline once more, for comparison")
+    progress.stage("measuring the baseline once more, for comparison")
     again = trials.time(baseline.policy, outpaced_below=None, repeat=1)
     if again.measurement is None:
         return confirmation

@@ -53,6 +53,10 @@ class Evaluator:
         facts: What the probe learned.
         hardware: The device.
         progress: Told what is under way.
+
+    Attributes:
+        notes: What the user should know about how batches were chosen.
+        number: Number of the candidate under way, for the display.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Evaluator:
         self._hardware = hardware
         self._progress = progress
         self.notes: list[str] = []
+        self.number = 1
 
     def own_batch(self) -> Batch | None:
         """The user's own batch: ``BATCH_SIZE``; under a global batch, as few passes over that as divide it."""
@@ -129,7 +134,7 @@ class Evaluator:
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
         """Measure a policy."""
-        self._progress.trial_started(policy, f"measuring, batch {_batch_label(policy)}")
+        self._progress.trial_started(self.number, policy, "measuring")
         outpaced_below = best if role is Role.SEARCHED else None
         result = self._trials.time(policy, outpaced_below=outpaced_below)
         notes = (*self._effects(policy.methods), *result.notes)
@@ -151,7 +156,7 @@ class Evaluator:
         if known is not None:
             return known, None
         policy = Policy(methods=uses, micro_batch=self._trials.first_batch)
-        self._progress.trial_started(policy, "short runs to size it")
+        self._progress.trial_started(self.number, policy, "short runs for its memory and time")
         model, result = self._trials.size(uses, self._goal.global_batch)
         if model is not None:
             return model, None
@@ -229,7 +234,3 @@ class Evaluator:
         if not uses or own is None or plain is None:
             return ()
         return changed_nothing([get_method(use.name) for use in uses], own, plain)
-
-
-def _batch_label(policy: Policy) -> str:
-    return Batch(policy.micro_batch, policy.accumulation_steps).label

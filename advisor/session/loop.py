@@ -52,6 +52,7 @@ class SearchLoop:
         self._progress = progress
         self._keep = keep
         self.candidates = candidates
+        evaluator.number = len(candidates) + 1
 
     @property
     def measured(self) -> int:
@@ -117,7 +118,9 @@ class SearchLoop:
     def _record(self, candidate: Candidate) -> None:
         self.candidates.append(candidate)
         self._keep(candidate)
-        self._progress.trial_finished(candidate, self.best())
+        baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
+        self._progress.trial_ended(self._evaluator.number, candidate, best=self.best(), baseline=baseline)
+        self._evaluator.number = len(self.candidates) + 1
 
     def _tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
         """Translate an evaluation for the sampler: a figure, or the constraint that it violates."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 
 import msgspec
@@ -16,12 +15,12 @@ from advisor.problem.detect import detect_hardware
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
 from advisor.problem.hardware import Hardware
-from advisor.report.ledger import append_candidate, read_candidates
 from advisor.report.progress import Progress
 from advisor.search.resolve import ResolvedSpace, resolve
 from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace, load_space
 from advisor.session.budget import TimeBudget
+from advisor.session.candidates import append_candidate, read_candidates
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.session.evaluate import Evaluator
 from advisor.session.limits import memory_budget
@@ -81,7 +80,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             memory_limit_bytes=marker.memory_limit_bytes,
         )
         study = _Study(request, goal, space, hardware, marker, folder, budget, progress, notes)
-        with failing_together(folder, launch_identity()), contextlib.closing(progress):
+        with failing_together(folder, launch_identity()), progress:
             return study.run()
 
 
@@ -127,12 +126,12 @@ class _Study:
     def run(self) -> Answer:
         """Probe, search, choose, confirm, write."""
         request = self._request
-        self._progress.started(
+        self._progress.begin(
             workload=request.source.name,
-            hardware=self._hardware,
-            memory_limit_bytes=self._goal.memory_limit_bytes,
+            device=self._hardware.name,
+            goal=self._goal.kind.value,
             time_limit_seconds=self._budget.limit_seconds,
-            folder=str(self._folder.path),
+            trials=request.trials,
         )
         for note in self._notes:
             self._progress.note(note)
@@ -151,7 +150,7 @@ class _Study:
             return self._search(trials, facts, resolved)
 
     def _probe(self, trials: Trials, runner: Runner) -> Facts:
-        self._progress.probing()
+        self._progress.stage("the model's first plain step")
         result = trials.probe()
         if result.facts is not None:
             return result.facts
@@ -169,7 +168,7 @@ class _Study:
         )
         proposer = Proposer(
             resolved,
-            storage=self._folder.study_database,
+            storage=self._folder.database,
             study_name="momadvise",
             maximize=maximizes(self._goal.kind),
             seed=self._request.seed,
@@ -202,10 +201,10 @@ class _Study:
         answer = Answer(
             recommendation=recommendation,
             workload=self._request.source.name,
+            goal=self._goal,
             folder=str(self._folder.path),
             hardware=self._hardware,
             facts=facts,
-            memory_limit_bytes=self._goal.memory_limit_bytes,
             versions=self._marker.versions,
             date=conclusion.date,
             trials=loop.measured,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from advisor.errors import WorkloadError
 from advisor.measure.batches import make_batches, seed_everything
 from advisor.measure.leftovers import MemoryBaseline
 from advisor.measure.memory import MemoryMeter, memory_meter
@@ -53,6 +54,8 @@ class Bench:
         first = self.batches(spec.policy.global_batch)
         # All that exists by now is data on the host: the batches, and the data set that they are made from.
         self._host_data.add_living(torch.device("cpu"))
+        # What lives now is not looked at again by the garbage collector: it would take longer than a small step.
+        gc.freeze()
         self._baseline = MemoryBaseline(self.device, self._host_data)
         del first
 
@@ -106,7 +109,14 @@ class Bench:
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
         self.tell("building the model")
         seed_everything(self.spec.seed)
-        training = apply(self.workload.build_model())
+        model = self.workload.build_model()
+        if any(parameter.untyped_storage() in self._host_data for parameter in model.parameters()):
+            raise WorkloadError(
+                "build_model must build a new model on every call, but it returned one whose parameters existed "
+                "before the call. Construct the model inside build_model."
+            )
+        training = apply(model)
+        del model
         try:
             seed_everything(self.spec.seed)
             yield training

@@ -18,16 +18,16 @@ import msgspec
 from advisor.errors import TrialError
 from advisor.trial.protocol import Answer, Exited, LineReader, Request, encode_line
 
-__all__ = ["WORKER_COMMAND", "Connection", "Silence", "child_environment"]
+__all__ = ["WORKER_COMMAND", "Connection", "SilenceError", "child_environment"]
 
 WORKER_COMMAND = (sys.executable, "-P", "-u", "-m", "advisor.trial.worker")
-"""``-P``: a file named like a library, in the folder where the user happens to be, must not be imported in its place."""
+"""``-P``: a file with a library's name, in the folder where the user happens to be, must not be imported instead."""
 
 _GUARDIAN_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 
 
-class Silence(Exception):
+class SilenceError(Exception):
     """The deadline passed without an answer."""
 
 
@@ -104,12 +104,12 @@ class Connection:
             deadline: Moment of ``time.monotonic`` until which to wait.
 
         Raises:
-            Silence: Nothing came.
+            SilenceError: Nothing came.
         """
         while not self._received:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise Silence
+                raise SilenceError
             ready, _, _ = select.select([self._answers], [], [], min(remaining, _POLL_SECONDS))
             if ready:
                 lines = self._reader.read()
@@ -157,7 +157,8 @@ class Connection:
 
 def _decode(line: bytes) -> Answer:
     try:
-        return msgspec.json.decode(line, type=Answer)
+        answer: Answer = msgspec.json.decode(line, type=Answer)
     except msgspec.DecodeError:
         # Only the worker and the guardian know this pipe: code of the user wrote into a descriptor it does not own.
         return Exited(status=0)
+    return answer

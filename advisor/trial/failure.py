@@ -58,6 +58,9 @@ def failed_result(
         return TrialResult(key=key, outcome=Outcome.REFUSED, reason=str(error))
     if isinstance(error, WorkloadError):
         return TrialResult(key=key, outcome=Outcome.FAILED, reason=str(error), traceback_text=error.traceback_text)
+    if isinstance(error, SystemExit):
+        reason = f"the model's code called sys.exit({error.code!r}); a model must not end its process"
+        return TrialResult(key=key, outcome=Outcome.FAILED, reason=reason, traceback_text=user_traceback(error))
     return TrialResult(
         key=key,
         outcome=Outcome.FAILED,

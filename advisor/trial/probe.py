@@ -8,6 +8,7 @@ import importlib.util
 
 import torch
 
+from advisor.measure.arithmetic import matmul_rates
 from advisor.measure.batches import tokens_per_sample
 from advisor.methods import structure
 from advisor.methods.catalogue import CATALOGUE
@@ -63,7 +64,8 @@ def probe(bench: Bench) -> Facts:
             tokens_per_sample=tokens_per_sample(batch),
             default_batch=bench.workload.batch_size,
             first_loss=first_loss,
-            torch_version=torch.__version__,
+            matmul_flops_per_second=matmul_rates(bench.device),
+            torch_version=str(torch.__version__),  # a class of its own otherwise
             libraries=libraries(sorted({name for method in CATALOGUE for name in method.requires})),
         )
 

@@ -6,6 +6,7 @@ Standard input and output belong to the user's model, which may print anything o
 from __future__ import annotations
 
 import os
+
 import msgspec
 
 from advisor.trial.spec import TrialSpec

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import msgspec
 
-from advisor.trial.connection import WORKER_COMMAND, Connection, Silence
+from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
 from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically
 from advisor.trial.host_memory import OutOfMemoryEvidence
 from advisor.trial.outcome import Outcome
@@ -166,7 +166,7 @@ class Runner:
         deadline = time.monotonic() + self._start_limit_seconds
         try:
             answer = connection.receive(deadline)
-        except Silence:
+        except SilenceError:
             reason = f"the worker did not start within {self._start_limit_seconds:g} s"
             return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason)
         if isinstance(answer, Ready):
@@ -186,7 +186,7 @@ class Runner:
             evidence.look()
             try:
                 answer = connection.receive(min(deadline, now + _LOOK_SECONDS))
-            except Silence:
+            except SilenceError:
                 continue
             match answer:
                 case Progress(text=text):

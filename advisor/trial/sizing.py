@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import msgspec
-
 from advisor.measure.batches import seed_everything
 from advisor.measure.measurement import SizePoint, Sizing
 from advisor.measure.memory import MemoryMeter
@@ -31,10 +29,10 @@ def size(bench: Bench) -> Sizing:
         DivergedError: A loss was not finite.
     """
     spec = bench.spec
-    begin = time.perf_counter()
     points: list[SizePoint] = []
     out_of_memory_at = None
     with bench.meter() as meter, bench.training(spec.policy) as training:
+        begin = time.perf_counter()
         losses, point = _first_point(bench, meter, training)
         points.append(point)
         while (micro_batch := _next(points, bench, time.perf_counter() - begin)) is not None:

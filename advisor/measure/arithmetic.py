@@ -1,0 +1,54 @@
+"""How fast the device multiplies matrices in every number format: shows which formats it only emulates."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+__all__ = ["matmul_rates"]
+
+_FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_SIZE = {"cuda": 4096, "cpu": 512}
+_REPETITIONS = 3
+_ENOUGH_SECONDS = 0.1
+
+
+def matmul_rates(device: torch.device) -> dict[str, float]:
+    """Floating-point operations per second of a large square matrix product, by number format.
+
+    The fastest of a few products counts, after one that is not timed. A format that the device cannot multiply at
+    all is left out.
+
+    Args:
+        device: Where to measure.
+    """
+    size = _SIZE.get(device.type, _SIZE["cpu"])
+    rates = {}
+    for name, dtype in _FORMATS.items():
+        try:
+            seconds = _fastest(size, dtype, device)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or "not implemented" not in str(error):
+                raise
+            continue
+        rates[name] = 2 * size**3 / seconds
+    return rates
+
+
+def _fastest(size: int, dtype: torch.dtype, device: torch.device) -> float:
+    matrix = torch.ones(size, size, dtype=dtype, device=device)
+    first = _timed(matrix)
+    if first > _ENOUGH_SECONDS:  # emulated: the start-up cost that repetitions would remove is no part of this
+        return first
+    return min(_timed(matrix) for _ in range(_REPETITIONS))
+
+
+def _timed(matrix: torch.Tensor) -> float:
+    begin = time.perf_counter()
+    product = matrix @ matrix
+    if matrix.device.type == "cuda":
+        torch.cuda.synchronize(matrix.device)
+    seconds = time.perf_counter() - begin
+    del product
+    return seconds

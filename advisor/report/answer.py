@@ -1,0 +1,121 @@
+"""The whole answer as the command prints it: tables, the reason, the files, and how to apply it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from advisor.decide.candidate import Confirmation, Recommendation
+from advisor.problem.goal import Goal
+from advisor.problem.units import format_bytes, format_percent, format_rate
+from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
+from advisor.report.wording import batch_words, policy_words
+from advisor.trial.outcome import Outcome
+
+__all__ = ["AnswerView", "confirmation_words"]
+
+_TEXT_WIDTH = 100
+
+
+class AnswerView:
+    """Everything at the end of a session, most important last: that is what stays on the screen.
+
+    Args:
+        recommendation: The answer, explained.
+        goal: What was asked for.
+        files: What was written: what it is -> where it is.
+        apply_lines: Lines of Python that apply the policy.
+        notes: What the user should know.
+    """
+
+    def __init__(
+        self,
+        recommendation: Recommendation,
+        goal: Goal,
+        *,
+        files: Mapping[str, Path],
+        apply_lines: Sequence[str],
+        notes: Sequence[str] = (),
+    ) -> None:
+        self._recommendation = recommendation
+        self._goal = goal
+        self._files = files
+        self._apply_lines = apply_lines
+        self._notes = notes
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render for the width at hand."""
+        answer = self._recommendation
+        yield Text()
+        if answer.refused_settings:
+            yield RefusedSettingsTable(answer.refused_settings)
+            yield Text()
+        if answer.not_measured:
+            yield NotMeasuredTable(answer.not_measured)
+            yield Text()
+        yield RankingTable(answer, self._goal)
+        yield Text()
+        yield Panel(
+            self._panel_text(),
+            title=Text(f"Train with {policy_words(answer.winner.policy)}, batch {batch_words(answer.winner.policy)}"),
+            title_align="left",
+            border_style="green",
+            box=box.ROUNDED,
+            width=min(options.max_width, _TEXT_WIDTH + 4),
+        )
+        for note in (*self._notes, *answer.winner.notes):
+            yield Text.assemble(("note: ", "yellow"), note)
+        yield from self._closing()
+
+    def _panel_text(self) -> Text:
+        answer = self._recommendation
+        text = Text(" ".join(answer.why))
+        if answer.confirmation is not None:
+            kept = answer.confirmation.kept
+            text.append("\n\n").append(
+                confirmation_words(answer.confirmation), style="yellow" if kept is None or kept < 0.95 else "green"
+            )
+        return text
+
+    def _closing(self) -> RenderResult:
+        if self._files:
+            grid = Table.grid(padding=(0, 2))
+            grid.add_column(style="bold cyan", no_wrap=True)
+            # A path that is cut into lines cannot be copied.
+            grid.add_column(overflow="fold")
+            for what, path in self._files.items():
+                grid.add_row(what, str(path))
+            yield Text("\nWritten", style="bold")
+            yield grid
+        if self._apply_lines:
+            yield Text("\nApply it", style="bold")
+            for line in self._apply_lines:
+                yield Text(f"    {line}")
+
+
+def confirmation_words(confirmation: Confirmation) -> str:
+    """How the emitted wrapper kept the promise, in one or two sentences."""
+    promised = format_rate(confirmation.promised_samples_per_second)
+    measurement, kept = confirmation.measurement, confirmation.kept
+    if confirmation.outcome is not Outcome.OK or measurement is None or kept is None:
+        detail = f": {confirmation.reason.rstrip('.')}" if confirmation.reason else ""
+        return f"Not confirmed: running the wrapper in a fresh process ended as {confirmation.outcome.value}{detail}."
+    peak = format_bytes(measurement.memory.peak_bytes)
+    text = (
+        f"Confirmed in a fresh process: the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, "
+        f"{format_percent(kept)} of the {promised} promised, at a peak of {peak}."
+    )
+    baseline = confirmation.baseline_samples_per_second
+    if baseline is not None:
+        factor = measurement.samples_per_second / baseline
+        text += (
+            f" The baseline, measured again right after it: {format_rate(baseline)} samples/s; that is {factor:.2f} "
+            "times as many."
+        )
+    return text

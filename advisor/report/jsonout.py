@@ -1,0 +1,163 @@
+"""The document that ``--json`` prints on standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.score import gain
+from advisor.errors import MomadviseError
+from advisor.methods.use import MethodUse
+from advisor.problem.goal import Goal
+from advisor.problem.hardware import Hardware
+
+__all__ = ["JSON_SCHEMA_VERSION", "JsonAnswer", "JsonError", "JsonWinner", "json_answer", "json_error"]
+
+JSON_SCHEMA_VERSION = 1
+"""Grows when a field changes its meaning or goes; new fields alone do not change it."""
+
+
+class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures that a script asks for first; all measured.
+
+    Attributes:
+        label: The methods in one line.
+        methods: The methods with their parameters.
+        micro_batch: Samples per forward pass.
+        accumulation_steps: Passes per optimizer step.
+        samples_per_second: Throughput.
+        gain_over_baseline: Share by which it beats the baseline (0.31 is 31 %), or ``null`` without a baseline.
+        tie: Whether that gain is inside the noise.
+        peak_bytes: Peak memory.
+        fidelity: Fidelity class.
+        loss_drift: Largest relative difference of the first losses from plain training, or ``null``.
+    """
+
+    label: str
+    methods: tuple[MethodUse, ...]
+    micro_batch: int
+    accumulation_steps: int
+    samples_per_second: float
+    gain_over_baseline: float | None
+    tie: bool
+    peak_bytes: int
+    fidelity: str
+    loss_drift: float | None
+
+
+class JsonAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer.
+
+    Attributes:
+        schema: :data:`JSON_SCHEMA_VERSION`.
+        workload: Short name of the workload.
+        goal: What was asked for.
+        hardware: Where it was measured.
+        versions: Package -> version.
+        winner: The choice in short.
+        recommendation: Everything that was tried.
+        files: What was written, by what it is.
+        notes: What the user should know.
+    """
+
+    schema: int
+    workload: str
+    goal: Goal
+    hardware: Hardware
+    versions: dict[str, str]
+    winner: JsonWinner
+    recommendation: Recommendation
+    files: dict[str, str]
+    notes: tuple[str, ...]
+
+
+class JsonError(msgspec.Struct, frozen=True, kw_only=True):
+    """What is printed instead when there is no answer.
+
+    Attributes:
+        schema: :data:`JSON_SCHEMA_VERSION`.
+        error: Class name of the error, as in :mod:`advisor.errors`.
+        message: Its message.
+    """
+
+    schema: int
+    error: str
+    message: str
+
+
+def json_answer(
+    recommendation: Recommendation,
+    *,
+    workload: str,
+    goal: Goal,
+    hardware: Hardware,
+    versions: Mapping[str, str],
+    files: Mapping[str, Path],
+    notes: tuple[str, ...] = (),
+) -> str:
+    """The answer as indented JSON; infinities become ``null``.
+
+    Args:
+        recommendation: The answer.
+        workload: Short name of the workload.
+        goal: What was asked for.
+        hardware: Where it was measured.
+        versions: Package -> version.
+        files: What was written: what it is -> where it is.
+        notes: What the user should know.
+    """
+    document = JsonAnswer(
+        schema=JSON_SCHEMA_VERSION,
+        workload=workload,
+        goal=goal,
+        hardware=hardware,
+        versions=dict(versions),
+        winner=_winner(recommendation, goal),
+        recommendation=recommendation,
+        files={what: str(path) for what, path in files.items()},
+        notes=notes,
+    )
+    return _text(document)
+
+
+def json_error(error: MomadviseError) -> str:
+    """An error as indented JSON."""
+    return _text(JsonError(schema=JSON_SCHEMA_VERSION, error=type(error).__name__, message=str(error)))
+
+
+def _winner(answer: Recommendation, goal: Goal) -> JsonWinner:
+    winner, confirmation = answer.winner, answer.confirmation
+    measurement = winner.measurement
+    assert measurement is not None, "a winner is measured"
+    return JsonWinner(
+        label=winner.policy.label,
+        methods=winner.policy.methods,
+        micro_batch=winner.policy.micro_batch,
+        accumulation_steps=winner.policy.accumulation_steps,
+        samples_per_second=measurement.samples_per_second,
+        gain_over_baseline=_gain(winner, answer.baseline, goal),
+        tie=answer.tie,
+        peak_bytes=_peak(measurement.memory.peak_bytes, confirmation),
+        fidelity=winner.fidelity.value,
+        loss_drift=winner.loss_drift,
+    )
+
+
+def _peak(searched: int, confirmation: Confirmation | None) -> int:
+    """The larger of the two measured peaks: the one to plan with."""
+    if confirmation is None or confirmation.measurement is None:
+        return searched
+    return max(searched, confirmation.measurement.memory.peak_bytes)
+
+
+def _gain(winner: Candidate, baseline: Candidate | None, goal: Goal) -> float | None:
+    if baseline is None or baseline.measurement is None or winner.measurement is None:
+        return None
+    return gain(winner.measurement.samples_per_second, baseline.measurement.samples_per_second, goal.kind)
+
+
+def _text(document: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

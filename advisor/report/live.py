@@ -1,0 +1,242 @@
+"""The live display on standard error, and plain lines where that is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.eligible import is_measured
+from advisor.policy.policy import Policy
+from advisor.problem.units import format_bytes, format_duration, format_rate
+from advisor.report.console import speaks_unicode
+from advisor.report.progress import Progress
+from advisor.report.wording import batch_words, gain_words, outcome_style, policy_words, rate_words
+
+__all__ = ["LiveProgress", "PlainProgress", "open_progress"]
+
+_RECENT = 5
+
+
+def open_progress(console: Console) -> Progress:
+    """The display that suits a console: live in a terminal, lines elsewhere."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveProgress(console)
+    return PlainProgress(console)
+
+
+class PlainProgress:
+    """One line per event, for pipes and log files.
+
+    Args:
+        console: Where to write; standard error in the command, so that standard output stays clean.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._started = clock()
+
+    def __enter__(self) -> PlainProgress:
+        """Start."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop; nothing to put back."""
+
+    def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
+        """One line that says what is asked."""
+        self._started = self._clock()
+        self._line(
+            f"{workload} on {device}, goal {goal}: at most {trials} trials in {format_duration(time_limit_seconds)}"
+        )
+
+    def stage(self, text: str) -> None:
+        """One line."""
+        self._line(text)
+
+    def trial_started(self, number: int, policy: Policy, doing: str) -> None:
+        """Nothing: a line at the end of the trial is enough for a log."""
+
+    def trial_ended(
+        self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
+    ) -> None:
+        """One line with the outcome."""
+        self._line(f"trial {number}: {_what(candidate)}: {_result(candidate)}{_best_mark(candidate, best, baseline)}")
+
+    def note(self, text: str) -> None:
+        """One line."""
+        self._line(f"note: {text}")
+
+    def _line(self, text: str) -> None:
+        clock = f"[{format_duration(self._clock() - self._started):>6}] "
+        # One event, one line, however long: logs are searched by line.
+        self._console.print(Text(clock + text), soft_wrap=True)
+
+
+class _State(msgspec.Struct, frozen=True):
+    """What the display shows."""
+
+    title: str = ""
+    doing: str = "starting"
+    time_limit_seconds: float = 0.0
+    trials: int = 0
+    finished: int = 0
+    best: Candidate | None = None
+    baseline: Candidate | None = None
+
+
+class LiveProgress:
+    """A few lines that are drawn anew: the trial under way, the best so far, the time left, recent outcomes.
+
+    Args:
+        console: A terminal.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._started = clock()
+        self._doing_since = self._started
+        self._state = _State()
+        self._recent: deque[tuple[int, Candidate]] = deque(maxlen=_RECENT)
+        self._spinner = Spinner("dots" if speaks_unicode(console) else "line", style="cyan")
+        self._live = Live(
+            console=console,
+            get_renderable=self._render,
+            refresh_per_second=4,
+            transient=True,
+            # What the user's model prints goes to the worker's log; our own print must not be swallowed here.
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> LiveProgress:
+        """Start drawing."""
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing and give the terminal back, whatever happened."""
+        self._live.stop()
+
+    def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
+        """Set the heading and start the clock."""
+        self._started = self._doing_since = self._clock()
+        self._change(title=f"{workload} on {device}, goal {goal}", time_limit_seconds=time_limit_seconds, trials=trials)
+
+    def stage(self, text: str) -> None:
+        """Show what is under way."""
+        self._doing_since = self._clock()
+        self._change(doing=text)
+
+    def trial_started(self, number: int, policy: Policy, doing: str) -> None:
+        """Show the trial under way."""
+        self.stage(f"trial {number}: {policy_words(policy)}, batch {batch_words(policy)}: {doing}")
+
+    def trial_ended(
+        self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
+    ) -> None:
+        """Add the outcome to the recent ones."""
+        self._recent.append((number, candidate))
+        self._change(finished=self._state.finished + 1, best=best, baseline=baseline, doing="choosing the next trial")
+
+    def note(self, text: str) -> None:
+        """Print above the display, where it stays."""
+        self._console.print(Text.assemble(("note: ", "yellow"), text))
+
+    def _change(self, **changes: str | int | float | Candidate | None) -> None:
+        self._state = msgspec.structs.replace(self._state, **changes)
+
+    def _render(self) -> RenderableType:
+        now = self._clock()
+        state = self._state
+        heading = Text(state.title, style="bold", no_wrap=True, overflow="ellipsis")
+        self._spinner.update(
+            text=Text.assemble(
+                state.doing,
+                (f" ({format_duration(now - self._doing_since)})", "dim"),
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        )
+        parts: list[RenderableType] = [heading, self._clock_line(now), self._spinner, self._best_line()]
+        if self._recent:
+            parts.append(self._recent_table())
+        return Group(*parts)
+
+    def _clock_line(self, now: float) -> RenderableType:
+        state = self._state
+        spent = now - self._started
+        line = Table.grid(padding=(0, 1))
+        left = max(0.0, state.time_limit_seconds - spent)
+        line.add_row(
+            ProgressBar(total=max(state.time_limit_seconds, 1e-9), completed=spent, width=24),
+            Text(f"{format_duration(left)} left"),
+            Text(f"{state.finished} of at most {state.trials} trials", style="dim"),
+        )
+        return line
+
+    def _best_line(self) -> Text:
+        best = self._state.best
+        text = Text(no_wrap=True, overflow="ellipsis")
+        if best is None:
+            return text.append("no measurement yet", style="dim")
+        text.append("best ").append(f"{rate_words(best)} samples/s", style="bold green")
+        gained = _gain_over(best, self._state.baseline)
+        if gained:
+            text.append(f" ({gained})")
+        return text.append(f"  {_what(best)}")
+
+    def _recent_table(self) -> Table:
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(justify="right", no_wrap=True, style="dim")
+        table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=True, overflow="ellipsis", max_width=36)
+        for number, candidate in reversed(self._recent):
+            table.add_row(
+                str(number), _what(candidate), Text(_result(candidate), style=outcome_style(candidate.outcome))
+            )
+        return table
+
+
+def _what(candidate: Candidate) -> str:
+    role = "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
+    return f"{policy_words(candidate.policy)}, batch {batch_words(candidate.policy)}{role}"
+
+
+def _result(candidate: Candidate) -> str:
+    measurement = candidate.measurement
+    if not is_measured(candidate) or measurement is None:
+        return candidate.outcome.value + (f" ({candidate.reason})" if candidate.reason else "")
+    return f"{rate_words(candidate)} samples/s, {format_bytes(measurement.memory.peak_bytes)}"
+
+
+def _gain_over(candidate: Candidate, baseline: Candidate | None) -> str:
+    if baseline is None or baseline == candidate or baseline.measurement is None or candidate.measurement is None:
+        return ""
+    rate, reference = candidate.measurement.samples_per_second, baseline.measurement.samples_per_second
+    return f"{gain_words(rate / reference - 1)} vs baseline at {format_rate(reference)}"
+
+
+def _best_mark(candidate: Candidate, best: Candidate | None, baseline: Candidate | None) -> str:
+    if best is None or candidate != best:
+        return ""
+    gained = _gain_over(candidate, baseline)
+    return f", best so far{f' ({gained})' if gained else ''}"

@@ -1,0 +1,91 @@
+"""What a session tells while it works, and the listener that stays silent."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from advisor.decide.candidate import Candidate
+from advisor.policy.policy import Policy
+
+__all__ = ["Progress", "SilentProgress"]
+
+
+class Progress(Protocol):
+    """Hears what happens during a tuning, in order. Used as a context manager: leaving gives the terminal back."""
+
+    def __enter__(self) -> Self:
+        """Start showing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop showing, whatever happened."""
+
+    def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
+        """The study is open; trials will follow.
+
+        Args:
+            workload: Name of the workload.
+            device: Name of the device.
+            goal: What is optimized.
+            time_limit_seconds: Most seconds that it may take.
+            trials: Most policies that it may measure.
+        """
+
+    def stage(self, text: str) -> None:
+        """What is under way besides the search's own trials, in a few words."""
+
+    def trial_started(self, number: int, policy: Policy, doing: str) -> None:
+        """A trial began.
+
+        Args:
+            number: Counts policies from 1.
+            policy: What it runs.
+            doing: What is being done with it, in a few words.
+        """
+
+    def trial_ended(
+        self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
+    ) -> None:
+        """A policy reached its end: measured, screened, refused or failed.
+
+        Args:
+            number: The same number as at its start.
+            candidate: The policy and what became of it.
+            best: The best candidate so far.
+            baseline: The baseline, once it was measured.
+        """
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+
+class SilentProgress:
+    """Shows nothing: for library calls."""
+
+    def __enter__(self) -> Self:
+        """Nothing to start."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to stop."""
+
+    def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
+        """Stay silent."""
+
+    def stage(self, text: str) -> None:
+        """Stay silent."""
+
+    def trial_started(self, number: int, policy: Policy, doing: str) -> None:
+        """Stay silent."""
+
+    def trial_ended(
+        self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
+    ) -> None:
+        """Stay silent."""
+
+    def note(self, text: str) -> None:
+        """Stay silent."""

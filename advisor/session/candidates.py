@@ -1,0 +1,37 @@
+"""The candidates of a study on disk: appended one by one, read back when the study is continued."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from advisor.decide.candidate import Candidate
+
+__all__ = ["append_candidate", "read_candidates"]
+
+
+def append_candidate(path: Path, candidate: Candidate) -> None:
+    """Add a candidate to the file, on disk before this returns."""
+    with path.open("ab") as file:
+        if file.tell() and not path.read_bytes().endswith(b"\n"):
+            file.write(b"\n")  # a killed process left a torn line; it must not swallow this one
+        file.write(msgspec.json.encode(candidate) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_candidates(path: Path) -> list[Candidate]:
+    """Every whole candidate in the file; a line that was torn by a kill is not one."""
+    candidates = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        try:
+            candidates.append(msgspec.json.decode(line, type=Candidate))
+        except msgspec.DecodeError:
+            continue
+    return candidates

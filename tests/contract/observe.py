@@ -1,0 +1,130 @@
+"""What one or two optimizer steps did, seen from outside the method under test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from advisor.methods.compose import apply_uses
+from advisor.methods.saved_tensors import HostCopy
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse
+from tests.methods.tiny import MODELS, training_of
+
+STEPS = 2
+
+
+@dataclass
+class Observation:
+    """What a training did in :data:`STEPS` optimizer steps."""
+
+    losses: list[torch.Tensor] = field(default_factory=list)
+    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+    held_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    training: Training | None = None
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of the storages made under it that still exist, wherever they are held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._on_host: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in torch.utils._pytree.tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
+                self._seen[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        return out
+
+    def exclude(self, tensor: torch.Tensor) -> None:
+        self._on_host.add(tensor.untyped_storage()._cdata)
+
+    def live(self) -> int:
+        return sum(size for key, (ref, size) in self._seen.items() if key not in self._on_host and not ref.expired())
+
+
+def observe(model: str, uses: Sequence[MethodUse], monkeypatch: Any, **options: Any) -> Observation:
+    """Apply methods to a fresh model and take :data:`STEPS` steps with fixed random numbers.
+
+    Raises:
+        MethodRefusedError: A method does not apply.
+    """
+    training = training_of(model, **options)
+    apply_uses(training, uses)
+    seen = Observation(training=training, notes=training.notes)
+    try:
+        _watch_steps(training, model, seen, monkeypatch)
+    finally:
+        training.close()
+    return seen
+
+
+def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch: Any) -> None:
+    names = {id(p): name.replace("_checkpoint_wrapped_module.", "") for name, p in training.model.named_parameters()}
+    current: dict[str, torch.Tensor] = {}
+
+    def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            current.update({names[id(p)]: p.grad.clone() for p in group["params"] if p.grad is not None})
+
+    training.optimizer.register_step_pre_hook(keep)
+    live = LiveBytes()
+    plain_init = HostCopy.__init__
+
+    def init(self: HostCopy, flat: torch.Tensor, *, pinned: bool) -> None:
+        plain_init(self, flat, pinned=pinned)
+        live.exclude(self.host)  # On a CPU the host copies would count as device memory.
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HostCopy, "__init__", init)
+        _, make_batch = MODELS[model]
+        for step in range(STEPS):
+            current = {}
+            for _ in range(10):  # Under float16, steps are skipped until the scale is found.
+                torch.manual_seed(step)
+                with live:
+                    loss = training.forward(make_batch(seed=step))
+                seen.held_bytes = live.live()
+                training.backward(loss)
+                live = LiveBytes()
+                seen.gradient_bytes = sum(_bytes(p.grad) for p in training.model.parameters() if p.grad is not None)
+                training.optimizer_step()
+                if current:
+                    break
+            seen.losses.append(loss.detach())
+            seen.gradients.append(current)
+    states = training.optimizer.state.values()
+    seen.optimizer_bytes = sum(_bytes(t) for s in states for n, t in s.items() if n in _MOMENTS)
+    seen.state = {name: tensor.clone() for name, tensor in training.state_dict()["model"].items()}
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "state1", "state2", "absmax1", "absmax2")
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Whether two sets of tensors have the same names and the same bits."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def relative_error(measured: dict[str, torch.Tensor], plain: dict[str, torch.Tensor]) -> float:
+    """Norm of the difference of two gradient vectors, relative to the second."""
+    assert measured.keys() == plain.keys()
+    difference = sum(float((measured[name].double() - plain[name].double()).square().sum()) for name in plain)
+    return (difference / sum(float(tensor.double().square().sum()) for tensor in plain.values())) ** 0.5

@@ -1,0 +1,178 @@
+"""What every method must keep, for every setting of its parameters, on a transformer and on a convolutional network.
+
+A new method gets these tests by being in the catalogue.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.base import Method, Saves, Stage
+from advisor.methods.catalogue import CATALOGUE, get_method
+from advisor.methods.compose import apply_uses, judge, settings_of
+from advisor.methods.use import MethodUse
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from tests.contract.observe import Observation, observe, relative_error, same
+from tests.methods.tiny import MODELS, cpu, facts_of, import_bitsandbytes, training_of
+
+SETTINGS = [use for method in CATALOGUE for use in settings_of(method)]
+REFUSED = {
+    ("gpt2", "precision(dtype=tf32)"): "NVIDIA",
+    ("convnet", "precision(dtype=tf32)"): "NVIDIA",
+    ("convnet", "selective_checkpoint(recompute=attention)"): "no attention",
+    ("convnet", "chunked_cross_entropy(chunks=8)"): "linear_head",
+    ("convnet", "chunked_cross_entropy(chunks=16)"): "linear_head",
+    ("convnet", "chunked_cross_entropy(chunks=32)"): "linear_head",
+}
+"""What cannot apply to the two models on a CPU; everything else must."""
+
+CASES = [(model, use) for model in MODELS for use in SETTINGS if (model, use.label) not in REFUSED]
+EXACT = [(model, use) for model, use in CASES if get_method(use.name).fidelity is Fidelity.EXACT]
+OTHER = [case for case in CASES if case not in EXACT]
+
+
+def over(cases: list[tuple[str, MethodUse]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("model", "use"), cases, ids=[f"{model}-{use.label}" for model, use in cases])
+
+
+over_methods = pytest.mark.parametrize("method", CATALOGUE, ids=lambda method: method.name)
+
+Run = Callable[[str, MethodUse | None], Observation]
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """Observations, each made once for all tests of this file."""
+    import_bitsandbytes()
+
+    @functools.cache
+    def cached(model: str, label: str) -> Observation:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            return observe(model, [use for use in SETTINGS if use.label == label], monkeypatch)
+
+    return lambda model, use: cached(model, use.label if use else "plain")
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("use", SETTINGS, ids=lambda use: use.label)
+def test_a_setting_is_judged_before_a_trial_as_the_worker_finds_it(model: str, use: MethodUse) -> None:
+    verdict = judge([use], facts=_facts(model), hardware=cpu())
+    reason = REFUSED.get((model, use.label))
+    if reason is not None:
+        assert not verdict.applicable
+        assert verdict.reason.startswith(f"{use.label}: ")
+        assert reason in verdict.reason
+        with pytest.raises(MethodRefusedError, match=reason):
+            apply_uses(training_of(model), [use])
+    elif use.name == "swap":
+        assert not verdict.applicable  # Pointless on a CPU, yet it can be applied there to see that it is exact.
+        assert "CPU" in verdict.reason
+    else:
+        assert verdict.applicable, verdict.reason
+
+
+@over(EXACT)
+def test_exact_methods_are_exact_to_the_bit(model: str, use: MethodUse, run: Run) -> None:
+    plain, changed = run(model, None), run(model, use)
+    assert all(torch.equal(a, b) for a, b in zip(plain.losses, changed.losses, strict=True))
+    for before, after in zip(plain.gradients, changed.gradients, strict=True):
+        assert same(after, before)
+    assert same(changed.state, plain.state)  # Parameters, and the running statistics of BatchNorm.
+
+
+@over(OTHER)
+def test_other_methods_stay_within_their_tolerance_and_are_not_plain_training(
+    model: str, use: MethodUse, run: Run
+) -> None:
+    method = get_method(use.name)
+    plain, changed = run(model, None), run(model, use)
+    assert relative_error(changed.gradients[0], plain.gradients[0]) <= method.gradient_tolerance
+    assert relative_error(changed.state, plain.state) <= 0.05
+    assert not same(changed.state, plain.state) or _says_nothing_changed(changed)
+
+
+@over(CASES)
+def test_a_method_lowers_the_memory_it_claims_or_says_that_it_changed_nothing(
+    model: str, use: MethodUse, run: Run
+) -> None:
+    saves = get_method(use.name).saves
+    plain, changed = run(model, None), run(model, use)
+    if _says_nothing_changed(changed):
+        return
+    if saves & {Saves.ACTIVATIONS, Saves.LOGITS}:
+        assert changed.held_bytes < plain.held_bytes
+    if Saves.GRADIENTS in saves:
+        assert changed.gradient_bytes == 0 < plain.gradient_bytes
+    if Saves.OPTIMIZER_STATE in saves:
+        assert changed.optimizer_bytes < 0.6 * plain.optimizer_bytes
+    checked = {Saves.ACTIVATIONS, Saves.LOGITS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE}
+    assert saves & checked, "extend this test with how the new category is seen from outside"
+
+
+@over(CASES)
+def test_the_state_loads_into_a_plain_model(model: str, use: MethodUse, run: Run) -> None:
+    changed = run(model, use)
+    build, _ = MODELS[model]
+    fresh = build()
+    assert list(changed.state) == list(fresh.state_dict())
+    fresh.load_state_dict(changed.state)
+    assert same(dict(fresh.state_dict()), changed.state)
+
+
+@over(CASES)
+def test_the_state_loads_into_the_same_policy_and_training_goes_on(model: str, use: MethodUse, run: Run) -> None:
+    training = run(model, use).training
+    assert training is not None
+    _, make_batch = MODELS[model]
+    state = training.state_dict()
+    training.load_state_dict(state)
+    assert same(training.state_dict()["model"], state["model"])
+    torch.manual_seed(0)
+    assert torch.isfinite(training.step(make_batch()))
+
+
+@over_methods
+def test_a_method_declares_everything_that_is_said_of_it(method: Method) -> None:
+    for text in (method.name, method.summary, method.costs, method.pays, method.does_not_pay, method.citation):
+        assert text.strip()
+    assert "\n" not in method.summary
+    assert method.saves
+    assert isinstance(method.stage, Stage)
+    assert (method.gradient_tolerance == 0.0) or method.fidelity is not Fidelity.EXACT
+    assert type(method).__doc__ != Method.__doc__
+    assert bool(method.requires) == (method.extra is not None)
+    for parameter in method.parameters:
+        assert parameter.meaning
+        assert len(set(parameter.choices)) == len(parameter.choices) >= 1
+
+
+@over_methods
+def test_a_declared_conflict_names_what_exists(method: Method) -> None:
+    for conflict in method.conflicts:
+        other = get_method(conflict.other)
+        assert conflict.reason
+        for owner, wanted in ((method, conflict.own), (other, conflict.where)):
+            choices = {parameter.name: parameter.choices for parameter in owner.parameters}
+            assert all(value in choices[name] for name, value in wanted.items())
+
+
+@over_methods
+def test_a_method_can_be_judged_from_the_hardware_alone(method: Method) -> None:
+    for use in settings_of(method):
+        verdict = method.applicable(use.parameters, None, cpu())
+        assert verdict.applicable or verdict.reason
+
+
+def _says_nothing_changed(observation: Observation) -> bool:
+    return any("nothing" in note for note in observation.notes)
+
+
+@functools.cache
+def _facts(model: str) -> Facts:
+    return facts_of(model)

@@ -1,0 +1,49 @@
+"""The time limit is divided so that the search ends in time to confirm its winner."""
+
+from advisor.session.budget import TimeBudget
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_no_trial_starts_when_only_the_time_for_confirmation_is_left() -> None:
+    clock = Clock()
+    budget = TimeBudget(100.0, clock)
+    budget.learn_build_seconds(5.0)
+    budget.learn_trial_seconds(10.0)
+    assert budget.confirmation_seconds == 30.0
+    clock.now += 59.0
+    assert budget.may_start_trial
+    clock.now += 2.0
+    assert not budget.may_start_trial
+
+
+def test_confirmation_never_takes_more_than_half_of_the_time() -> None:
+    clock = Clock()
+    budget = TimeBudget(100.0, clock)
+    budget.learn_build_seconds(40.0)
+    budget.learn_trial_seconds(10.0)
+    clock.now += 39.0
+    assert budget.may_start_trial
+
+
+def test_a_trial_may_not_outlive_the_whole_limit() -> None:
+    clock = Clock()
+    budget = TimeBudget(60.0, clock)
+    clock.now += 50.0
+    assert budget.hard_limit_seconds(100.0) == 10.0
+
+
+def test_a_slow_step_gets_the_time_that_it_needs() -> None:
+    budget = TimeBudget(1000.0, Clock())
+    assert budget.hard_limit_seconds(20.0) > budget.hard_limit_seconds(None)
+
+
+def test_the_longest_step_leaves_room_for_the_fewest_steps_of_a_trial() -> None:
+    budget = TimeBudget(240.0, Clock())
+    assert 5 * budget.longest_step_seconds <= 1.5 * budget.measure_seconds

@@ -1,0 +1,38 @@
+"""Ranks of one launch see the same end."""
+
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import NothingFitsError, TrialError
+from advisor.session.ranks import failing_together, launch_identity
+from advisor.trial.folder import StudyFolder
+
+RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "a"}
+
+
+def test_a_launch_is_recognized_by_what_its_ranks_share() -> None:
+    assert launch_identity(RANK_0) == launch_identity({**RANK_0, "RANK": "1"})
+    assert launch_identity(RANK_0) != launch_identity({**RANK_0, "TORCHELASTIC_RUN_ID": "b"})
+
+
+def test_a_single_process_is_no_launch() -> None:
+    assert launch_identity({}) is None
+    assert launch_identity({"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+def test_what_one_rank_failed_with_is_raised_at_once_in_the_others(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    with pytest.raises(NothingFitsError), failing_together(folder, "launch"):
+        raise NothingFitsError("nothing fits below 1 GiB")
+    with pytest.raises(TrialError, match="nothing fits below 1 GiB"), failing_together(folder, "launch"):
+        pytest.fail("the search must not be repeated")
+
+
+def test_another_launch_tries_again(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    with pytest.raises(NothingFitsError), failing_together(folder, "launch"):
+        raise NothingFitsError("no")
+    with failing_together(folder, "another launch"):
+        ran = True
+    assert ran

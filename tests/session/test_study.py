@@ -1,0 +1,76 @@
+"""A study folder is ours and this study's, or it is left alone."""
+
+from pathlib import Path
+
+import filelock
+import msgspec
+import pytest
+
+from advisor.errors import OutputFolderError
+from advisor.session.study import StudyMarker, check_folder, default_folder, locked, open_study
+
+MARKER = StudyMarker(
+    schema=1,
+    workload={"name": "gpt2", "fingerprint": "aa"},
+    hardware={"name": "a GPU"},
+    versions={"torch": "2.13.0"},
+    request="rr",
+    memory_limit_bytes=100,
+)
+
+
+def test_a_new_folder_becomes_the_studys_and_is_recognized_afterwards(tmp_path: Path) -> None:
+    folder, marker = open_study(tmp_path / "new", MARKER)
+    assert folder.path == tmp_path / "new"
+    assert marker == MARKER
+    assert open_study(tmp_path / "new", MARKER)[1] == MARKER
+
+
+def test_a_continued_study_keeps_its_memory_limit(tmp_path: Path) -> None:
+    open_study(tmp_path / "new", MARKER)
+    later = msgspec.structs.replace(MARKER, memory_limit_bytes=99)
+    assert open_study(tmp_path / "new", later)[1].memory_limit_bytes == 100
+
+
+def test_a_folder_of_another_study_is_refused_and_says_what_differs(tmp_path: Path) -> None:
+    open_study(tmp_path, MARKER)
+    other = msgspec.structs.replace(MARKER, versions={"torch": "2.14.0"}, request="other")
+    with pytest.raises(OutputFolderError, match=r"versions \(torch\), goal, limits, search space or seed"):
+        check_folder(tmp_path, other)
+
+
+def test_a_folder_with_other_files_is_refused_and_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(OutputFolderError, match="other files"):
+        open_study(tmp_path, MARKER)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputFolderError, match="is a file"):
+        check_folder(tmp_path / "file", MARKER)
+    with pytest.raises(OutputFolderError, match="can be written"):
+        open_study(tmp_path / "file" / "below", MARKER)
+
+
+def test_a_marker_that_cannot_be_understood_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(OutputFolderError, match="cannot be understood"):
+        open_study(tmp_path, MARKER)
+    assert (tmp_path / "study.json").read_text() == "{}"
+
+
+def test_an_edited_model_gets_a_folder_of_its_own() -> None:
+    edited = msgspec.structs.replace(MARKER, workload={"name": "gpt2", "fingerprint": "bb"})
+    assert default_folder(MARKER) != default_folder(edited)
+    assert default_folder(MARKER).name.startswith("gpt2-")
+
+
+def test_one_process_at_a_time_tunes_into_a_folder(tmp_path: Path) -> None:
+    other = filelock.FileLock(tmp_path / "lock")
+    with other:
+        with pytest.raises(OutputFolderError, match="another one is using"), locked(tmp_path, on_wait=None):
+            pass
+    with locked(tmp_path, on_wait=None):
+        pass
