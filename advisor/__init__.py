@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from advisor.version import __version__
+
 if TYPE_CHECKING:
     from advisor.api import Answer, apply_policy, tune
     from advisor.errors import MomadviseError, UserError
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from advisor.methods.use import MethodUse, use
     from advisor.policy.file import load_policy_file
     from advisor.policy.policy import Policy
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Answer",

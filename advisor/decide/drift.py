@@ -12,7 +12,10 @@ from collections.abc import Sequence
 
 from advisor.problem.goal import Fidelity
 
-__all__ = ["drift_tolerance", "loss_drift", "within_tolerance"]
+__all__ = ["NOT_FINITE", "drift_tolerance", "loss_drift", "within_tolerance"]
+
+NOT_FINITE = 1e6
+"""The drift of a loss that is not finite: beyond every tolerance, and a number that JSON and the sampler can hold."""
 
 _TOLERANCES = {
     # Bit-equal gradients; a GPU's own atomic sums may still differ between two runs of the very same step.
@@ -37,7 +40,7 @@ def loss_drift(trace: Sequence[float], reference: Sequence[float]) -> float | No
         reference: Losses of plain training's, from the same seed, batches and micro-batch.
 
     Returns:
-        A share (0.02 is 2 %); infinite if a loss of ``trace`` is not finite; ``None`` without a common step or
+        A share (0.02 is 2 %); :data:`NOT_FINITE` if a loss of ``trace`` is not finite; ``None`` without a common step or
         without a finite reference.
 
     Example:
@@ -48,11 +51,12 @@ def loss_drift(trace: Sequence[float], reference: Sequence[float]) -> float | No
     if not pairs or not all(math.isfinite(expected) for _, expected in pairs):
         return None
     if not all(math.isfinite(loss) for loss, _ in pairs):
-        return math.inf
+        return NOT_FINITE
     largest = max(abs(expected) for _, expected in pairs)
     if largest == 0:
-        return 0.0 if all(loss == 0 for loss, _ in pairs) else math.inf
-    return max(abs(loss - expected) / max(abs(expected), _SMALL_SHARE * largest) for loss, expected in pairs)
+        return 0.0 if all(loss == 0 for loss, _ in pairs) else NOT_FINITE
+    drift = max(abs(loss - expected) / max(abs(expected), _SMALL_SHARE * largest) for loss, expected in pairs)
+    return min(drift, NOT_FINITE)
 
 
 def drift_tolerance(fidelity: Fidelity) -> float:

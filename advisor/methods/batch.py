@@ -31,7 +31,7 @@ def sample_count(batch: Any) -> int:
     Raises:
         WorkloadError: There is no tensor, or the tensors disagree.
     """
-    sizes = {leaf.size(0) for leaf in pytree.tree_leaves(_plain(batch)) if _has_samples(leaf)}
+    sizes = _first_sizes(batch)
     if not sizes:
         raise WorkloadError(
             f"a batch must hold tensors with the samples in dimension 0, but {type(batch).__name__} holds none; "
@@ -49,12 +49,12 @@ def split(batch: Any, size: int) -> list[Any]:
     """Cut a batch along dimension 0 into pieces of ``size`` samples; the last may be smaller.
 
     Raises:
-        WorkloadError: There is no tensor to cut, or the tensors disagree on the number of samples.
+        WorkloadError: It must be cut, and its tensors disagree on the number of samples.
     """
     assert size >= 1, size
-    samples = sample_count(batch)
-    if samples <= size:
+    if max(_first_sizes(batch), default=0) <= size:
         return [batch]
+    samples = sample_count(batch)
 
     def piece(start: int) -> Any:
         length = min(size, samples - start)
@@ -76,6 +76,10 @@ def count_labels(batch: Any, *, causal: bool) -> int | None:
     if causal:
         labels = labels[..., 1:]
     return int((labels != IGNORED_TARGET).sum())
+
+
+def _first_sizes(batch: Any) -> set[int]:
+    return {int(leaf.size(0)) for leaf in pytree.tree_leaves(_plain(batch)) if _has_samples(leaf)}
 
 
 def _has_samples(leaf: Any) -> bool:

@@ -90,7 +90,7 @@ class AnswerView:
             # A path that is cut into lines cannot be copied.
             grid.add_column(overflow="fold")
             for what, path in self._files.items():
-                grid.add_row(what, str(path))
+                grid.add_row(Text(what), Text(str(path)))
             yield Text("\nWritten", style="bold")
             yield grid
         if self._apply_lines:

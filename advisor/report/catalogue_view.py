@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from advisor.methods.base import Method, Verdict
+from advisor.methods.base import Conflict, Method, Verdict
 from advisor.methods.compose import judge, settings_of
 from advisor.problem.facts import Facts
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.profiles import Figure, Profile
 from advisor.problem.units import format_bytes, format_count
+from advisor.report.cells import plain_table
 
 __all__ = ["hardware_view", "method_view", "methods_view"]
 
@@ -40,29 +42,25 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
         hardware: The device and its host.
         facts: What a probe learned of a workload, if one was made.
     """
-    table = Table(
-        title=f"Methods, and whether they apply to {hardware.name}",
-        title_justify="left",
-        title_style="bold",
-        header_style="bold cyan",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-    )
-    table.add_column("method", no_wrap=True, style="bold")
-    table.add_column("fidelity", no_wrap=True)
-    table.add_column("here", no_wrap=True)
-    table.add_column("what it does, what it saves, what it costs", ratio=1)
+    width = max(len(method.name) for method in catalogue) + 2
+    parts: list[RenderableType] = [
+        Text(f"Methods, and whether they apply to {hardware.name}", style="bold"),
+        Text(f"{'method':<{width}}{'fidelity':<12}here", style="cyan"),
+        Rule(style=""),
+    ]
     for method in catalogue:
         verdicts = _verdicts(method, hardware, facts)
+        head = Text(f"{method.name:<{width}}", style="bold")
+        head.append(f"{method.fidelity.value:<12}", style="not bold").append(_here(verdicts))
         about = Text(method.summary)
-        about.append(f"\nsaves {_saves(method)}; costs {method.costs}", style="dim")
-        for reason, settings in _refusals(verdicts).items():
-            which = "" if len(settings) == len(verdicts) else f"{', '.join(settings)}: "
-            about.append(f"\nnot here: {which}{reason}", style="yellow")
-        table.add_row(method.name, method.fidelity.value, _here(verdicts), about)
-    unknown = "" if facts is not None else " Whether a model allows them is judged when one is given."
-    return Group(table, Text(f"\nmomadvise methods NAME tells more about one.{unknown}", style="dim"))
+        about.append(f"\nSaves {_saves(method)}. Costs {method.costs}.", style="dim")
+        for reason in _refusals(verdicts):
+            about.append(f"\nNot here: {reason}.", style="yellow")
+        parts += [head, Padding(about, (0, 0, 0, 2))]
+    parts.append(Text("\nmomadvise methods NAME says more about one.", style="dim"))
+    if facts is None:
+        parts.append(Text("What depends on the model is judged when one is given.", style="dim"))
+    return Group(*parts)
 
 
 def method_view(method: Method, hardware: Hardware, facts: Facts | None = None) -> RenderableType:
@@ -73,31 +71,29 @@ def method_view(method: Method, hardware: Hardware, facts: Facts | None = None) 
         hardware: The device and its host.
         facts: What a probe learned of a workload, if one was made.
     """
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold cyan", no_wrap=True)
-    grid.add_column(ratio=1)
-    grid.add_row("fidelity", _fidelity(method))
-    grid.add_row("saves", _saves(method))
-    grid.add_row("costs", method.costs)
-    grid.add_row("use it", method.pays)
-    grid.add_row("do not", method.does_not_pay)
+    rows: list[tuple[str, str | Text]] = [
+        ("fidelity", _fidelity(method)),
+        ("saves", _saves(method)),
+        ("costs", method.costs),
+        ("use it", method.pays),
+        ("do not", method.does_not_pay),
+    ]
     for parameter in method.parameters:
         choices = ", ".join(str(choice) for choice in parameter.choices)
-        grid.add_row(f"  {parameter.name}", f"{parameter.meaning} ({choices})")
+        rows.append((f"  {parameter.name}", f"{parameter.meaning} ({choices})"))
     if not method.accumulates:
-        grid.add_row("batches", "only one micro-batch per optimizer step")
+        rows.append(("batches", "only one micro-batch per optimizer step"))
     for conflict in method.conflicts:
-        grid.add_row("not with", f"{_conflict_name(conflict.other, conflict.where)}: {conflict.reason}")
+        rows.append(("not with", f"{_conflict_name(conflict)}: {conflict.reason}"))
     if method.requires:
         extra = f" (pip install 'momadvise[{method.extra}]')" if method.extra else ""
-        grid.add_row("needs", ", ".join(method.requires) + extra)
+        rows.append(("needs", ", ".join(method.requires) + extra))
     verdicts = _verdicts(method, hardware, facts)
-    grid.add_row("here", _here(verdicts).append(f" on {hardware.name}"))
-    for reason, settings in _refusals(verdicts).items():
-        which = "" if len(settings) == len(verdicts) else f"{', '.join(settings)}: "
-        grid.add_row("", Text(f"{which}{reason}", style="yellow"))
-    grid.add_row("from", method.citation)
-    return Group(Text(method.name, style="bold").append(f": {method.summary}", style="not bold"), Text(), grid)
+    rows.append(("here", _here(verdicts).append(f" on {hardware.name}", style="default")))
+    rows += [("", Text(reason, style="yellow")) for reason in _refusals(verdicts)]
+    rows.append(("from", method.citation))
+    title = Text(method.name, style="bold").append(f": {method.summary}", style="not bold")
+    return Group(title, Text(), _grid(rows))
 
 
 def hardware_view(hardware: Hardware, profile: Profile | None = None) -> RenderableType:
@@ -107,47 +103,44 @@ def hardware_view(hardware: Hardware, profile: Profile | None = None) -> Rendera
         hardware: The device and its host.
         profile: Its profile, if there is one.
     """
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold cyan", no_wrap=True)
-    grid.add_column()
-    grid.add_row("device", f"{hardware.name} ({hardware.device})")
     memory = f"{format_bytes(hardware.memory_bytes)}, {format_bytes(hardware.free_bytes)} free"
     if hardware.held_bytes:
         memory += f", {format_bytes(hardware.held_bytes)} held by this process"
-    grid.add_row("memory", memory)
+    rows: list[tuple[str, str | Text]] = [("device", f"{hardware.name} ({hardware.device})"), ("memory", memory)]
     if hardware.kind is DeviceKind.CUDA:
-        grid.add_row("GPUs", format_count(hardware.device_count, "visible GPU"))
+        rows.append(("GPUs", format_count(hardware.device_count, "visible GPU")))
     if hardware.compute_capability is not None:
         major, minor = hardware.compute_capability
-        grid.add_row("capability", f"{major}.{minor}")
+        rows.append(("capability", f"{major}.{minor}"))
     if hardware.driver_version is not None:
-        grid.add_row("driver", hardware.driver_version)
+        rows.append(("driver", hardware.driver_version))
     host = f"{format_count(hardware.host_cores, 'core')}, {format_bytes(hardware.host_memory_bytes)}"
-    grid.add_row("host", f"{host}, {format_bytes(hardware.host_free_bytes)} free")
+    rows.append(("host", f"{host}, {format_bytes(hardware.host_free_bytes)} free"))
     if profile is None:
-        grid.add_row("profile", "none for this device: predictions rest on measurements alone")
-        return grid
-    figures = Table(
-        title=f"Published figures: {profile.title} (profiles/{profile.name}.yaml)",
-        title_justify="left",
-        title_style="bold",
-        header_style="bold cyan",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-    )
+        rows.append(("profile", "none for this device: predictions rest on measurements alone"))
+        return _grid(rows)
+    figures = plain_table(f"Published figures of {profile.title} (profiles/{profile.name}.yaml)")
     figures.add_column("figure", no_wrap=True)
     figures.add_column("published", justify="right", no_wrap=True)
-    figures.add_column("date", no_wrap=True)
-    figures.add_column("source", ratio=1, overflow="fold")
+    figures.add_column("source and date", ratio=1, overflow="fold")
     for field, title in _PROFILE_FIGURES.items():
         figure: Figure = getattr(profile, field)
         value = "-" if figure.value is None else f"{figure.value:,g} {figure.unit}"
-        source = Text(figure.source)
+        source = Text(", ".join(part for part in (figure.source, figure.date) if part))
         if figure.note:
-            source.append(f"\n{figure.note}" if figure.source else figure.note, style="dim")
-        figures.add_row(title, value, figure.date, source)
-    return Group(grid, Text(), figures)
+            source.append(f"{'. ' if source else ''}{figure.note}", style="dim")
+        figures.add_row(title, value, source)
+    return Group(_grid(rows), Text(), figures)
+
+
+def _grid(rows: Sequence[tuple[str, str | Text]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold cyan", no_wrap=True)
+    grid.add_column(ratio=1)
+    for title, value in rows:
+        # Plain strings would be read as markup, and a bracket in them would vanish.
+        grid.add_row(Text(title), value if isinstance(value, Text) else Text(value))
+    return grid
 
 
 def _verdicts(method: Method, hardware: Hardware, facts: Facts | None) -> dict[str, Verdict]:
@@ -160,13 +153,16 @@ def _verdicts(method: Method, hardware: Hardware, facts: Facts | None) -> dict[s
     return verdicts
 
 
-def _refusals(verdicts: dict[str, Verdict]) -> dict[str, list[str]]:
-    """Reason -> the settings that are refused for it."""
+def _refusals(verdicts: dict[str, Verdict]) -> list[str]:
+    """Why settings are refused, each reason once, with the settings unless it holds for all."""
     refusals: dict[str, list[str]] = {}
     for words, verdict in verdicts.items():
         if not verdict.applicable:
             refusals.setdefault(verdict.reason, []).append(words)
-    return refusals
+    return [
+        reason if len(settings) == len(verdicts) else f"{', '.join(settings)}: {reason}"
+        for reason, settings in refusals.items()
+    ]
 
 
 def _here(verdicts: dict[str, Verdict]) -> Text:
@@ -183,14 +179,11 @@ def _fidelity(method: Method) -> str:
 
 
 def _saves(method: Method) -> str:
-    return _listed(sorted(category.value for category in method.saves)) or "nothing"
+    return ", ".join(sorted(category.value for category in method.saves)) or "nothing"
 
 
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(words)
-
-
-def _conflict_name(other: str, where: dict[str, bool | int | float | str]) -> str:
-    if not where:
-        return other
-    return f"{other} {', '.join(f'{name}={value}' for name, value in where.items())}"
+def _conflict_name(conflict: Conflict) -> str:
+    """Both sides of a conflict, as far as they are narrowed: ``"precision dtype=fp16"``."""
+    name = " ".join((conflict.other, *(f"{key}={value}" for key, value in conflict.where.items())))
+    own = ", ".join(f"{key}={value}" for key, value in conflict.own.items())
+    return f"{name} (with {own})" if own else name

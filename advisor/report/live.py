@@ -92,6 +92,7 @@ class _State(msgspec.Struct, frozen=True):
 
     title: str = ""
     doing: str = "starting"
+    policy: str = ""
     time_limit_seconds: float = 0.0
     trials: int = 0
     finished: int = 0
@@ -144,18 +145,21 @@ class LiveProgress:
     def stage(self, text: str) -> None:
         """Show what is under way."""
         self._doing_since = self._clock()
-        self._change(doing=text)
+        self._change(doing=text, policy="")
 
     def trial_started(self, number: int, policy: Policy, doing: str) -> None:
         """Show the trial under way."""
-        self.stage(f"trial {number}: {policy_words(policy)}, batch {batch_words(policy)}: {doing}")
+        self._doing_since = self._clock()
+        # What may be cut off at the edge of the terminal comes last.
+        self._change(doing=f"trial {number}, {doing}", policy=f": {policy_words(policy)}, batch {batch_words(policy)}")
 
     def trial_ended(
         self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
     ) -> None:
         """Add the outcome to the recent ones."""
         self._recent.append((number, candidate))
-        self._change(finished=self._state.finished + 1, best=best, baseline=baseline, doing="choosing the next trial")
+        self._change(finished=self._state.finished + 1, best=best, baseline=baseline)
+        self.stage("choosing the next trial")
 
     def note(self, text: str) -> None:
         """Print above the display, where it stays."""
@@ -168,15 +172,18 @@ class LiveProgress:
         now = self._clock()
         state = self._state
         heading = Text(state.title, style="bold", no_wrap=True, overflow="ellipsis")
-        self._spinner.update(
-            text=Text.assemble(
+        doing = Table.grid(padding=(0, 1))
+        doing.add_row(
+            self._spinner,
+            Text.assemble(
                 state.doing,
                 (f" ({format_duration(now - self._doing_since)})", "dim"),
+                state.policy,
                 no_wrap=True,
                 overflow="ellipsis",
-            )
+            ),
         )
-        parts: list[RenderableType] = [heading, self._clock_line(now), self._spinner, self._best_line()]
+        parts: list[RenderableType] = [heading, self._clock_line(now), doing, self._best_line()]
         if self._recent:
             parts.append(self._recent_table())
         return Group(*parts)
@@ -207,11 +214,11 @@ class LiveProgress:
     def _recent_table(self) -> Table:
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(justify="right", no_wrap=True, style="dim")
-        table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-        table.add_column(no_wrap=True, overflow="ellipsis", max_width=36)
+        table.add_column(ratio=3, no_wrap=True, overflow="ellipsis")
+        table.add_column(ratio=2, no_wrap=True, overflow="ellipsis")
         for number, candidate in reversed(self._recent):
             table.add_row(
-                str(number), _what(candidate), Text(_result(candidate), style=outcome_style(candidate.outcome))
+                str(number), Text(_what(candidate)), Text(_result(candidate), style=outcome_style(candidate.outcome))
             )
         return table
 

@@ -1,4 +1,4 @@
-"""The ranking of what was measured, and the list of what was not, as rich tables.
+"""The ranking of what was measured, and the lists of what was not, as rich renderables.
 
 Measured figures come from trials, predicted ones from the memory model; they stand in different tables, under
 headings that say which they are.
@@ -8,25 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
+from rich.padding import Padding
+from rich.rule import Rule
 from rich.text import Text
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.score import gain
 from advisor.problem.goal import Goal
-from advisor.problem.units import format_bytes, format_count, format_spread
-from advisor.report.wording import batch_words, drift_words, gain_words, method_words, outcome_style, rate_words
+from advisor.problem.units import format_bytes, format_spread
+from advisor.report.cells import Folded, plain_table
+from advisor.report.wording import batch_words, drift_words, gain_words, methods_words, outcome_style, rate_words
 
 __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
 
-_WIDE = 112
-"""From this width on every figure has its own column."""
+_WIDE = 136
+"""From this width on a policy and its figures share a line."""
 
 _ROWS = 10
 _REASON_ROWS = 12
+
+_HEADINGS = ("#", "samples/s", "vs base", "batch", "peak", "fidelity", "loss drift")
+_WIDTHS = (3, 13, 8, 10, 9, 10, 11)
+"""Columns of the narrow form, 64 in all."""
 
 
 class RankingTable:
@@ -35,7 +40,7 @@ class RankingTable:
     Args:
         recommendation: The answer.
         goal: The goal.
-        rows: Most candidates to show besides those.
+        rows: How many of the best to show; others only if they are one of those three.
     """
 
     def __init__(self, recommendation: Recommendation, goal: Goal, *, rows: int = _ROWS) -> None:
@@ -44,59 +49,79 @@ class RankingTable:
         self._rows = rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render for the width at hand."""
-        wide = options.max_width >= _WIDE
-        table = _table("Measured", options)
-        table.add_column("#", justify="right", no_wrap=True)
-        table.add_column("policy", ratio=1, min_width=18)
-        table.add_column("batch", justify="right", no_wrap=True)
-        table.add_column("samples/s", justify="right", no_wrap=True)
-        table.add_column("vs base", justify="right", no_wrap=True)
-        table.add_column("peak memory" if wide else "peak", justify="right", no_wrap=True)
-        table.add_column("fidelity" if wide else "fidelity,\nloss drift", no_wrap=True)
-        if wide:
-            table.add_column("loss drift", justify="right", no_wrap=True)
-            table.add_column("role", max_width=34)
+        """Render for the width at hand: a table, or two lines for each candidate where that is too wide."""
         shown = self._shown()
-        for rank, candidate in shown:
-            table.add_row(*self._cells(rank, candidate, wide), style=self._style(candidate))
-        yield table
-        yield from self._footnotes(len(shown))
+        if options.max_width >= _WIDE:
+            yield self._table(shown)
+        else:
+            yield Text("Measured", style="bold")
+            headings = _line([Text(heading) for heading in _HEADINGS]).append("  role")
+            headings.stylize("cyan")
+            yield headings
+            yield Rule(style="")
+            for rank, candidate in shown:
+                yield from self._two_lines(rank, candidate, options.max_width)
+        hidden = len(self._recommendation.ranking) - len(shown)
+        if hidden:
+            yield Text(f"and {hidden} more that were slower", style="dim")
+        yield Text(
+            "batch: micro-batch x accumulation steps. ±: half the 95% interval. "
+            "Loss drift: from plain training, same seed and batches.",
+            style="dim",
+        )
 
     def _shown(self) -> list[tuple[int, Candidate]]:
         answer = self._recommendation
         special = (answer.winner, answer.baseline, answer.hand_tuned)
-        return [
-            (rank, candidate)
-            for rank, candidate in enumerate(answer.ranking, 1)
-            if rank <= self._rows or any(candidate is one or candidate == one for one in special)
-        ]
+        ranked = enumerate(answer.ranking, 1)
+        return [(rank, candidate) for rank, candidate in ranked if rank <= self._rows or candidate in special]
 
-    def _cells(self, rank: int, candidate: Candidate, wide: bool) -> list[RenderableType]:
+    def _table(self, shown: Sequence[tuple[int, Candidate]]) -> RenderableType:
+        table = plain_table("Measured")
+        table.add_column(_HEADINGS[0], justify="right", no_wrap=True)
+        table.add_column("policy", ratio=1)
+        for heading in _HEADINGS[1:]:
+            table.add_column(heading, justify="left" if heading == "fidelity" else "right", no_wrap=True)
+        table.add_column("role", max_width=22)
+        for rank, candidate in shown:
+            number, *figures = self._figures(rank, candidate)
+            policy = Folded(methods_words(candidate.policy))
+            table.add_row(number, policy, *figures, self._role(candidate), style=self._style(candidate))
+        table.expand = True
+        return table
+
+    def _two_lines(self, rank: int, candidate: Candidate, width: int) -> RenderResult:
+        number, *figures = self._figures(rank, candidate)
+        style = self._style(candidate)
+        policy = Folded(methods_words(candidate.policy), style=style or "bold")
+        head = _line([number]).plain
+        for position, line in enumerate(policy.lines(width - len(head))):
+            yield Text(head if position == 0 else " " * len(head), style=style).append(line, style=style or "bold")
+        numbers = _line([Text(), *figures])
+        numbers.stylize(style)
+        role = self._role(candidate)
+        # A short role ends the line of figures; a reason gets its own.
+        if len(numbers) + 2 + len(role) <= width:
+            yield numbers.append("  ").append(role)
+        else:
+            yield numbers
+            yield Padding(role, (0, 0, 0, len(head)))
+
+    def _figures(self, rank: int, candidate: Candidate) -> list[Text]:
         measurement = candidate.measurement
         assert measurement is not None
-        rate = Text(rate_words(candidate))
-        # The time beside a rate that was ended early is no interval: three steps say nothing about their spread.
+        # Where timing was ended early its few steps say nothing about their spread.
         spread = "early" if is_outpaced(candidate) else format_spread(measurement.relative_spread)
-        rate.append(f" {spread}" if wide else f"\n{spread}", style="dim")
-        fidelity = Text(candidate.fidelity.value)
-        drift = Text(drift_words(candidate), style="red" if drift_words(candidate).endswith("!") else "")
-        if not wide:
-            fidelity.append("\n").append(drift)
-        remarks = self._remarks(candidate)
-        policy = _policy_text(candidate)
-        if not wide and remarks.plain:
-            policy.append("\n").append(remarks)
-        cells: list[RenderableType] = [
-            str(rank),
-            policy,
-            batch_words(candidate.policy),
-            rate,
+        drift = drift_words(candidate)
+        return [
+            Text(str(rank)),
+            Text.assemble(rate_words(candidate), (f" {spread:>5}", "dim")),
             self._gain(candidate),
-            format_bytes(measurement.memory.peak_bytes),
-            fidelity,
+            Text(batch_words(candidate.policy)),
+            Text(format_bytes(measurement.memory.peak_bytes)),
+            Text(candidate.fidelity.value),
+            Text(drift, style="red" if drift.endswith("!") else ""),
         ]
-        return [*cells, drift, remarks] if wide else cells
 
     def _gain(self, candidate: Candidate) -> Text:
         baseline = self._recommendation.baseline
@@ -109,29 +134,21 @@ class RankingTable:
         share = gain(candidate.measurement.samples_per_second, baseline.measurement.samples_per_second, self._goal.kind)
         return Text(gain_words(share), style="green" if share > self._recommendation.noise else "")
 
-    def _remarks(self, candidate: Candidate) -> Text:
+    def _role(self, candidate: Candidate) -> Text:
         text = Text()
-        roles = []
-        if candidate == self._recommendation.winner:
-            roles.append("winner")
+        roles = ["winner"] if candidate == self._recommendation.winner else []
         if candidate.role is not Role.SEARCHED:
             roles.append(candidate.role.value)
-        text.append(", ".join(roles), style="bold")
+        text.append(", ".join(roles), style=self._style(candidate) or "bold")
         why_not = why_not_eligible(candidate, self._goal)
         if why_not is not None:
             text.append("; " if roles else "").append(f"cannot win: {why_not}", style="red")
         elif is_outpaced(candidate):
-            text.append("; " if roles else "").append("stopped early: slower", style="dim")
+            text.append("; " if roles else "").append("stopped early", style="dim")
         return text
 
     def _style(self, candidate: Candidate) -> str:
         return "bold green" if candidate == self._recommendation.winner else ""
-
-    def _footnotes(self, shown: int) -> RenderResult:
-        answer = self._recommendation
-        hidden = len(answer.ranking) - shown
-        if hidden:
-            yield Text(f"  and {hidden} slower ones", style="dim")
 
 
 class NotMeasuredTable:
@@ -153,30 +170,32 @@ class NotMeasuredTable:
         """Render for the width at hand; nothing when every candidate was measured."""
         if not self._groups:
             return
-        table = _table("Tried or considered, not measured", options)
-        table.add_column("policy", ratio=2, min_width=18)
+        groups = list(self._groups.values())
+        predicted = any(one.predicted_peak_bytes is not None for group in groups[: self._rows] for one in group)
+        table = plain_table("Tried or considered, not measured")
+        table.add_column("policy", ratio=5)
         table.add_column("batch", justify="right", no_wrap=True)
-        table.add_column("outcome", min_width=8, max_width=13)
-        predicted = any(one.predicted_peak_bytes is not None for group in self._groups.values() for one in group)
         if predicted:
             table.add_column("predicted\npeak", justify="right", no_wrap=True)
-        table.add_column("why", ratio=3)
-        for group in list(self._groups.values())[: self._rows]:
+        table.add_column("outcome and reason", ratio=6)
+        for group in groups[: self._rows]:
             first = group[0]
             batches = list(dict.fromkeys(batch_words(one.policy) for one in group))
             needs = [one.predicted_peak_bytes for one in group if one.predicted_peak_bytes is not None]
+            outcome = Text(first.outcome.value, style=outcome_style(first.outcome))
+            role = "" if first.role is Role.SEARCHED else f" [{first.role.value}]"
             cells: list[RenderableType] = [
-                _policy_text(first),
-                "\n".join(batches[:3]) + ("\n..." if len(batches) > 3 else ""),
-                Text(first.outcome.value, style=outcome_style(first.outcome)),
+                Folded([*methods_words(first.policy)[:-1], methods_words(first.policy)[-1] + role]),
+                Text("\n".join([*batches[:3], *(["..."] if len(batches) > 3 else [])])),
             ]
             if predicted:
                 cells.append(format_bytes(min(needs)) if needs else "-")
-            table.add_row(*cells, Text(first.reason or "-"))
+            table.add_row(*cells, outcome.append(f": {first.reason}", style="default") if first.reason else outcome)
+        table.expand = True
         yield table
-        hidden = len(self._groups) - self._rows
+        hidden = len(groups) - self._rows
         if hidden > 0:
-            yield Text(f"  and {format_count(hidden, 'more')[:-1] if hidden == 1 else f'{hidden} more'}", style="dim")
+            yield Text(f"and {hidden} more", style="dim")
 
 
 class RefusedSettingsTable:
@@ -197,31 +216,21 @@ class RefusedSettingsTable:
         """Render for the width at hand; nothing when everything applies."""
         if not self._groups:
             return
-        table = _table(self._title, options)
-        table.add_column("method", ratio=2, min_width=18)
-        table.add_column("why", ratio=4)
+        table = plain_table(self._title)
+        table.add_column("method", max_width=options.max_width // 2)
+        table.add_column("why", ratio=1)
         for reason, labels in self._groups.items():
-            table.add_row(Text("\n".join(labels)), Text(reason))
+            table.add_row(Folded(labels, separator=", "), Text(reason))
         yield table
 
 
-def _table(title: str, options: ConsoleOptions) -> Table:
-    # A rule below the heading is enough; vertical lines would cost a fifth of 80 columns.
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        header_style="bold cyan",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-        pad_edge=False,
-        expand=False,
-        show_edge=False,
-        width=min(options.max_width, 140),
-        row_styles=(),
-    )
-
-
-def _policy_text(candidate: Candidate) -> Text:
-    """One method per line, so that a combination is read like a list."""
-    return Text("\n+ ".join(method_words(use) for use in candidate.policy.methods) or "plain")
+def _line(cells: Sequence[Text]) -> Text:
+    """One line of the narrow form: the number and the fidelity to the left, figures to the right of their column."""
+    line = Text(no_wrap=True)
+    for heading, width, cell in zip(_HEADINGS, _WIDTHS, cells, strict=False):
+        blank = " " * max(0, width - 1 - len(cell))
+        if heading in ("#", "fidelity"):
+            line.append(cell).append(blank + " ")
+        else:
+            line.append(blank).append(cell).append(" ")
+    return line

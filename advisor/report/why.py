@@ -21,11 +21,11 @@ _NEAR_LIMIT = 0.85
 """From this share of the limit on, memory is called the thing that stopped a larger batch."""
 
 _FIDELITY = {
-    Fidelity.EXACT: "Its gradients are bit-equal to plain training's",
-    Fidelity.ROUNDING: "It only sums in another order than plain training",
-    Fidelity.PRECISION: "It computes in a lower float format than plain training",
-    Fidelity.LOSSY: "It throws information away",
-    Fidelity.MODEL: "It changes what is learned",
+    Fidelity.EXACT: "Gradients are bit-equal to plain training's",
+    Fidelity.ROUNDING: "Against plain training only the order of sums changes",
+    Fidelity.PRECISION: "Against plain training the float format is lower",
+    Fidelity.LOSSY: "Against plain training information is thrown away",
+    Fidelity.MODEL: "Against plain training what is learned changes",
 }
 
 
@@ -59,9 +59,9 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
 
 def _what(winner: Candidate) -> str:
     measured = _measurement(winner)
-    early = ", an early figure from a timing that was cut short" if is_outpaced(winner) else ""
+    early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
     return (
-        f"{_capital(_name(winner))} trains {format_rate(measured.samples_per_second)} samples/s "
+        f"Training with {_name(winner)} runs {format_rate(measured.samples_per_second)} samples/s "
         f"({format_spread(measured.relative_spread)}){early}."
     )
 
@@ -71,44 +71,42 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     noise = format_percent(answer.noise)
     if baseline is None:
         return _not_measured(answer, Role.BASELINE, "The baseline")
-    fastest = _fastest_eligible(answer, goal)
     if winner == baseline:
+        fastest = _fastest_eligible(answer, goal)
         if fastest == winner:
-            return "That is your own setting: nothing measured was faster, so use no method."
+            return "That is your own setting, and nothing measured was faster: use no method."
         lead = format_percent(_gain(fastest, baseline, goal))
         return (
-            f"That is your own setting: the fastest, {_name(fastest)}, was only {lead} ahead, inside the noise of "
-            f"{noise}, so use no method."
+            f"That is your own setting: the fastest, {_name(fastest)}, led by {lead}, inside the noise of {noise}. "
+            "Use no method."
         )
     ahead = _gain(winner, baseline, goal)
-    reference = f"the baseline ({_name(baseline)}, {format_rate(_rate(baseline))} samples/s)"
+    reference = f"the baseline ({_name(baseline)}: {format_rate(_rate(baseline))})"
     if answer.tie:
         return f"It ties with {reference}: {_signed(ahead)}, inside the noise of {noise}."
     if ahead >= 0:
-        return f"That is {1 + ahead:.2f} times {reference}; the noise is {noise}."
+        return f"That is {1 + ahead:.2f} times {reference}, where the noise is {noise}."
     reason = why_not_eligible(baseline, goal)
     assert reason is not None or is_outpaced(baseline), "an eligible baseline that is faster would have won"
-    return f"That is {format_percent(-ahead)} slower than {reference}, which may not win: {reason}."
+    return f"The baseline ({_name(baseline)}) is {format_percent(_gain(baseline, winner, goal))} faster, but {reason}."
 
 
 def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
     winner, tuned = answer.winner, answer.hand_tuned
     if tuned is None:
-        same_as_baseline = answer.baseline is not None and not any(
-            one.role is Role.HAND_TUNED for one in answer.not_measured
-        )
-        return "" if same_as_baseline else _not_measured(answer, Role.HAND_TUNED, "The hand-tuned default")
+        failed = any(one.role is Role.HAND_TUNED for one in answer.not_measured)
+        return _not_measured(answer, Role.HAND_TUNED, "The hand-tuned default") if failed else ""
     if winner == tuned:
-        return "It is also what an experienced person would pick without measuring."
+        return "It is what an experienced person would pick without measuring (the hand-tuned default)."
     ahead = _gain(winner, tuned, goal)
-    noise = noise_between(_measurement(winner), _measurement(tuned))
-    reference = f"the hand-tuned default ({_name(tuned)}, {format_rate(_rate(tuned))} samples/s)"
+    noise = _noise(answer, winner, tuned)
+    reference = f"the hand-tuned default ({_name(tuned)}: {format_rate(_rate(tuned))})"
+    if why_not_eligible(tuned, goal) is not None and ahead < 0:
+        faster = format_percent(_gain(tuned, winner, goal))
+        return f"The hand-tuned default ({_name(tuned)}) is {faster} faster, but {why_not_eligible(tuned, goal)}."
     if abs(ahead) <= noise:
-        return f"Against {reference} it is a tie ({_signed(ahead)}, noise {format_percent(noise)})."
-    if ahead > 0:
-        return f"It is {format_percent(ahead)} faster than {reference}."
-    reason = why_not_eligible(tuned, goal)
-    return f"{_capital(reference)} is {format_percent(-ahead)} faster, but may not win: {reason}."
+        return f"Against {reference} it is a tie: {_signed(ahead)}, noise {format_percent(noise)}."
+    return f"It is {format_percent(ahead)} faster than {reference}."
 
 
 def _runner_up(answer: Recommendation, goal: Goal) -> str:
@@ -119,14 +117,16 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
         return ""
     first = others[0]
     behind = _gain(winner, first, goal)
+    noise = format_percent(_noise(answer, winner, first))
     if behind < 0:
+        faster = format_percent(_gain(first, winner, goal))
         return (
-            f"{_capital(_name(first))} measured {format_percent(-behind)} faster, which the noise of "
-            f"{format_percent(_noise(answer, winner, first))} explains; {_simpler(winner, first)}."
+            f"Faster by {faster}, inside the noise of {noise}, was {_name(first)}; "
+            f"the winner {_simpler(winner, first)}."
         )
     if behind <= _noise(answer, winner, first):
-        return f"The runner-up, {_name(first)}, is equal within the noise ({_signed(-behind)})."
-    return f"The runner-up, {_name(first)}, lost by {format_percent(behind / (1 + behind))}."
+        return f"The runner-up, {_name(first)}, is equal within the noise of {noise}."
+    return f"The runner-up, {_name(first)}, is {format_percent(behind / (1 + behind))} slower."
 
 
 def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
@@ -134,17 +134,15 @@ def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
     reason = why_not_eligible(first, goal)
     if reason is None or first in (answer.baseline, answer.hand_tuned) or _rate(first) <= _rate(answer.winner):
         return ""
-    ahead = format_percent(_gain(first, answer.winner, goal))
-    return f"{_capital(_name(first))} was {ahead} faster, but may not win: {reason}."
+    return f"{format_percent(_gain(first, answer.winner, goal))} faster was {_name(first)}, but {reason}."
 
 
 def _what_limits(answer: Recommendation, goal: Goal) -> str:
     winner = answer.winner
-    share = _measurement(winner).memory.peak_bytes / goal.memory_limit_bytes
-    use = (
-        f"Its measured peak of {format_bytes(_measurement(winner).memory.peak_bytes)} is "
-        f"{format_percent(share)} of the limit of {format_bytes(goal.memory_limit_bytes)}"
-    )
+    peak = _measurement(winner).memory.peak_bytes
+    share = peak / goal.memory_limit_bytes
+    limit = format_bytes(goal.memory_limit_bytes)
+    use = f"The winner's peak of {format_bytes(peak)} is {format_percent(share)} of the {limit} limit"
     larger = [
         one
         for one in answer.ranking
@@ -153,8 +151,8 @@ def _what_limits(answer: Recommendation, goal: Goal) -> str:
     if larger:
         best = max(larger, key=_rate)
         change = _gain(best, winner, goal)
-        text = f"with {best.policy.micro_batch} samples per pass the same methods were {format_percent(abs(change))} "
-        return f"{use}; {text}{'slower' if change < 0 else 'faster'}."
+        word = "slower" if change < 0 else "faster"
+        return f"{use}; at batch {best.policy.micro_batch} the same methods are {format_percent(abs(change))} {word}."
     if share >= _NEAR_LIMIT:
         return f"{use}: memory is what stops a larger batch."
     return f"{use}: memory is not what limits it."
@@ -165,9 +163,9 @@ def _fidelity(winner: Candidate) -> str:
         return ""
     text = _FIDELITY[winner.fidelity]
     if winner.loss_drift is None:
-        return f"{text}; how far its first losses are from plain training's was not measured."
+        return f"{text}; its loss was not compared with plain training's."
     return (
-        f"{text}; its first losses are within {format_percent(winner.loss_drift)} of plain training's "
+        f"{text}: its first losses differ by {format_percent(winner.loss_drift)} "
         f"({format_percent(drift_tolerance(winner.fidelity))} is tolerated)."
     )
 
@@ -177,7 +175,7 @@ def _untried(answer: Recommendation) -> str:
     if answer.untried == 0:
         return f"The search ended because {because}." if because else ""
     count = format_count(answer.untried, "combination")
-    return f"{_capital(count)} of the space {'was' if answer.untried == 1 else 'were'} not tried: {because}."
+    return f"Not tried: {count} of the space, because {because}."
 
 
 def _not_measured(answer: Recommendation, role: Role, name: str) -> str:
@@ -191,12 +189,12 @@ def _not_measured(answer: Recommendation, role: Role, name: str) -> str:
 def _simpler(winner: Candidate, other: Candidate) -> str:
     mine, theirs = simplicity(winner), simplicity(other)
     if mine[0] != theirs[0]:
-        return f"the winner is simpler ({format_count(mine[0], 'method')} instead of {theirs[0]})"
+        return f"is simpler ({format_count(mine[0], 'method')} instead of {theirs[0]})"
     if mine[1] != theirs[1]:
-        return f"the winner changes less ({winner.fidelity.value} instead of {other.fidelity.value})"
+        return f"changes less ({winner.fidelity.value} instead of {other.fidelity.value})"
     if mine[2] != theirs[2]:
-        return f"the winner needs a smaller batch ({mine[2]} instead of {theirs[2]})"
-    return "the winner is no more complicated"
+        return f"needs a smaller batch ({mine[2]} instead of {theirs[2]})"
+    return "is no more complicated"
 
 
 def _eligible(answer: Recommendation, goal: Goal) -> list[Candidate]:
@@ -233,7 +231,3 @@ def _name(candidate: Candidate) -> str:
 
 def _signed(share: float) -> str:
     return f"{'+' if share >= 0 else ''}{format_percent(share)}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from advisor.decide.candidate import Candidate
-from advisor.decide.drift import drift_tolerance
+from advisor.decide.drift import NOT_FINITE, drift_tolerance
 from advisor.decide.eligible import is_outpaced
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.units import format_percent, format_rate
 from advisor.trial.outcome import Outcome
 
-__all__ = ["batch_words", "drift_words", "gain_words", "method_words", "outcome_style", "policy_words", "rate_words"]
+__all__ = [
+    "batch_words",
+    "drift_words",
+    "gain_words",
+    "method_words",
+    "methods_words",
+    "outcome_style",
+    "policy_words",
+    "rate_words",
+]
 
 _OUTCOME_STYLES = {
     Outcome.OK: "green",
@@ -32,9 +41,14 @@ def method_words(use: MethodUse) -> str:
     return " ".join(parts)
 
 
+def methods_words(policy: Policy) -> list[str]:
+    """The methods of a policy, one by one; ``["plain"]`` without any."""
+    return [method_words(use) for use in policy.methods] or ["plain"]
+
+
 def policy_words(policy: Policy) -> str:
-    """The methods of a policy; ``"plain"`` without any."""
-    return " + ".join(method_words(use) for use in policy.methods) or "plain"
+    """The methods of a policy on one line."""
+    return " + ".join(methods_words(policy))
 
 
 def batch_words(policy: Policy) -> str:
@@ -49,9 +63,7 @@ def rate_words(candidate: Candidate) -> str:
 
 
 def gain_words(share: float) -> str:
-    """A gain over a reference: ``"+31%"``, and as a factor from 2 on: ``"2.4x"``."""
-    if share >= 1:
-        return f"{1 + share:.2f}x"
+    """A gain over a reference, e.g. ``"+31%"``."""
     if abs(share) < 0.0005:
         return "0%"
     return f"{'+' if share > 0 else ''}{format_percent(share)}"
@@ -61,7 +73,7 @@ def drift_words(candidate: Candidate) -> str:
     """The loss drift of a candidate; ``"!"`` behind it when it is above the tolerance."""
     if candidate.loss_drift is None:
         return "-"
-    if candidate.loss_drift == float("inf"):
+    if candidate.loss_drift >= NOT_FINITE:
         return "not finite!"
     mark = "!" if candidate.loss_drift > drift_tolerance(candidate.fidelity) else ""
     return format_percent(candidate.loss_drift) + mark

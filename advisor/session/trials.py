@@ -6,6 +6,7 @@ from advisor.decide.drift import loss_drift
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
+from advisor.problem.hardware import Hardware
 from advisor.problem.workload import WorkloadSource
 from advisor.search.memory_model import MemoryModel
 from advisor.session.budget import TimeBudget
@@ -22,7 +23,7 @@ class Trials:
     Args:
         runner: Runs specs in worker processes, or answers from the study folder.
         source: The workload.
-        device: torch's device name.
+        hardware: The device.
         memory_limit_bytes: The limit of every trial.
         budget: The session's clock.
         seed: Seed of models and batches.
@@ -34,7 +35,7 @@ class Trials:
         *,
         runner: Runner,
         source: WorkloadSource,
-        device: str,
+        hardware: Hardware,
         memory_limit_bytes: int,
         budget: TimeBudget,
         seed: int,
@@ -42,7 +43,7 @@ class Trials:
     ) -> None:
         self._runner = runner
         self._source = source
-        self._device = device
+        self._hardware = hardware
         self._budget = budget
         self._seed = seed
         self.first_batch = first_batch
@@ -51,13 +52,18 @@ class Trials:
         self._models: dict[tuple[str, ...], MemoryModel] = {}
 
     def probe(self) -> TrialResult:
-        """Build the plain model, make one step, learn the facts."""
+        """Build the plain model, make one step, learn the facts.
+
+        The whole device is offered: whether plain training fits below the limit is for the search to find out, and
+        the facts are needed all the same.
+        """
         result = self._runner.run(
             self._spec(
                 TrialKind.PROBE,
                 Policy(micro_batch=self.first_batch),
                 measure_seconds=self._budget.sizing_seconds,
                 hard_limit_seconds=self._budget.probe_limit_seconds,
+                memory_limit_bytes=self._hardware.memory_bytes,
             )
         )
         self._budget.learn_build_seconds(result.wall_seconds)
@@ -176,13 +182,14 @@ class Trials:
         outpaced_below: float | None = None,
         wrapper_path: str | None = None,
         repeat: int = 0,
+        memory_limit_bytes: int | None = None,
     ) -> TrialSpec:
         return TrialSpec(
             kind=kind,
             workload=self._source,
             policy=policy,
-            device=self._device,
-            memory_limit_bytes=self.memory_limit_bytes,
+            device=self._hardware.device,
+            memory_limit_bytes=self.memory_limit_bytes if memory_limit_bytes is None else memory_limit_bytes,
             seed=self._seed,
             largest_batch=largest_batch,
             measure_seconds=measure_seconds,

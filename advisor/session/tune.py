@@ -16,7 +16,8 @@ from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
 from advisor.problem.hardware import Hardware
 from advisor.report.progress import Progress
-from advisor.search.resolve import ResolvedSpace, resolve
+from advisor.search.resolve import resolve
+from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace, load_space
 from advisor.session.budget import TimeBudget
@@ -139,7 +140,7 @@ class _Study:
             trials = Trials(
                 runner=runner,
                 source=request.source,
-                device=self._hardware.device,
+                hardware=self._hardware,
                 memory_limit_bytes=self._goal.memory_limit_bytes,
                 budget=self._budget,
                 seed=request.seed,
@@ -218,11 +219,9 @@ class _Study:
         return answer
 
     def _conclusion(self, resolved: ResolvedSpace, untried: int, stopped_because: str) -> Conclusion:
-        refused = dict(resolved.refused)
-        refused.update({f"recipe {name}": reason for name, reason in resolved.dropped_recipes.items()})
         return Conclusion(
             goal=self._goal,
-            refused_settings=refused,
+            refused_settings=resolved.refused,
             untried=untried,
             stopped_because=stopped_because,
             folder=self._folder,

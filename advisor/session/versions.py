@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
-import advisor
+from advisor.version import __version__
 
 __all__ = ["versions"]
 
@@ -14,7 +14,7 @@ _PACKAGES = ("torch", "transformers", "bitsandbytes", "triton")
 
 def versions() -> dict[str, str]:
     """Package -> version, for those that are installed."""
-    found = {"momadvise": advisor.__version__, "python": platform.python_version()}
+    found = {"momadvise": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
             found[package] = metadata.version(package)

@@ -30,7 +30,6 @@ class Observation:
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
     notes: list[str] = field(default_factory=list)
-    training: Training | None = None
 
 
 class LiveBytes(TorchDispatchMode):
@@ -64,7 +63,7 @@ def observe(model: str, uses: Sequence[MethodUse], monkeypatch: Any, **options: 
     """
     training = training_of(model, **options)
     apply_uses(training, uses)
-    seen = Observation(training=training, notes=training.notes)
+    seen = Observation(notes=training.notes)
     try:
         _watch_steps(training, model, seen, monkeypatch)
     finally:

@@ -20,7 +20,6 @@ USES = (
     use("precision", dtype="bf16"),
     use("precision", dtype="fp16"),
     use("checkpoint", every=1),
-    use("checkpoint", every=2),
     use("selective_checkpoint", recompute="attention"),
     use("selective_checkpoint", recompute="elementwise"),
     use("swap", min_bytes=2**20),
@@ -74,7 +73,6 @@ def test_a_pair_is_in_conflict_or_trains_as_its_methods_promise(
 
 def test_checkpointing_leaves_only_block_inputs_for_swap_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = use("checkpoint", every=1)
-    monkeypatch.setattr("advisor.methods.swap._MIB", 2**20)
     alone = observe("gpt2", [checkpoint], monkeypatch).held_bytes
     together = observe("gpt2", [checkpoint, use("swap", min_bytes=2**20)], monkeypatch).held_bytes
     assert together < alone
@@ -83,10 +81,10 @@ def test_checkpointing_leaves_only_block_inputs_for_swap_to_move(monkeypatch: py
 def test_everything_that_composes_trains_together() -> None:
     import_bitsandbytes()
     training = training_of("gpt2")
-    names = {"precision(dtype=bf16)", "checkpoint(every=2)", "swap(min_bytes=1048576)"}
+    names = {"precision(dtype=bf16)", "checkpoint(every=1)", "swap(min_bytes=1048576)"}
     uses = [each for each in USES if each.label in names or not each.parameters]
     apply_uses(training, [*uses, use("chunked_cross_entropy", chunks=8)])
     _, make_batch = MODELS["gpt2"]
     torch.manual_seed(0)
-    losses = [float(training.step(make_batch())) for _ in range(8)]
+    losses = [float(training.step(make_batch())) for _ in range(5)]
     assert losses[-1] < losses[0]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import itertools
+import functools
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from advisor.problem.source import resolve_source
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 NAMES = ["gpt2", "resnet50", "bert_classifier"]
+SMALL: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2Config", {"n_layer": 1, "n_embd": 64, "n_head": 2}),
+    "resnet50": ("ResNetConfig", {"depths": [1, 1, 1, 1]}),
+    "bert_classifier": ("BertConfig", {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2}),
+}
 PARAMETERS = {"gpt2": 124_439_808, "resnet50": 25_557_032}
 
 
@@ -93,16 +99,19 @@ def test_snippets_are_padded_and_masked() -> None:
     assert int(lengths.max()) <= batch["input_ids"].shape[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_loss_falls(name: str) -> None:
+@pytest.mark.filterwarnings("default")
+def test_the_loss_of_a_small_version_falls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = load(name)
+    config, small = SMALL[name]
+    module = sys.modules[workload.make_batch.__module__]
+    monkeypatch.setattr(module, config, functools.partial(getattr(module, config), **small))
     torch.manual_seed(0)
     model = workload.build_model()
     optimizer = (workload.build_optimizer or torch.optim.AdamW)(model.parameters())
     batch = workload.make_batch(2)
     losses = []
-    for _ in itertools.repeat(None, 3):
+    for _ in range(8):
         loss = model(**batch).loss
         loss.backward()
         optimizer.step()

@@ -21,7 +21,7 @@ def test_a_copy_of_a_view_takes_the_bytes_of_the_view() -> None:
 
 
 def test_a_sparse_tensor_counts_by_its_parts() -> None:
-    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.tensor([1.0, 2.0]), (1000,))
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.tensor([1.0, 2.0]), (1000,), check_invariants=True)
     assert bytes_of(sparse, CPU) == 2 * 8 + 2 * 4
 
 

@@ -1,0 +1,64 @@
+"""Parts of tables: a policy that is folded between methods and never inside one, and the table's own look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Folded", "plain_table"]
+
+
+class Folded:
+    """Words joined by a separator, folded only between them; a separator stands at the start of a new line.
+
+    Args:
+        words: What is joined, e.g. methods.
+        separator: What stands between.
+        style: Style of everything.
+    """
+
+    def __init__(self, words: Sequence[str], *, separator: str = " + ", style: str = "") -> None:
+        self._words = list(words)
+        self._separator = separator
+        self._style = style
+
+    def lines(self, width: int) -> list[str]:
+        """The lines for a width; a single word that is longer stays whole on its own."""
+        lines = [""]
+        for position, word in enumerate(self._words):
+            piece = word if position == 0 else self._separator + word
+            if lines[-1] and len(lines[-1]) + len(piece) > width:
+                lines.append(piece.lstrip())
+            else:
+                lines[-1] += piece
+        return lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Fold to the width at hand."""
+        yield Text("\n".join(self.lines(options.max_width)), style=self._style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """From the longest word to everything on one line."""
+        longest = max((len(word) + len(self._separator.lstrip()) for word in self._words), default=0)
+        whole = len(self._separator.join(self._words))
+        return Measurement(min(longest, whole), whole).with_maximum(options.max_width)
+
+
+def plain_table(title: str) -> Table:
+    """A table with a heading and one rule: vertical lines would cost a fifth of 80 columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="cyan",
+        box=box.SIMPLE_HEAD,
+        # The box itself puts one blank between columns.
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )

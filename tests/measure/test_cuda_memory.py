@@ -1,0 +1,130 @@
+"""The logic of the CUDA meter, on a stand-in for ``torch.cuda``: no GPU is involved."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from advisor.measure.cuda_memory import CudaMemory
+from advisor.methods.training import Phase
+from tests.measure.tiny import tiny_training
+
+GPU = torch.device("cuda:0")
+
+
+class FakeCuda:
+    """An allocator whose peaks follow what a test allocates."""
+
+    def __init__(self) -> None:
+        self.allocated = self.reserved = 0
+        self.peak_allocated = self.peak_reserved = 0
+        self.retries = 7
+        self.fraction = 1.0
+        self.emptied = 0
+
+    def change(self, allocated: int, reserved: int = 0) -> None:
+        self.allocated += allocated
+        self.reserved += reserved
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def get_device_properties(self, device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(total_memory=80 * 2**30)
+
+    def set_per_process_memory_fraction(self, fraction: float, device: torch.device) -> None:
+        self.fraction = fraction
+
+    def empty_cache(self) -> None:
+        self.emptied += 1
+
+    def synchronize(self, device: torch.device) -> None: ...
+
+    def memory_stats(self, device: torch.device) -> dict[str, int]:
+        return {"num_alloc_retries": self.retries}
+
+    def memory_allocated(self, device: torch.device) -> int:
+        return self.allocated
+
+    def max_memory_allocated(self, device: torch.device) -> int:
+        return self.peak_allocated
+
+    def max_memory_reserved(self, device: torch.device) -> int:
+        return self.peak_reserved
+
+    def reset_peak_memory_stats(self, device: torch.device) -> None:
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
+
+
+class Scripted:
+    """A training whose phases allocate on the fake."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.cuda = cuda
+        real = tiny_training()
+        self.model, self.optimizer, self.device = real.model, real.optimizer, GPU
+        self.phase_listener: Any = None
+
+    def step(self, batch: object) -> torch.Tensor:
+        for _ in range(2):
+            self.phase_listener(Phase.FORWARD)
+            self.cuda.change(+300, +500)
+            self.phase_listener(Phase.BACKWARD)
+            self.cuda.change(+400, +500)
+            self.cuda.change(-700)
+        self.phase_listener(Phase.OPTIMIZER)
+        self.cuda.retries += 2
+        self.cuda.change(+150)
+        self.cuda.change(-150)
+        self.phase_listener(Phase.IDLE)
+        return torch.zeros(())
+
+
+def test_peaks_are_kept_apart_by_phase_and_reserved_over_all() -> None:
+    cuda = FakeCuda()
+    cuda.change(1000, 2000)
+    nvml: Any = SimpleNamespace(used_bytes=lambda: 12345)
+    with CudaMemory(GPU, 8 * 2**30, cuda, nvml) as meter:
+        _, memory = meter.measured_step(Scripted(cuda), None)  # type: ignore[arg-type]
+    assert memory.forward_peak_bytes == 1300
+    assert memory.backward_peak_bytes == 1700
+    assert memory.optimizer_peak_bytes == 1150
+    assert memory.peak_allocated_bytes == 1700
+    assert memory.peak_bytes == memory.peak_reserved_bytes == 4000
+    assert memory.allocation_retries == 2
+    assert memory.device_used_bytes == 12345
+    assert memory.breakdown.activations == 300
+
+
+def test_an_earlier_peak_is_not_this_steps() -> None:
+    cuda = FakeCuda()
+    cuda.change(10_000, 10_000)
+    cuda.change(-10_000, -10_000)
+    with CudaMemory(GPU, 8 * 2**30, cuda) as meter:
+        _, memory = meter.measured_step(Scripted(cuda), None)  # type: ignore[arg-type]
+    assert memory.peak_allocated_bytes == 700
+    assert memory.device_used_bytes is None
+
+
+def test_the_limit_is_set_on_the_allocator_and_lifted_afterwards() -> None:
+    cuda = FakeCuda()
+    with CudaMemory(GPU, 20 * 2**30, cuda):
+        assert cuda.fraction == 0.25
+        assert cuda.emptied == 1
+    assert cuda.fraction == 1.0
+
+
+def test_a_limit_above_the_device_is_the_device() -> None:
+    cuda = FakeCuda()
+    with CudaMemory(GPU, 200 * 2**30, cuda):
+        assert cuda.fraction == 1.0
+
+
+def test_the_limit_is_lifted_after_an_error() -> None:
+    cuda = FakeCuda()
+    try:
+        with CudaMemory(GPU, 20 * 2**30, cuda):
+            raise torch.OutOfMemoryError
+    except torch.OutOfMemoryError:
+        assert cuda.fraction == 1.0

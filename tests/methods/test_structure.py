@@ -1,0 +1,136 @@
+"""The structure of real architectures, in small configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from advisor.errors import WorkloadError
+from advisor.methods.structure import (
+    buffer_bytes,
+    find_attention,
+    find_blocks,
+    has_batchnorm,
+    has_dropout,
+    parameter_bytes,
+    parameter_count,
+    trainable_parameter_count,
+)
+from tests.methods.tiny import convnet, gpt2
+
+TINY = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def bert() -> nn.Module:
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(vocab_size=50, num_hidden_layers=12, **TINY)
+    )
+
+
+def resnet50() -> nn.Module:
+    return transformers.ResNetForImageClassification(
+        transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 8, 8, 8], depths=[3, 4, 6, 3])
+    )
+
+
+def vit() -> nn.Module:
+    config = transformers.ViTConfig(num_hidden_layers=4, image_size=16, patch_size=8, **TINY)
+    return transformers.ViTForImageClassification(config)
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 16, batch_first=True), 3)
+
+
+def stages_of_sequentials() -> nn.Module:
+    def stage(before: int, after: int) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(before, after, 3), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
+
+    return nn.Sequential(nn.ModuleList([stage(3, 4), stage(4, 8), stage(8, 8)]), nn.Linear(8, 2))
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("build", "block_class", "count"),
+    [
+        (gpt2, "GPT2Block", 4),
+        (bert, "BertLayer", 12),
+        (resnet50, "ResNetBottleNeckLayer", 16),
+        (vit, "ViTLayer", 4),
+        (convnet, "ConvBlock", 4),
+        (encoder, "TransformerEncoderLayer", 3),
+        (stages_of_sequentials, "Sequential", 3),
+    ],
+)
+def test_the_repeated_blocks_are_found(build: Callable[[], nn.Module], block_class: str, count: int) -> None:
+    blocks = find_blocks(build())
+    assert [type(block).__name__ for block in blocks] == [block_class] * count
+
+
+def test_a_chain_of_single_layers_has_no_blocks() -> None:
+    assert find_blocks(perceptron()) == []
+
+
+def test_declared_classes_are_taken_as_said_and_never_inside_one_another() -> None:
+    model = convnet()
+    blocks = find_blocks(model, (nn.BatchNorm2d, type(model.blocks[0])))  # type: ignore[index]
+    assert blocks == list(model.blocks)  # type: ignore[arg-type]
+
+
+def test_a_declared_class_that_the_model_lacks_is_an_error() -> None:
+    with pytest.raises(WorkloadError, match="no module is of Bilinear"):
+        find_blocks(convnet(), (nn.Bilinear,))
+
+
+@pytest.mark.parametrize(
+    ("build", "attention_class", "count"),
+    [
+        (gpt2, "GPT2Attention", 4),
+        (bert, "BertAttention", 12),
+        (vit, "ViTAttention", 4),
+        (encoder, "MultiheadAttention", 3),
+    ],
+)
+def test_attention_is_found_once_per_block_and_outermost(
+    build: Callable[[], nn.Module], attention_class: str, count: int
+) -> None:
+    assert [type(module).__name__ for module in find_attention(build())] == [attention_class] * count
+
+
+def test_models_without_attention_have_none() -> None:
+    assert find_attention(resnet50()) == []
+
+
+def test_batchnorm_counts_only_where_it_updates_statistics() -> None:
+    model = convnet()
+    assert has_batchnorm(model)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    assert not has_batchnorm(model)
+    assert not has_batchnorm(nn.BatchNorm1d(3, track_running_stats=False))
+    assert not has_batchnorm(gpt2())
+
+
+def test_dropout_counts_only_above_zero() -> None:
+    assert has_dropout(gpt2(dropout=0.1))
+    assert not has_dropout(gpt2(dropout=0.0))
+    assert has_dropout(nn.MultiheadAttention(8, 2, dropout=0.1))
+
+
+def test_sizes_count_tied_weights_once() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(4, 3, bias=False), "b": nn.Linear(4, 3, bias=False)})
+    model["b"].weight = model["a"].weight
+    model.register_buffer("table", torch.zeros(5, dtype=torch.float64))
+    assert parameter_count(model) == trainable_parameter_count(model) == 12
+    assert parameter_bytes(model) == 48
+    assert buffer_bytes(model) == 40
+    model["a"].weight.requires_grad_(False)
+    assert trainable_parameter_count(model) == 0

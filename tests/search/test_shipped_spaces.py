@@ -1,0 +1,51 @@
+"""The shipped search spaces name what exists, and the exact one holds nothing that changes a bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.methods.catalogue import CATALOGUE
+from advisor.problem.data import data_folder
+from advisor.problem.goal import Fidelity
+from advisor.search.space import load_space
+
+NAMES = ["default", "exact", "smoke"]
+METHODS = {method.name: method for method in CATALOGUE}
+
+
+def test_these_are_the_spaces() -> None:
+    assert sorted(path.stem for path in data_folder("search_spaces").glob("*.yaml")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_space_is_valid_and_named_as_its_file(name: str) -> None:
+    space = load_space(name)
+    assert space.name == name
+    assert space.description
+    assert max(space.batch_fractions) == 1
+    assert [recipe.hand_tuned for recipe in space.recipes].count(True) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_ceiling_admits_every_method_of_the_space(name: str) -> None:
+    space = load_space(name)
+    assert all(space.fidelity.allows(METHODS[method].fidelity) for method in space.methods)
+
+
+def test_the_default_space_holds_the_whole_catalogue() -> None:
+    assert set(load_space("default").methods) == set(METHODS)
+
+
+def test_the_exact_space_holds_every_exact_method_and_no_other() -> None:
+    exact = {name for name, method in METHODS.items() if method.fidelity is Fidelity.EXACT}
+    assert set(load_space("exact").methods) == exact
+
+
+def test_the_smoke_space_is_small() -> None:
+    space = load_space("smoke")
+    settings = 1
+    for name in space.methods:
+        for parameter in METHODS[name].parameters:
+            settings *= len(space.values_of(METHODS[name], parameter))
+        settings *= 2
+    assert settings * len(space.batch_fractions) <= 16

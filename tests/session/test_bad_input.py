@@ -1,0 +1,208 @@
+"""Bad input gets a clear error and loses nothing: the rule, the value and the fix, never a traceback of ours."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.session.command import run_command
+
+GOOD_BATCH = "def make_batch(batch_size):\n    return {'inputs': torch.randn(batch_size, 8)}\n"
+GOOD_MODEL = (
+    "class Model(torch.nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.layer = torch.nn.Linear(8, 8)\n"
+    "    def forward(self, inputs):\n"
+    "        return self.layer(inputs).square().mean()\n"
+    "def build_model():\n"
+    "    return Model()\n"
+)
+
+
+def tune(tmp_path: Path, source: str, *options: str) -> tuple[int, str, str]:
+    """Write a model file and tune it briefly."""
+    (tmp_path / "model.py").write_text(source)
+    result = run_command(
+        "model.py", "--search-space", "smoke", "--time-limit", "20s", "--output", "out", *options, cwd=tmp_path
+    )
+    assert "advisor/" not in result.stderr, "no frame of ours may be shown"
+    return result.returncode, result.stdout, result.stderr
+
+
+def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("")
+    result = run_command("modle.py", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "modle.py" in result.stderr
+    assert "model.py" in result.stderr, "the near match is shown"
+
+
+def test_a_syntax_error_shows_file_and_line(tmp_path: Path) -> None:
+    status, _, stderr = tune(tmp_path, "import torch\ndef build_model(:\n    pass\n")
+    assert status == 2
+    assert "model.py" in stderr
+    assert "2" in stderr
+    assert "def build_model(:" in stderr
+
+
+def test_a_file_with_only_a_class_gets_the_lines_to_add(tmp_path: Path) -> None:
+    status, _, stderr = tune(tmp_path, "import torch\nclass Net(torch.nn.Module):\n    pass\n")
+    assert status == 2
+    assert "def build_model" in stderr
+    assert "return Net(" in stderr
+    assert "def make_batch" in stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--time-limit", "soon"), "--time-limit"),
+        (("--memory-limit", "lots"), "--memory-limit"),
+        (("--trials", "0"), "--trials >= 1 must hold"),
+        (("--global-batch", "0"), "--global-batch >= 1 must hold"),
+        (("--goal", "bigger"), "not built yet"),
+        (("--device", "tpu"), "cpu, cuda"),
+        (("--search-space", "exakt"), "exact"),
+        (("--fidelity", "perfect"), "invalid choice"),
+        (("--nonsense",), "momadvise --help"),
+    ],
+)
+def test_an_option_outside_its_rule(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
+    (tmp_path / "model.py").write_text("import torch\n" + GOOD_MODEL + GOOD_BATCH)
+    result = run_command("model.py", *options, cwd=tmp_path)
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.py"], "a mistake leaves nothing behind"
+
+
+def test_an_unknown_method_in_a_search_space_lists_the_valid_ones(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(
+        "schema: 1\nname: mine\ndescription: d\nfidelity: lossy\nmethods: {chekpoint: {every: [1]}}\n"
+        "batch_fractions: [1]\nrecipes: []\n"
+    )
+    status, _, stderr = tune(tmp_path, "import torch\n" + GOOD_MODEL + GOOD_BATCH, "--search-space", "space.yaml")
+    assert status == 2
+    assert "chekpoint" in stderr
+    assert "selective_checkpoint" in stderr
+
+
+def test_an_output_folder_with_other_files_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("precious")
+    status, _, stderr = tune(tmp_path, "import torch\n" + GOOD_MODEL + GOOD_BATCH)
+    assert status == 2
+    assert "other files" in stderr
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    status, _, stderr = tune(tmp_path, "import torch\n" + GOOD_MODEL + GOOD_BATCH, "--output", "file/out")
+    assert status == 2
+    assert "--output" in stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        pytest.param("import torch\n1 / 0\n" + GOOD_MODEL + GOOD_BATCH, "ZeroDivisionError", id="import raises"),
+        pytest.param(
+            "import torch\ndef build_model():\n    raise RuntimeError('no weights')\n" + GOOD_BATCH,
+            "no weights",
+            id="build raises",
+        ),
+        pytest.param(
+            "import torch\n" + GOOD_MODEL + "def make_batch(batch_size):\n    return open('/nowhere/data')\n",
+            "/nowhere/data",
+            id="batch raises",
+        ),
+        pytest.param(
+            "import torch\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n    return missing\n",
+            "missing",
+            id="loss raises",
+        ),
+        pytest.param(
+            "import torch\n"
+            "class Explode(torch.autograd.Function):\n"
+            "    @staticmethod\n"
+            "    def forward(ctx, x):\n        return x * 1\n"
+            "    @staticmethod\n"
+            "    def backward(ctx, g):\n        raise ValueError('backward broke')\n" + GOOD_MODEL + GOOD_BATCH
+            + "def compute_loss(model, batch):\n    return Explode.apply(model(**batch))\n",
+            "backward broke",
+            id="backward raises",
+        ),
+        pytest.param(
+            "import torch\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n"
+            "    return model.layer(batch['inputs'])\n",
+            "scalar",
+            id="loss is not scalar",
+        ),
+        pytest.param(
+            "import torch\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n"
+            "    return model(**batch).detach()\n",
+            "gradient",
+            id="loss has no gradient",
+        ),
+        pytest.param(
+            "import torch\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n"
+            "    return model(**batch) * float('nan')\n",
+            "nan",
+            id="loss is NaN",
+        ),
+        pytest.param(
+            "import torch, os\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n    os._exit(0)\n",
+            "crashed",
+            id="the process exits",
+        ),
+        pytest.param(
+            "import torch, ctypes\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n"
+            "    ctypes.string_at(0)\n",
+            "SIGSEGV",
+            id="the process segfaults",
+        ),
+        pytest.param(
+            "import torch, time\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n"
+            "    time.sleep(1000)\n",
+            "--time-limit",
+            id="the model hangs",
+        ),
+    ],
+)
+def test_a_model_that_cannot_make_one_step_says_why(tmp_path: Path, source: str, expected: str) -> None:
+    status, stdout, stderr = tune(tmp_path, source)
+    assert status == 2, stderr
+    assert expected in stderr
+    assert stdout == ""
+
+
+@pytest.mark.slow
+def test_the_users_traceback_is_the_users_own(tmp_path: Path) -> None:
+    _, _, stderr = tune(tmp_path, "import torch\ndef build_model():\n    return helper()\n" + GOOD_BATCH)
+    assert "in build_model" in stderr
+    assert "return helper()" in stderr
+    assert "NameError" in stderr
+
+
+@pytest.mark.slow
+def test_a_model_that_writes_garbage_everywhere_is_tuned_all_the_same(tmp_path: Path) -> None:
+    noisy = (
+        "import os, sys, torch\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n"
+        "    print('\\x00\\xff{not json' * 100); sys.stderr.write('error: out of memory\\n')\n"
+        "    os.write(1, b'\\xff\\xfe\\n'); sys.stdin.read()\n"
+        "    return model(**batch)\n"
+    )
+    status, stdout, stderr = tune(tmp_path, noisy, "--json")
+    assert status == 0, stderr
+    assert stdout.startswith("{")
+    assert "not json" not in stdout + stderr
+
+
+@pytest.mark.slow
+def test_a_memory_limit_that_nothing_fits_says_the_smallest_need(tmp_path: Path) -> None:
+    status, _, stderr = tune(tmp_path, "import torch\n" + GOOD_MODEL + GOOD_BATCH, "--memory-limit", "600B")
+    assert status == 1
+    assert "none fits below 600 B" in stderr
+    assert "smallest need" in stderr

@@ -1,0 +1,189 @@
+"""The main job: one command measures, decides, and hands back a policy that works."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from advisor.policy.file import load_policy_file
+from tests.session.command import run_command, start_command
+from tests.session.processes import descendants, wait_until_gone
+
+TINY = Path(__file__).parent / "workloads" / "tiny.py"
+
+pytestmark = pytest.mark.slow
+
+
+def tune(out: Path, *options: str, cwd: Path, seconds: int = 25) -> subprocess.CompletedProcess[str]:
+    return run_command(
+        "--goal", "faster", TINY, "--search-space", "smoke", "--time-limit", f"{seconds}s", "--output", out, *options,
+        cwd=cwd,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """One finished tuning, looked at by several tests."""
+    folder = tmp_path_factory.mktemp("tuned")
+    return folder / "out", tune(folder / "out", "--json", cwd=folder)
+
+
+def test_it_writes_a_policy_with_its_evidence(tuned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, result = tuned
+    assert result.returncode == 0, result.stderr
+    file = load_policy_file(out / "policy.yaml")
+    assert file.evidence is not None
+    assert file.fingerprints is not None
+    assert file.evidence.samples_per_second > 0
+    assert file.evidence.baseline_batch == 4
+    assert file.evidence.confirmed_samples_per_second is not None
+    assert file.fingerprints.versions["torch"].startswith("2.")
+    assert file.fingerprints.workload["name"] == "tiny"
+
+
+def test_with_json_stdout_is_one_document_and_nothing_else(
+    tuned: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    _, result = tuned
+    document = json.loads(result.stdout)
+    assert document["schema"] == 1
+    assert document["recommendation"]["confirmation"]["outcome"] == "ok"
+    assert document["recommendation"]["baseline"]["policy"]["micro_batch"] == 4
+    assert Path(document["files"]["wrapper"]).exists()
+
+
+def test_what_happened_goes_to_stderr_without_colour_in_a_pipe(
+    tuned: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    _, result = tuned
+    assert "baseline" in result.stderr
+    assert "\x1b[" not in result.stderr + result.stdout
+
+
+def test_the_baseline_is_measured_and_the_winner_is_not_slower_beyond_the_noise(
+    tuned: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    recommendation = json.loads(tuned[1].stdout)["recommendation"]
+    winner = recommendation["winner"]["measurement"]["samples_per_second"]
+    baseline = recommendation["baseline"]["measurement"]["samples_per_second"]
+    assert winner >= baseline * (1 - recommendation["noise"])
+
+
+def test_the_wrapper_trains_in_a_process_that_knows_nothing_of_the_search(
+    tuned: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    out, _ = tuned
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.path.insert(0, sys.argv[2])\n"
+        "import tiny; from wrapper import POLICY, prepare\n"
+        "training = prepare(tiny.build_model())\n"
+        "losses = [training.step(tiny.make_batch(POLICY.global_batch)).item() for _ in range(3)]\n"
+        "assert losses[2] < losses[0], losses\n"
+        "tiny.build_model().load_state_dict(training.state_dict()['model'])\n"
+        "print('trained')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(out), str(TINY.parent)], capture_output=True, text=True, check=False
+    )
+    assert result.stdout == "trained\n", result.stderr
+
+
+def test_the_same_command_again_answers_at_once_from_what_was_measured(
+    tuned: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    out, first = tuned
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
+    again = tune(out, "--json", cwd=out.parent)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["winner"] == json.loads(first.stdout)["winner"]
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
+
+
+def test_the_study_opens_in_optuna_and_its_first_trial_is_plain_training(
+    tuned: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    import optuna
+
+    out, _ = tuned
+    study = optuna.load_study(study_name="momadvise", storage=f"sqlite:///{out / 'study.db'}")
+    assert study.trials[0].user_attrs["policy"] == "plain"
+    assert study.best_value > 0
+
+
+def test_a_search_that_was_killed_goes_on_without_repeating_a_finished_trial(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = start_command(
+        TINY, "--search-space", "smoke", "--time-limit", "60s", "--output", out, cwd=tmp_path
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while len(finished_timings(out)) < 2:
+            assert command.poll() is None, command.communicate()
+            assert time.monotonic() < deadline, "the search measured nothing"
+            time.sleep(0.1)
+        below = descendants(command.pid)
+        assert below, "the trials run in another process"
+    finally:
+        command.send_signal(signal.SIGKILL)
+        command.communicate()
+    assert wait_until_gone(below) == [], "no process may outlive the parent"
+
+    finished = {path: path.stat().st_mtime_ns for path in finished_timings(out)}
+    again = tune(out, cwd=tmp_path, seconds=40)
+    assert again.returncode == 0, again.stderr
+    for path, written in finished.items():
+        assert path.stat().st_mtime_ns == written, f"{path} was run again"
+    assert (out / "policy.yaml").exists()
+
+
+def finished_timings(out: Path) -> list[Path]:
+    return sorted(out.glob("trials/time-*/result.json"))
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_search_leaves_a_policy_from_what_was_measured_and_no_process(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
+    out = tmp_path / "out"
+    command = start_command(
+        TINY, "--search-space", "smoke", "--time-limit", "60s", "--output", out, "--json", cwd=tmp_path
+    )  # fmt: skip
+    below: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + 120
+        while not finished_timings(out):
+            assert command.poll() is None, command.communicate()
+            assert time.monotonic() < deadline, "the search measured nothing"
+            time.sleep(0.1)
+        below = descendants(command.pid)
+        command.send_signal(ending)
+        stdout, stderr = command.communicate(timeout=60)
+    finally:
+        if command.poll() is None:
+            command.kill()
+            command.communicate()
+    assert command.returncode == 130, stderr
+    assert wait_until_gone(below) == []
+    assert json.loads(stdout)["recommendation"]["confirmation"]["outcome"] == "interrupted"
+    assert load_policy_file(out / "policy.yaml").policy.micro_batch >= 1
+    assert "Traceback" not in stderr
+
+
+def test_an_interruption_before_anything_was_measured_ends_at_once_without_a_traceback(tmp_path: Path) -> None:
+    command = start_command(TINY, "--output", tmp_path / "out", cwd=tmp_path)
+    below: list[psutil.Process] = []
+    deadline = time.monotonic() + 60
+    while not below:
+        assert time.monotonic() < deadline, "no worker was started"
+        below = descendants(command.pid)
+        time.sleep(0.1)
+    command.send_signal(signal.SIGINT)
+    _, stderr = command.communicate(timeout=30)
+    assert command.returncode == 130
+    assert "Traceback" not in stderr
+    assert wait_until_gone(below) == []
