@@ -13,6 +13,7 @@ from advisor.policy.apply import apply_policy as _apply_policy
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity, GoalKind
+from advisor.problem.importing import refuse_while_importing
 from advisor.problem.source import resolve_source
 from advisor.problem.function_source import source_from_functions
 from advisor.problem.units import parse_bytes, parse_duration
@@ -84,12 +85,14 @@ def tune(
         The answer: ``answer.policy``, ``answer.wrapper_path``, ``answer.recommendation``.
 
     Raises:
-        UserError: A mistake that the user can fix.
+        UserError: A mistake that the user can fix; also a call made while a worker imports the calling script
+            (guard it with ``if __name__ == "__main__":``).
         TrialError: Nothing could be measured, or nothing fits.
     """
     from advisor.report.progress import SilentProgress
     from advisor.session.tune import run_session
 
+    refuse_while_importing("advisor.tune")
     functions = {
         "build_model": build_model,
         "make_batch": make_batch,

@@ -21,6 +21,7 @@ from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
 from advisor.measure.storages import HostData, bytes_of, living_tensors, tensors_in, view_bytes
 from advisor.methods.training import Phase
+from advisor.problem.units import format_bytes
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
@@ -80,7 +81,7 @@ class CpuMemory:
         peak = max(peaks.values())
         if peak > self._limit_bytes:
             raise DeviceOutOfMemoryError(
-                f"live memory must stay within {self._limit_bytes} bytes, but its peak was {peak} bytes."
+                f"memory must stay within {format_bytes(self._limit_bytes)}, but its peak was {format_bytes(peak)}"
             )
         memory = MemoryMeasurement(
             peak_bytes=peak,

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.errors import DeviceOutOfMemoryError
 from advisor.measure.storages import HostData, storages_of
+from advisor.problem.units import format_bytes
 
 __all__ = ["LiveStorages"]
 
@@ -105,6 +106,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         if growth > 0 and self._limit_bytes is not None and self.live_bytes > self._limit_bytes:
             self.exceeded = DeviceOutOfMemoryError(
-                f"live memory must stay within {self._limit_bytes} bytes, but {self.live_bytes} bytes were live."
+                f"memory must stay within {format_bytes(self._limit_bytes)}, but {format_bytes(self.live_bytes)} were "
+                "live before the step was over"
             )
             raise self.exceeded

@@ -46,7 +46,7 @@ def validate_use(use: MethodUse) -> None:
             raise MethodRefusedError(f"{method.name} needs a value for {name}: one of {choices}")
         value = use.parameters[name]
         # True == 1 in Python, but not to a person who reads a policy.
-        if not any(value == choice and isinstance(value, type(choice)) for choice in parameter.choices):
+        if not any(value == choice and type(value) is type(choice) for choice in parameter.choices):
             raise MethodRefusedError(f"{name} of {method.name} must be one of {choices}, but got {value!r}")
 
 

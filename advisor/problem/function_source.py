@@ -20,8 +20,8 @@ _FIX = "Define it with def at the top level of a .py file and pass that function
 
 def source_from_functions(
     *,
-    build_model: Callable[..., Any],
-    make_batch: Callable[..., Any],
+    build_model: Callable[..., Any] | None = None,
+    make_batch: Callable[..., Any] | None = None,
     compute_loss: Callable[..., Any] | None = None,
     build_optimizer: Callable[..., Any] | None = None,
     count_targets: Callable[..., Any] | None = None,
@@ -41,8 +41,15 @@ def source_from_functions(
         linear_head: Exposes the last linear layer and its inputs.
 
     Raises:
-        WorkloadError: One of them cannot be found again by its name.
+        WorkloadError: ``build_model`` or ``make_batch`` is missing, or one of the functions cannot be found again by
+            its name.
     """
+    if build_model is None or make_batch is None:
+        missing = "build_model" if build_model is None else "make_batch"
+        raise WorkloadError(
+            f"a model file, or both build_model and make_batch, must be given, but there is no {missing}. "
+            f"Pass {missing}=, or the path of a file that defines both."
+        )
     given = {
         "build_model": build_model,
         "make_batch": make_batch,

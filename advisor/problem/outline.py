@@ -93,9 +93,7 @@ def read_outline(path: Path) -> Outline:
             names.update(
                 part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
             )
-    return Outline(
-        names=frozenset(names), star_import=star_import, classes=tuple(classes), functions=tuple(functions)
-    )
+    return Outline(names=frozenset(names), star_import=star_import, classes=tuple(classes), functions=tuple(functions))
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -134,9 +134,7 @@ def _config_folder(folder: Path) -> WorkloadSource:
         return _config_file(config)
     files = sorted(path.name for path in folder.glob("*.py"))[:8]
     inside = f" Python files in it: {', '.join(files)}; name one of them." if files else ""
-    raise WorkloadError(
-        f"a folder given as MODEL must hold a Hugging Face config.json, but {folder} has none.{inside}"
-    )
+    raise WorkloadError(f"a folder given as MODEL must hold a Hugging Face config.json, but {folder} has none.{inside}")
 
 
 def _config_file(path: Path) -> WorkloadSource:

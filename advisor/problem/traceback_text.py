@@ -10,9 +10,7 @@ __all__ = ["user_traceback"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _MACHINERY = (_PACKAGE / "trial", _PACKAGE / "problem", _PACKAGE / "measure")
-_LIBRARIES = tuple(
-    Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
+_LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def user_traceback(error: BaseException) -> str:

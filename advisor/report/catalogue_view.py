@@ -53,7 +53,7 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
         head = Text(f"{method.name:<{width}}", style="bold")
         head.append(f"{method.fidelity.value:<12}", style="not bold").append(_here(verdicts))
         about = Text(method.summary)
-        about.append(f"\nSaves {_saves(method)}. Costs {method.costs}.", style="dim")
+        about.append(f"\nSaves: {_saves(method)}. Costs: {method.costs}.", style="dim")
         for reason in _refusals(verdicts):
             about.append(f"\nNot here: {reason}.", style="yellow")
         parts += [head, Padding(about, (0, 0, 0, 2))]

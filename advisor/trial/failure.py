@@ -45,12 +45,12 @@ def failed_result(
     memory = _memory_outcome(error, device, free)
     if memory is not None:
         outcome, cause = memory
-        limit = format_bytes(limit_bytes)
-        reason = (
-            f"needs more than the limit of {limit}: {_first_line(cause)}"
-            if outcome is Outcome.OUT_OF_MEMORY
-            else f"host memory ran out: {_first_line(cause)}"
-        )
+        if isinstance(cause, DeviceOutOfMemoryError):
+            reason = str(cause)  # names the limit and the figure
+        elif outcome is Outcome.OUT_OF_MEMORY:
+            reason = f"memory must stay within {format_bytes(limit_bytes)}, but: {_first_line(cause)}"
+        else:
+            reason = f"host memory ran out: {_first_line(cause)}"
         return TrialResult(key=key, outcome=outcome, reason=reason)
     if isinstance(error, DivergedError):
         return TrialResult(key=key, outcome=Outcome.DIVERGED, reason=str(error))

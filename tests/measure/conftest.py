@@ -7,9 +7,13 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def nothing_older_is_scanned() -> Iterator[None]:
+def nothing_older_is_scanned() -> None:
     """As in a worker: libraries' hundreds of thousands of objects are not looked at in every measurement."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="package")
+def garbage_is_collected_again() -> Iterator[None]:
     yield
     gc.unfreeze()

@@ -24,8 +24,8 @@ _TEXT = {"vocab_size": 2048}
 def gpt2() -> torch.nn.Module:
     import transformers
 
-    config = transformers.GPT2Config(n_embd=128, n_layer=3, n_head=4, use_cache=False, bos_token_id=0, eos_token_id=0, **_TEXT)
-    return transformers.GPT2LMHeadModel(config)
+    sizes = {"n_embd": 128, "n_layer": 3, "n_head": 4, "use_cache": False, "bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **_TEXT))
 
 
 def bert() -> torch.nn.Module:

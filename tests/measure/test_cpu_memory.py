@@ -120,7 +120,7 @@ def test_scratch_inside_an_operation_counts_against_the_limit() -> None:
     training.step(batch)
     _, memory = meter().measured_step(training, batch)
     tight = meter(limit_bytes=memory.peak_bytes - 1)
-    with pytest.raises(DeviceOutOfMemoryError, match=str(memory.peak_bytes - 1)):
+    with pytest.raises(DeviceOutOfMemoryError, match="its peak was"):
         tight.measured_step(training, batch)
     meter(limit_bytes=memory.peak_bytes).measured_step(training, batch)
 

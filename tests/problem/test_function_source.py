@@ -80,6 +80,11 @@ def test_what_cannot_be_found_by_name_is_refused_with_the_fix(function: Any, sai
     assert "top level of a .py file" in text
 
 
+@pytest.mark.parametrize("missing", ["build_model", "make_batch"])
+def test_both_functions_must_be_given(missing: str) -> None:
+    assert f"there is no {missing}" in refused(**{missing: None})
+
+
 def test_a_function_inside_a_function_is_refused() -> None:
     def build_model() -> Any: ...
 

@@ -139,7 +139,7 @@ def test_a_star_import_that_brings_nothing_is_found_out(tmp_path: Path) -> None:
 )
 def test_build_model_must_return_a_module(tmp_path: Path, body: str, said: str) -> None:
     workload = load(tmp_path, f"def build_model():\n    {body}\n")
-    with pytest.raises(WorkloadError, match="must return a torch.nn.Module") as caught:
+    with pytest.raises(WorkloadError, match=r"must return a torch\.nn\.Module") as caught:
         workload.build_model()
     assert said in str(caught.value)
 

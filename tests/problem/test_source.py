@@ -204,7 +204,8 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 def test_resolving_loads_neither_torch_nor_transformers(tmp_path: Path) -> None:
     path = write(tmp_path / "train.py", GOOD)
     program = (
-        "import sys; from advisor.problem.source import resolve_source; from advisor.problem.detect import list_devices;"
+        "import sys; from advisor.problem.source import resolve_source;"
+        "from advisor.problem.detect import list_devices;"
         f"resolve_source({str(path)!r}); resolve_source('hf:bert'); list_devices();"
         "print(sorted({'torch', 'transformers', 'numpy', 'optuna'} & set(sys.modules)))"
     )

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.choose import choose
+from advisor.decide.eligible import best_so_far
+from advisor.errors import NothingFitsError, NothingMeasuredError
+from advisor.measure.measurement import StopReason
+from advisor.methods.use import use
+from advisor.problem.goal import Fidelity, Goal
+from advisor.trial.outcome import Outcome
+
+from .examples import GIB, LIMIT, baseline, goal, lost, measured
+
+BF16 = use("precision", dtype="bf16")
+CHECKPOINT = use("checkpoint", every=1)
+ADAM = use("adam_8bit")
+
+
+def decide(candidates: Sequence[Candidate], aim: Goal | None = None) -> Recommendation:
+    return choose(candidates, aim or goal(), refused_settings={}, untried=3, stopped_because="time is up")
+
+
+def test_the_fastest_wins_when_it_leads_by_more_than_the_noise() -> None:
+    fastest = measured(150, BF16, fidelity=Fidelity.PRECISION)
+    answer = decide([baseline(100), fastest, measured(120, CHECKPOINT)])
+    assert answer.winner == fastest
+    assert not answer.tie
+    assert [one.measurement.samples_per_second for one in answer.ranking if one.measurement] == [150, 120, 100]
+    assert answer.untried == 3
+    assert answer.stopped_because == "time is up"
+
+
+def test_a_gain_inside_the_noise_is_a_tie_and_no_method_wins_it() -> None:
+    answer = decide([baseline(100), measured(101, CHECKPOINT)])
+    assert answer.winner == answer.baseline
+    assert answer.tie
+    assert answer.ranking[0].policy.methods == (CHECKPOINT,)
+
+
+def test_the_same_gain_wins_when_the_intervals_are_narrow() -> None:
+    answer = decide([baseline(100, spread=0.002), measured(103, CHECKPOINT, spread=0.002)])
+    assert answer.winner.policy.methods == (CHECKPOINT,)
+    assert not answer.tie
+
+
+def test_what_repeated_baselines_differ_by_is_noise_too() -> None:
+    repeated = [baseline(97, spread=0.002), baseline(103, spread=0.002), baseline(100, spread=0.002)]
+    answer = decide([*repeated, measured(102.5, CHECKPOINT, spread=0.002)])
+    assert answer.noise == pytest.approx(0.03)
+    assert answer.winner == answer.baseline
+    assert answer.baseline is not None
+    assert answer.baseline.measurement is not None
+    assert answer.baseline.measurement.samples_per_second == 100
+    assert len(answer.ranking) == 2
+
+
+@pytest.mark.parametrize(
+    ("simpler", "other"),
+    [
+        (measured(149, BF16), measured(150, BF16, CHECKPOINT)),
+        (measured(149, CHECKPOINT), measured(150, ADAM, fidelity=Fidelity.LOSSY)),
+        (measured(149, BF16, micro_batch=8), measured(150, BF16, micro_batch=16)),
+        (measured(149, BF16, micro_batch=16), measured(150, BF16, micro_batch=8, accumulation_steps=2)),
+    ],
+    ids=["fewer methods", "better fidelity", "smaller batch", "fewer passes"],
+)
+def test_the_simpler_policy_wins_a_tie(simpler: Candidate, other: Candidate) -> None:
+    assert decide([baseline(100), other, simpler]).winner == simpler
+
+
+def test_a_tie_is_with_the_fastest_and_not_with_one_that_ties_with_it() -> None:
+    chain = [measured(100.0 + step, CHECKPOINT, micro_batch=8 + step) for step in range(0, 30)]
+    winner = decide(chain).winner
+    assert winner.measurement is not None
+    assert winner.measurement.samples_per_second > 126
+
+
+def test_a_wide_interval_does_not_make_everything_a_tie() -> None:
+    answer = decide([baseline(60, spread=0.6), measured(100, BF16)])
+    assert answer.winner.policy.methods == (BF16,)
+
+
+def test_an_outpaced_measurement_cannot_win() -> None:
+    early = measured(99.5, CHECKPOINT, stop_reason=StopReason.OUTPACED)
+    assert decide([measured(100, BF16, CHECKPOINT), early]).winner.policy.methods == (BF16, CHECKPOINT)[::-1]
+    faster = measured(300, CHECKPOINT, stop_reason=StopReason.OUTPACED)
+    assert decide([baseline(100), faster]).winner.role is Role.BASELINE
+
+
+def test_an_outpaced_measurement_is_better_than_no_answer() -> None:
+    broken = measured(200, ADAM, fidelity=Fidelity.LOSSY, drift=0.5)
+    early = measured(99.5, CHECKPOINT, stop_reason=StopReason.OUTPACED)
+    assert decide([broken, early]).winner == early
+
+
+def test_what_is_beyond_the_fidelity_ceiling_cannot_win() -> None:
+    candidates = [baseline(100), measured(150, BF16, fidelity=Fidelity.PRECISION)]
+    assert decide(candidates, goal(fidelity=Fidelity.ROUNDING)).winner.role is Role.BASELINE
+
+
+def test_a_loss_drift_above_the_tolerance_cannot_win() -> None:
+    """The trap: by memory and speed alone the combination that destroys the loss would be recommended."""
+    broken = measured(150, BF16, CHECKPOINT, fidelity=Fidelity.PRECISION, drift=2.75)
+    answer = decide([baseline(100), broken])
+    assert answer.winner.role is Role.BASELINE
+    assert broken in answer.ranking
+
+
+def test_a_method_that_claims_to_be_exact_and_drifts_cannot_win() -> None:
+    assert decide([baseline(100), measured(150, CHECKPOINT, drift=0.01)]).winner.role is Role.BASELINE
+
+
+def test_a_peak_above_the_limit_cannot_win() -> None:
+    assert decide([baseline(100), measured(150, CHECKPOINT, peak=LIMIT + 1)]).winner.role is Role.BASELINE
+
+
+def test_another_global_batch_than_the_one_asked_for_cannot_win() -> None:
+    split = measured(90, micro_batch=4, accumulation_steps=4, fidelity=Fidelity.ROUNDING)
+    assert decide([baseline(100, micro_batch=8), split], goal(global_batch=16)).winner == split
+
+
+def test_roles_stay_with_their_policies() -> None:
+    tuned = measured(150, BF16, role=Role.HAND_TUNED, fidelity=Fidelity.PRECISION)
+    again = msgspec.structs.replace(tuned, role=Role.SEARCHED)
+    answer = decide([baseline(100), tuned, again])
+    assert answer.hand_tuned == tuned
+    assert answer.hand_tuned is not None
+    assert len(answer.ranking) == 2
+
+
+def test_without_a_baseline_there_is_still_an_answer() -> None:
+    answer = decide([lost(Outcome.OUT_OF_MEMORY, role=Role.BASELINE), measured(50, CHECKPOINT)])
+    assert answer.baseline is None
+    assert not answer.tie
+    assert answer.not_measured[0].role is Role.BASELINE
+
+
+def test_when_nothing_fits_the_smallest_need_and_its_policy_are_named() -> None:
+    candidates = [
+        lost(Outcome.OUT_OF_MEMORY, predicted=12 * GIB),
+        lost(Outcome.SCREENED, CHECKPOINT, predicted=int(9.5 * GIB)),
+        lost(Outcome.SCREENED, ADAM, predicted=11 * GIB),
+        lost(Outcome.FAILED, BF16, reason="boom"),
+    ]
+    with pytest.raises(NothingFitsError) as raised:
+        decide(candidates)
+    message = str(raised.value)
+    assert "none fits below 8.00 GiB" in message
+    assert "The smallest need is 9.50 GiB (predicted), by checkpoint(every=1) with 1 sample per pass" in message
+    assert "precision(dtype=bf16) ended as failed" in message
+
+
+def test_when_nothing_fits_and_no_need_is_known_the_policies_are_named() -> None:
+    with pytest.raises(NothingFitsError, match=r"Not even the smallest batch ran with: plain, checkpoint\(every=1\)"):
+        decide([lost(Outcome.OUT_OF_MEMORY), lost(Outcome.OUT_OF_MEMORY, CHECKPOINT)])
+
+
+def test_when_nothing_was_measured_the_first_reason_is_given() -> None:
+    with pytest.raises(NothingMeasuredError, match="The first, plain, ended as failed: boom"):
+        decide([lost(Outcome.FAILED, reason="boom"), lost(Outcome.CRASHED, CHECKPOINT)])
+    with pytest.raises(NothingMeasuredError, match="ended before the first was"):
+        decide([])
+
+
+def test_when_nothing_measured_may_win_the_reasons_are_given() -> None:
+    with pytest.raises(NothingMeasuredError, match=r"none of 1 is. adam_8bit: loss drift 50% is above the tolerance"):
+        decide([measured(100, ADAM, fidelity=Fidelity.LOSSY, drift=0.5)])
+
+
+def test_the_best_so_far_is_one_that_may_win() -> None:
+    best = measured(120, CHECKPOINT)
+    others = [
+        baseline(100),
+        measured(200, ADAM, fidelity=Fidelity.LOSSY, drift=0.5),
+        measured(130, BF16, stop_reason=StopReason.OUTPACED),
+        lost(Outcome.FAILED),
+    ]
+    assert best_so_far([*others, best], goal()) == best
+    assert best_so_far([others[1], others[3]], goal()) is None

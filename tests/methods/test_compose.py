@@ -1,0 +1,204 @@
+"""Settings, judgement and composition, as the parent process sees them: without torch and without a model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.catalogue import CATALOGUE, get_method
+from advisor.methods.compose import apply_uses, judge, settings_of, validate_use, worst_fidelity
+from advisor.methods.use import MethodUse, use
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from tests.methods.tiny import cpu, facts_of, gpu, images, training_of
+
+CHECKPOINT = use("checkpoint", every=1)
+SELECTIVE = use("selective_checkpoint", recompute="elementwise")
+BF16, FP16, TF32 = (use("precision", dtype=dtype) for dtype in ("bf16", "fp16", "tf32"))
+IN_BACKWARD = use("optimizer_in_backward")
+
+
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    return facts_of("gpt2")
+
+
+class TestNames:
+    def test_every_method_is_found_by_its_name(self) -> None:
+        assert len({method.name for method in CATALOGUE}) == len(CATALOGUE) == 7
+        assert all(get_method(method.name) is method for method in CATALOGUE)
+
+    def test_an_unknown_name_lists_the_valid_ones_and_the_nearest(self) -> None:
+        with pytest.raises(MethodRefusedError, match=r"chunked_cross_entropy.*did you mean 'checkpoint'"):
+            get_method("checkpoints")
+        with pytest.raises(MethodRefusedError) as caught:
+            get_method("zzz")
+        assert "did you mean" not in str(caught.value)
+
+    def test_settings_are_every_choice_of_every_parameter(self) -> None:
+        assert [each.label for each in settings_of(get_method("checkpoint"))] == [
+            f"checkpoint(every={every})" for every in (1, 2, 3, 4)
+        ]
+        assert settings_of(get_method("adam_8bit")) == (use("adam_8bit"),)
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            (use("checkpoint", every=1, deep=True), "checkpoint takes every, but got 'deep'"),
+            (use("adam_8bit", bits=8), "takes no parameters, but got 'bits'"),
+            (use("checkpoint"), "needs a value for every: one of 1, 2, 3, 4"),
+            (use("checkpoint", every=7), "must be one of 1, 2, 3, 4, but got 7"),
+            (use("checkpoint", every=True), "must be one of 1, 2, 3, 4, but got True"),
+            (use("precision", dtype="fp32"), "must be one of 'bf16', 'fp16', 'tf32', but got 'fp32'"),
+        ],
+    )
+    def test_a_wrong_parameter_lists_the_valid_ones(self, wrong: MethodUse, message: str) -> None:
+        with pytest.raises(MethodRefusedError, match=message):
+            validate_use(wrong)
+
+    def test_the_parent_side_loads_no_torch(self) -> None:
+        code = "import sys, advisor.methods.compose; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestJudge:
+    def test_no_methods_apply_everywhere(self) -> None:
+        assert judge([], facts=None, hardware=cpu()).applicable
+
+    def test_conflicts_hold_in_both_orders(self, facts: Facts) -> None:
+        for pair in ([CHECKPOINT, SELECTIVE], [SELECTIVE, CHECKPOINT]):
+            verdict = judge(pair, facts=facts, hardware=cpu())
+            assert not verdict.applicable
+            assert "cannot be combined" in verdict.reason
+
+    def test_a_conflict_may_hold_for_some_values_only(self, facts: Facts) -> None:
+        for pair in ([FP16, IN_BACKWARD], [IN_BACKWARD, FP16]):
+            assert "float16 must look at all gradients" in judge(pair, facts=facts, hardware=cpu()).reason
+        assert judge([BF16, IN_BACKWARD], facts=facts, hardware=cpu()).applicable
+
+    def test_accumulation_is_refused_by_methods_that_need_the_whole_gradient(self, facts: Facts) -> None:
+        verdict = judge([IN_BACKWARD], facts=facts, hardware=cpu(), accumulation_steps=2)
+        assert "accumulates 2 micro-batches" in verdict.reason
+        assert judge([CHECKPOINT], facts=facts, hardware=cpu(), accumulation_steps=2).applicable
+
+    @pytest.mark.parametrize(
+        ("changes", "candidate", "reason"),
+        [
+            ({"block_count": 0}, CHECKPOINT, r"BLOCKS = \(BlockClass,\)"),
+            ({"block_count": 2}, use("checkpoint", every=3), "needs at least 3 blocks, but GPT2LMHeadModel has 2"),
+            ({"attention_count": 0}, use("selective_checkpoint", recompute="attention"), "no attention modules"),
+            ({"block_count": 0}, SELECTIVE, "no repeated blocks"),
+            ({"max_grad_norm": 1.0}, IN_BACKWARD, r"clipping \(max_grad_norm=1.0\)"),
+            ({"optimizer_class": "torch.optim.lbfgs.LBFGS"}, IN_BACKWARD, "torch.optim.lbfgs.LBFGS"),
+            ({"optimizer_class": "mine.Lion"}, IN_BACKWARD, "the optimizer is mine.Lion"),
+            ({"optimizer_class": "torch.optim.sgd.SGD"}, use("adam_8bit"), "the optimizer is torch.optim.sgd.SGD"),
+            ({"optimizer_options": {"amsgrad": True}}, use("adam_8bit"), "amsgrad=True"),
+            ({"libraries": {}}, use("adam_8bit"), r"pip install 'momadvise\[quant\]'"),
+            (
+                {"libraries": {"bitsandbytes": "error: OSError: libcuda.so\nmore"}},
+                use("adam_8bit"),
+                "cannot be imported: OSError: libcuda.so$",
+            ),
+            (
+                {"linear_head": False, "linear_head_reason": "it caps its logits"},
+                use("chunked_cross_entropy", chunks=8),
+                "it caps its logits",
+            ),
+            (
+                {"matmul_flops_per_second": {"float32": 1e11, "bfloat16": 5e9}},
+                BF16,
+                "only emulates bfloat16: its matrix products ran at 5 GFLOP/s, against 100 in float32",
+            ),
+        ],
+    )
+    def test_a_refusal_says_what_is_in_the_way(
+        self, facts: Facts, changes: dict[str, Any], candidate: MethodUse, reason: str
+    ) -> None:
+        import re
+
+        import msgspec
+
+        verdict = judge([candidate], facts=msgspec.structs.replace(facts, **changes), hardware=cpu())
+        assert not verdict.applicable
+        assert re.search(reason, verdict.reason), verdict.reason
+        assert verdict.reason.startswith(candidate.label)
+
+    def test_a_missing_library_is_noticed_without_facts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert "bitsandbytes is not installed" in judge([use("adam_8bit")], facts=None, hardware=cpu()).reason
+
+    @pytest.mark.parametrize(("capability", "applicable"), [((7, 0), {"fp16"}), ((8, 0), {"fp16", "bf16", "tf32"})])
+    def test_formats_follow_the_compute_capability(self, capability: tuple[int, int], applicable: set[str]) -> None:
+        verdicts = {
+            str(each.parameters["dtype"]): judge([each], facts=None, hardware=gpu(capability))
+            for each in (BF16, FP16, TF32)
+        }
+        assert {dtype for dtype, verdict in verdicts.items() if verdict.applicable} == applicable
+        assert all(
+            "compute capability 8.0" in verdict.reason for verdict in verdicts.values() if not verdict.applicable
+        )
+
+    def test_swapping_applies_where_the_device_has_memory_of_its_own(self) -> None:
+        swap = use("swap", min_bytes=2**20)
+        assert judge([swap], facts=None, hardware=gpu((8, 0))).applicable
+        assert not judge([swap], facts=None, hardware=cpu()).applicable
+
+
+class TestFidelity:
+    def test_the_worst_method_counts(self) -> None:
+        assert worst_fidelity([], accumulation_steps=1, facts=None) is Fidelity.EXACT
+        assert worst_fidelity([CHECKPOINT, BF16], accumulation_steps=1, facts=None) is Fidelity.PRECISION
+        assert worst_fidelity([BF16, use("adam_8bit")], accumulation_steps=1, facts=None) is Fidelity.LOSSY
+
+    def test_micro_batching_rounds_and_changes_batchnorm(self, facts: Facts) -> None:
+        assert worst_fidelity([], accumulation_steps=2, facts=facts) is Fidelity.ROUNDING
+        assert worst_fidelity([], accumulation_steps=2, facts=facts_of("convnet")) is Fidelity.MODEL
+        assert worst_fidelity([], accumulation_steps=1, facts=facts_of("convnet")) is Fidelity.EXACT
+
+
+class TestApply:
+    def test_a_training_without_methods_is_completed_too(self) -> None:
+        built = []
+        training = training_of("convnet", build_optimizer=lambda p: built.append(1) or torch.optim.SGD(p, lr=0.1))
+        apply_uses(training, [])
+        assert built == [1]
+        training.step(images(2))
+        assert built == [1]
+
+    def test_methods_are_applied_in_the_order_of_their_stages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        order: list[str] = []
+        for method in CATALOGUE:
+            monkeypatch.setattr(type(method), "apply", lambda self, training, **_: order.append(self.name))
+        uses = [use("precision", dtype="bf16"), use("adam_8bit"), CHECKPOINT, use("chunked_cross_entropy", chunks=8)]
+        apply_uses(training_of("convnet"), uses)
+        assert order == ["chunked_cross_entropy", "checkpoint", "adam_8bit", "precision"]
+
+    def test_a_conflict_is_refused_before_anything_is_changed(self) -> None:
+        training = training_of("convnet")
+        modules = [type(module) for module in training.model.modules()]
+        with pytest.raises(MethodRefusedError, match="cannot be combined"):
+            apply_uses(training, [CHECKPOINT, SELECTIVE])
+        assert [type(module) for module in training.model.modules()] == modules
+
+    def test_a_method_that_fails_leaves_no_process_wide_setting(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        undone = []
+
+        def fail(self: Any, training: Any, **_: Any) -> None:
+            training.on_close(lambda: undone.append(1))
+            raise MethodRefusedError("no")
+
+        monkeypatch.setattr(type(get_method("precision")), "apply", fail)
+        with pytest.raises(MethodRefusedError):
+            apply_uses(training_of("convnet"), [BF16])
+        assert undone == [1]
+
+    def test_a_method_that_cannot_accumulate_marks_the_training(self) -> None:
+        training = training_of("convnet", micro_batch=1)
+        apply_uses(training, [IN_BACKWARD])
+        with pytest.raises(MethodRefusedError, match="2 micro-batches"):
+            training.step(images(2))

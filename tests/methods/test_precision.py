@@ -1,0 +1,69 @@
+"""Precision: what autocast and the process-wide tf32 switches leave behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.compose import apply_uses
+from advisor.methods.precision import use_tf32
+from advisor.methods.use import use
+from tests.methods.tiny import images, training_of
+
+
+def switches() -> list[str]:
+    cudnn: Any = torch.backends.cudnn
+    return [switch.fp32_precision for switch in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_master_weights_gradients_and_state_stay_float32(dtype: str) -> None:
+    training = training_of("convnet")
+    apply_uses(training, [use("precision", dtype=dtype)])
+    training.backward(training.forward(images(2)))
+    assert {parameter.dtype for parameter in training.model.parameters()} == {torch.float32}
+    assert {parameter.grad.dtype for parameter in training.model.parameters() if parameter.grad is not None} == {
+        torch.float32
+    }
+
+
+def test_a_model_that_is_not_float32_is_refused() -> None:
+    training = training_of("convnet")
+    training.model.to(torch.bfloat16)
+    with pytest.raises(MethodRefusedError, match=r"master weights must be float32.*torch.bfloat16"):
+        apply_uses(training, [use("precision", dtype="bf16")])
+
+
+def test_float16_skips_a_step_whose_scaled_gradients_overflow_and_goes_on() -> None:
+    training = training_of("convnet")
+    apply_uses(training, [use("precision", dtype="fp16")])
+    training.gradient_scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    before = training.model.head.weight.detach().clone()  # type: ignore[union-attr,operator]
+    training.step(images(2))
+    assert torch.equal(training.model.head.weight, before)  # type: ignore[arg-type,union-attr]
+    for _ in range(40):
+        training.step(images(2))
+    assert not torch.equal(training.model.head.weight, before)  # type: ignore[arg-type,union-attr]
+
+
+def test_tf32_is_on_until_the_training_closes() -> None:
+    before = switches()
+    training = training_of("convnet")
+    use_tf32(training)
+    assert switches() == ["tf32"] * 3
+    training.close()
+    assert switches() == before
+
+
+def test_tf32_that_was_already_on_is_said_to_change_nothing() -> None:
+    first, second = training_of("convnet"), training_of("convnet")
+    use_tf32(first)
+    use_tf32(second)
+    assert first.notes == []
+    assert "changed nothing" in second.notes[0]
+    second.close()
+    assert switches() == ["tf32"] * 3
+    first.close()

@@ -1,0 +1,167 @@
+"""Recomputation does once what must be done once. Each trap here leaves the gradients right, or wrong in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+from advisor.methods.compose import apply_uses
+from advisor.methods.recompute import recompute_modules
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse, use
+from tests.methods.tiny import adamw, convnet, gpt2, images, text, training_of
+
+EVERY_BLOCK = use("checkpoint", every=1)
+ELEMENTWISE = use("selective_checkpoint", recompute="elementwise")
+both = pytest.mark.parametrize("method", [EVERY_BLOCK, ELEMENTWISE], ids=lambda method: method.label)
+
+
+def stepped(training: Training, batch: Any, steps: int = 2) -> dict[str, torch.Tensor]:
+    for step in range(steps):
+        torch.manual_seed(step)
+        training.step(batch)
+    return dict(training.state_dict()["model"])
+
+
+def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(left[name], right[name]) for name in right)
+
+
+class TestBatchNorm:
+    def test_the_trap_torch_alone_updates_running_statistics_twice(self) -> None:
+        model = convnet()
+        torch_checkpoint(model.blocks[0], images(2)[0].requires_grad_(), use_reentrant=False).sum().backward()  # type: ignore[index]
+        assert int(model.blocks[0].norm.num_batches_tracked) == 2  # type: ignore[index,union-attr,arg-type]
+
+    @both
+    def test_running_statistics_are_updated_once(self, method: MethodUse) -> None:
+        training = training_of("convnet")
+        apply_uses(training, [method])
+        training.step(images(4))
+        counts = {int(b) for n, b in training.model.named_buffers() if n.endswith("num_batches_tracked")}
+        assert counts == {1}
+
+    @both
+    def test_the_models_own_buffers_stay_in_place(self, method: MethodUse) -> None:
+        training = training_of("convnet")
+        apply_uses(training, [method])
+        before = [id(buffer) for buffer in training.model.buffers()]
+        training.step(images(4))
+        assert [id(buffer) for buffer in training.model.buffers()] == before
+
+    def test_statistics_frozen_at_first_and_updated_later_are_guarded_too(self) -> None:
+        plain, guarded = training_of("convnet"), training_of("convnet")
+        apply_uses(guarded, [EVERY_BLOCK])
+        for training in (plain, guarded):
+            norms = [module for module in training.model.modules() if isinstance(module, nn.BatchNorm2d)]
+            for norm in norms:
+                norm.eval()
+            stepped(training, images(4), 1)
+            for norm in norms:
+                norm.train()
+        assert equal(stepped(guarded, images(4)), stepped(plain, images(4)))
+
+
+class TestOtherState:
+    @both
+    def test_spectral_norm_recomputes_from_the_vectors_of_its_forward_pass(self, method: MethodUse) -> None:
+        def build() -> nn.Module:
+            torch.manual_seed(0)
+            layers = [
+                nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 8)) for _ in range(3)
+            ]
+            return nn.Sequential(*layers)
+
+        def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+            return model(batch).square().mean()
+
+        batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+        plain, guarded = (Training(build(), compute_loss=loss, build_optimizer=adamw) for _ in range(2))
+        apply_uses(guarded, [method])
+        assert equal(stepped(guarded, batch), stepped(plain, batch))
+
+    def test_dropout_draws_the_same_mask_again(self) -> None:
+        plain, guarded = training_of("gpt2"), training_of("gpt2")
+        apply_uses(guarded, [EVERY_BLOCK])
+        assert equal(stepped(guarded, text(2, 16)), stepped(plain, text(2, 16)))
+
+    def test_a_region_can_be_recomputed_twice(self) -> None:
+        model = convnet(dropout=0.0)
+        recompute_modules(model, list(model.blocks))  # type: ignore[arg-type]
+        loss = model(*images(2))
+        parameters = list(model.parameters())
+        first = torch.autograd.grad(loss, parameters, retain_graph=True)
+        second = torch.autograd.grad(loss, parameters)
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+    @both
+    def test_evaluation_works_on_the_wrapped_model(self, method: MethodUse) -> None:
+        plain, wrapped = convnet().eval(), training_of("convnet")
+        apply_uses(wrapped, [method])
+        wrapped.model.eval()
+        with torch.no_grad():
+            assert torch.equal(wrapped.model(*images(2)), plain(*images(2)))
+
+
+class TestKeyValueCache:
+    def test_it_is_off_while_training_and_back_after(self) -> None:
+        training = training_of("gpt2")
+        apply_uses(training, [EVERY_BLOCK])
+        config: Any = training.model.config
+        assert config.use_cache is False
+        assert any("use_cache" in note for note in training.notes)
+        training.close()
+        assert config.use_cache is True
+
+
+class TestSelective:
+    def test_blocks_that_share_weights_recompute_under_autocast(self) -> None:
+        class Recurrent(nn.Module):
+            """One block, run three times: autocast would cast its weights only the first time."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.block = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                for _ in range(3):
+                    inputs = self.block(inputs)
+                return inputs.float().square().mean()
+
+        results = []
+        for uses in ([], [ELEMENTWISE]):
+            torch.manual_seed(0)
+            training = Training(Recurrent(), build_optimizer=adamw, blocks=(nn.Sequential,))
+            apply_uses(training, [*uses, use("precision", dtype="bf16")])
+            results.append(stepped(training, torch.ones(4, 8)))
+        # Not to the bit: autocast sums the gradients of one cast in bfloat16, those of several in float32.
+        for name, plain in results[0].items():
+            torch.testing.assert_close(results[1][name], plain, rtol=0.01, atol=1e-4)
+
+    def test_matrix_products_are_not_run_again(self) -> None:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        def flops(*uses: MethodUse) -> int:
+            training = Training(gpt2(2), build_optimizer=adamw)
+            apply_uses(training, uses)
+            with FlopCounterMode(display=False) as counter:
+                training.step(text(1, 16))
+            return int(counter.get_total_flops())
+
+        assert flops() == flops(ELEMENTWISE) < flops(EVERY_BLOCK)
+
+    def test_an_activation_that_overwrites_a_kept_output_is_made_to_copy(self) -> None:
+        def build() -> nn.Module:
+            torch.manual_seed(0)
+            return nn.Sequential(*[nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(inplace=True)) for _ in range(4)])
+
+        def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+            return model(batch).square().mean()
+
+        plain, selective = (Training(build(), compute_loss=loss, build_optimizer=adamw) for _ in range(2))
+        apply_uses(selective, [ELEMENTWISE])
+        assert equal(stepped(selective, torch.ones(2, 3, 4, 4)), stepped(plain, torch.ones(2, 3, 4, 4)))

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from advisor.search.batching import Batch, choose_batch, does_not_fit
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("largest", "fraction", "batch"),
+    [(64, 1.0, Batch(64)), (64, 0.75, Batch(48)), (40, 0.5, Batch(16)), (3, 0.5, Batch(1)), (1, 0.25, Batch(1))],
+)
+def test_the_micro_batch_is_a_fraction_of_the_largest(largest: int, fraction: float, batch: Batch) -> None:
+    assert choose_batch(largest=largest, fraction=fraction) == batch
+
+
+@pytest.mark.parametrize(
+    ("largest", "fraction", "batch"),
+    [
+        (10, 1.0, Batch(8, 3)),
+        (10, 0.5, Batch(4, 6)),
+        (24, 1.0, Batch(24, 1)),
+        (1000, 1.0, Batch(24, 1)),
+        (1, 1.0, Batch(1, 24)),
+        (3, 0.25, Batch(1, 24)),
+    ],
+)
+def test_a_global_batch_is_split_into_a_divisor_and_passes(largest: int, fraction: float, batch: Batch) -> None:
+    chosen = choose_batch(largest=largest, fraction=fraction, global_batch=24)
+    assert chosen == batch
+    assert batch.micro_batch * batch.accumulation_steps == 24
+
+
+def test_no_batch_is_chosen_when_nothing_fits() -> None:
+    assert choose_batch(largest=0, fraction=1.0) is None
+    assert choose_batch(largest=0, fraction=1.0, global_batch=8) is None
+
+
+def test_a_screened_combination_says_what_it_needs_and_what_there_is() -> None:
+    assert does_not_fit(need_bytes=150 * MIB, limit_bytes=100 * MIB) == (
+        "one sample is predicted to need 150 MiB; the limit is 100 MiB"
+    )
+    assert does_not_fit(need_bytes=None, limit_bytes=100 * MIB, micro_batch=2) == (
+        "a micro-batch of 2 does not fit below 100 MiB"
+    )

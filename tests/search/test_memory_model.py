@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+
+from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint, Sizing
+from advisor.search.line import Line
+from advisor.search.memory_model import LARGEST_BATCH, MemoryModel, round_batch
+
+MIB = 2**20
+
+
+def point(
+    batch: int, *, passes: float, optimizer: float = 0.0, held_back: float = 0.0, seconds: float = 1.0
+) -> SizePoint:
+    """A measured point; figures in MiB."""
+    peak = max(passes, optimizer)
+    return SizePoint(
+        micro_batch=batch,
+        step_seconds=seconds,
+        memory=MemoryMeasurement(
+            peak_bytes=round((peak + held_back) * MIB),
+            peak_allocated_bytes=round(peak * MIB),
+            peak_reserved_bytes=None,
+            device_used_bytes=None,
+            allocation_retries=None,
+            forward_peak_bytes=round(passes * MIB) // 2,
+            backward_peak_bytes=round(passes * MIB),
+            optimizer_peak_bytes=round(optimizer * MIB),
+            breakdown=MemoryBreakdown(
+                parameters=40 * MIB, buffers=0, gradients=40 * MIB, optimizer_state=60 * MIB, activations=0
+            ),
+        ),
+    )
+
+
+def sizing(*points: SizePoint, out_of_memory_at: int | None = None) -> Sizing:
+    return Sizing(points=points, out_of_memory_at=out_of_memory_at, loss_trace=(1.0,))
+
+
+TWO = sizing(point(2, passes=120, optimizer=100, seconds=0.3), point(4, passes=140, optimizer=100, seconds=0.5))
+"""100 MiB + 10 MiB per sample; 0.1 s + 0.1 s per sample."""
+
+
+def test_the_peak_is_affine_in_the_batch_past_the_optimizer_regime() -> None:
+    model = MemoryModel.fit(TWO)
+    assert model.predict(4) == 140 * MIB
+    assert model.predict(30) == 400 * MIB
+
+
+def test_the_optimizer_step_is_the_peak_of_small_batches() -> None:
+    """The trap: a line through two peaks, one in the optimizer step and one in the backward pass, is far off."""
+    model = MemoryModel.fit(
+        sizing(
+            point(1, passes=60, optimizer=100),
+            point(8, passes=130, optimizer=100),
+            point(16, passes=210, optimizer=100),
+        )
+    )
+    assert model.predict(1) == 100 * MIB
+    assert model.predict(4) == 100 * MIB
+    assert model.predict(100) == 1050 * MIB
+
+
+def test_only_points_past_the_optimizer_regime_decide_when_there_are_two() -> None:
+    # Before it the passes' own peak lies at the end of the backward pass and grows more slowly.
+    points = (point(1, passes=95, optimizer=100), point(4, passes=140), point(8, passes=180))
+    assert MemoryModel.fit(sizing(*points)).predict(16) == 260 * MIB
+
+
+def test_the_two_largest_points_decide() -> None:
+    bent = (point(1, passes=100), point(2, passes=101), point(8, passes=180), point(16, passes=260))
+    assert MemoryModel.fit(sizing(*bent)).predict(32) == 420 * MIB
+
+
+def test_what_the_allocator_holds_beyond_live_tensors_counts() -> None:
+    model = MemoryModel.fit(sizing(point(2, passes=120, held_back=10), point(4, passes=140, held_back=14)))
+    assert model.predict(4) == 154 * MIB
+    assert model.predict(8) == 202 * MIB
+
+
+def test_the_largest_batch_is_in_closed_form_with_a_margin() -> None:
+    model = MemoryModel.fit(TWO)
+    # 400 MiB less 5 % leaves 380: 28 samples, rounded down to a multiple of 8.
+    assert model.largest_batch(400 * MIB) == 24
+    assert model.largest_batch(400 * MIB, rounded=False) == 28
+    assert model.largest_batch(400 * MIB, margin=0.0, rounded=False) == 30
+    assert model.predict(model.largest_batch(400 * MIB)) <= 400 * MIB
+
+
+def test_nothing_fits_when_one_sample_does_not() -> None:
+    model = MemoryModel.fit(TWO)
+    assert model.largest_batch(105 * MIB) == 0
+    assert model.largest_batch(90 * MIB) == 0
+
+
+def test_nothing_fits_when_the_optimizer_step_does_not() -> None:
+    model = MemoryModel.fit(sizing(point(2, passes=20, optimizer=300), point(4, passes=30, optimizer=300)))
+    assert model.largest_batch(280 * MIB) == 0
+    assert model.predict(1) == 300 * MIB
+
+
+def test_a_batch_that_ran_out_of_memory_bounds_the_largest_and_widens_the_margin() -> None:
+    model = MemoryModel.fit(TWO)
+    after = model.after_out_of_memory(12)
+    assert after.margin > model.margin
+    assert after.largest_batch(4000 * MIB) == 10
+    assert after.after_out_of_memory(20).largest_batch(4000 * MIB) == 10
+    assert after.after_out_of_memory(6).largest_batch(4000 * MIB) == 4
+
+
+def test_the_margin_does_not_grow_without_end() -> None:
+    model = MemoryModel.fit(TWO)
+    for _ in range(20):
+        model = model.after_out_of_memory(1000)
+    assert model.largest_batch(4000 * MIB) > 200
+
+
+def test_a_sizing_that_met_its_limit_bounds_the_batch() -> None:
+    model = MemoryModel.fit(sizing(point(2, passes=120), point(4, passes=140), out_of_memory_at=8))
+    assert model.largest_batch(4000 * MIB) == 6
+
+
+def test_a_measured_trial_corrects_by_an_added_offset() -> None:
+    model = MemoryModel.fit(TWO).calibrated(16, 290 * MIB)
+    assert model.predict(16) == 290 * MIB
+    assert model.predict(30) == 430 * MIB
+    assert model.largest_batch(400 * MIB, margin=0.0, rounded=False) == 27
+
+
+def test_the_trial_at_the_largest_batch_decides_unless_a_smaller_one_needs_more() -> None:
+    model = MemoryModel.fit(TWO).calibrated(16, 290 * MIB)
+    assert model.calibrated(8, 181 * MIB).predict(16) == 290 * MIB
+    assert model.calibrated(8, 230 * MIB).predict(16) == 310 * MIB
+    assert model.calibrated(24, 345 * MIB).predict(16) == 265 * MIB
+    assert model.calibrated(24, 345 * MIB).fits_at == 24
+
+
+def test_a_single_point_gives_a_slope_that_is_too_steep_rather_than_too_flat() -> None:
+    model = MemoryModel.fit(sizing(point(2, passes=200, optimizer=150), out_of_memory_at=4))
+    assert model.predict(2) == 200 * MIB
+    assert model.predict(3) == 250 * MIB
+    assert model.largest_batch(1000 * MIB) == 3
+
+
+def test_memory_that_does_not_grow_leaves_the_batch_to_the_bound_and_the_clock() -> None:
+    model = MemoryModel.fit(sizing(point(2, passes=120, seconds=0.3), point(4, passes=119, seconds=0.5)))
+    assert model.largest_batch(200 * MIB) == LARGEST_BATCH
+    assert model.largest_batch(100 * MIB) == 0
+
+
+def test_time_is_affine_and_bounds_the_batch_too() -> None:
+    model = MemoryModel.fit(TWO)
+    assert model.seconds(10) == pytest.approx(1.1)
+    assert model.seconds(10, accumulation_steps=3) == pytest.approx(3.3)
+    assert model.largest_within_seconds(1.1001) == 10
+    assert model.largest_within_seconds(0.01) == 1
+
+
+def test_a_line_never_falls() -> None:
+    assert Line.through((4, 1.0), (2, 3.0)) == Line(3.0, 0.0)
+    assert Line.through((4, 5.0), (2, 3.0)).at(10) == 11.0
+
+
+@pytest.mark.parametrize(
+    ("batch", "rounded"), [(0, 0), (3, 3), (4, 4), (5, 4), (15, 14), (16, 16), (17, 16), (100, 96)]
+)
+def test_batches_are_rounded_to_what_kernels_like(batch: int, rounded: int) -> None:
+    assert round_batch(batch) == rounded

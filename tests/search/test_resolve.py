@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from advisor.methods.compose import judge, worst_fidelity
+from advisor.methods.use import use
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.search.resolve import resolve
+from advisor.search.resolved import ResolvedSpace
+from advisor.search.space import SearchSpace, load_space
+
+GIB = 2**30
+
+FACTS = Facts(
+    model_class="GPT2LMHeadModel",
+    parameter_count=124_000_000,
+    parameter_bytes=496_000_000,
+    trainable_parameter_count=124_000_000,
+    buffer_bytes=0,
+    block_class="GPT2Block",
+    block_count=12,
+    attention_count=12,
+    has_batchnorm=False,
+    has_dropout=True,
+    optimizer_class="torch.optim.adamw.AdamW",
+    optimizer_options={"amsgrad": False},
+    max_grad_norm=None,
+    custom_loss=False,
+    linear_head=True,
+    linear_head_reason="the model's own output layer",
+    tokens_per_sample=1024,
+    default_batch=8,
+    first_loss=10.8,
+    torch_version="2.13.0",
+    libraries={"bitsandbytes": "0.50.0"},
+)
+
+CPU = Hardware(
+    kind=DeviceKind.CPU,
+    device="cpu",
+    name="a CPU",
+    memory_bytes=16 * GIB,
+    free_bytes=12 * GIB,
+    host_memory_bytes=16 * GIB,
+    host_free_bytes=12 * GIB,
+    host_cores=2,
+)
+
+H100 = msgspec.structs.replace(
+    CPU, kind=DeviceKind.CUDA, device="cuda:0", name="NVIDIA H100", compute_capability=(9, 0), free_bytes=79 * GIB
+)
+
+V100 = msgspec.structs.replace(H100, name="Tesla V100", compute_capability=(7, 0))
+
+
+def space(folder: Path, methods: str, recipes: str = "[]", fidelity: str = "lossy") -> SearchSpace:
+    path = folder / "mine.yaml"
+    path.write_text(f"schema: 1\nname: mine\nfidelity: {fidelity}\nmethods: {methods}\nrecipes: {recipes}\n")
+    return load_space(str(path))
+
+
+def axes(resolved: ResolvedSpace) -> dict[str, list[str]]:
+    return {axis.method: [setting.label for setting in axis.settings] for axis in resolved.axes}
+
+
+def test_only_listed_methods_and_values_become_axes(tmp_path: Path) -> None:
+    resolved = resolve(space(tmp_path, "{checkpoint: {every: [1, 4]}, optimizer_in_backward: {}}"), FACTS, CPU)
+    assert axes(resolved) == {
+        "checkpoint": ["checkpoint(every=1)", "checkpoint(every=4)"],
+        "optimizer_in_backward": ["optimizer_in_backward"],
+    }
+    assert resolved.count == 6
+    assert resolved.refused == {}
+
+
+def test_a_refused_setting_is_listed_with_its_reason_and_the_others_stay(tmp_path: Path) -> None:
+    resolved = resolve(space(tmp_path, "{precision: {}}"), FACTS, V100)
+    assert axes(resolved) == {"precision": ["precision(dtype=fp16)"]}
+    assert set(resolved.refused) == {"precision(dtype=bf16)", "precision(dtype=tf32)"}
+    assert resolved.refused["precision(dtype=bf16)"].startswith("bf16 needs compute capability 8.0")
+
+
+def test_a_method_of_which_every_setting_is_refused_is_listed_once(tmp_path: Path) -> None:
+    without_blocks = msgspec.structs.replace(FACTS, block_class=None, block_count=0)
+    resolved = resolve(space(tmp_path, "{checkpoint: {}}"), without_blocks, CPU)
+    assert axes(resolved) == {}
+    assert list(resolved.refused) == ["checkpoint"]
+    assert resolved.count == 1
+
+
+def test_what_is_beyond_the_fidelity_ceiling_is_refused(tmp_path: Path) -> None:
+    wide = space(tmp_path, "{precision: {}, checkpoint: {every: [1]}}")
+    assert set(axes(resolve(wide, FACTS, H100))) == {"precision", "checkpoint"}
+    exact = resolve(wide, FACTS, H100, Fidelity.EXACT)
+    assert set(axes(exact)) == {"checkpoint"}
+    assert exact.refused == {"precision": "its fidelity is precision, and at most exact is allowed"}
+    assert exact.fidelity is Fidelity.EXACT
+
+
+def test_the_users_ceiling_may_also_raise_the_spaces_own(tmp_path: Path) -> None:
+    narrow = space(tmp_path, "{precision: {dtype: [bf16]}}", fidelity="exact")
+    assert axes(resolve(narrow, FACTS, H100)) == {}
+    assert set(axes(resolve(narrow, FACTS, H100, Fidelity.PRECISION))) == {"precision"}
+
+
+@pytest.mark.parametrize("hardware", [CPU, V100, H100], ids=lambda hardware: hardware.name)
+def test_every_combination_is_one_that_its_methods_accept_and_no_other_is_missing(hardware: Hardware) -> None:
+    """Conflicts are asked pair by pair; this holds them against the judgement of whole combinations."""
+    resolved = resolve(load_space("default"), FACTS, hardware)
+    combinations = list(resolved.combinations())
+    assert combinations[0] == ()
+    labels = {" + ".join(one.label for one in uses) for uses in combinations}
+    assert len(labels) == len(combinations) == resolved.count
+    every = list(itertools.product(*([None, *axis.settings] for axis in resolved.axes)))
+    for chosen in random.Random(0).sample(every, min(len(every), 150)):
+        uses = tuple(sorted((one for one in chosen if one is not None), key=lambda one: one.name))
+        accepted = judge(uses, facts=FACTS, hardware=hardware).applicable
+        assert accepted == (" + ".join(one.label for one in uses) in labels)
+        assert accepted == (resolved.conflict_in(uses) is None)
+        assert Fidelity.LOSSY.allows(worst_fidelity(uses, accumulation_steps=1, facts=FACTS))
+
+
+def test_a_recipe_is_filled_in_with_the_first_value_of_the_space(tmp_path: Path) -> None:
+    recipes = "[{name: block by block, methods: {checkpoint: {}, precision: {dtype: bf16}}}]"
+    resolved = resolve(space(tmp_path, "{checkpoint: {every: [4, 2]}, precision: {}}", recipes), FACTS, H100)
+    assert resolved.recipes[0].uses == (use("checkpoint", every=2), use("precision", dtype="bf16"))
+    assert resolved.recipes[0].notes == ()
+
+
+def test_a_recipe_with_a_refused_part_is_dropped_with_the_reason(tmp_path: Path) -> None:
+    recipes = "[{name: lower, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}}]"
+    resolved = resolve(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
+    assert resolved.recipes == ()
+    assert resolved.dropped_recipes["lower"].startswith("precision: bf16 needs compute capability 8.0")
+
+
+def test_the_hand_tuned_recipe_keeps_what_applies_and_says_what_it_left_out(tmp_path: Path) -> None:
+    recipes = "[{name: tuned, hand_tuned: true, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}}]"
+    resolved = resolve(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
+    assert resolved.recipes[0].uses == (use("checkpoint", every=1),)
+    assert resolved.recipes[0].hand_tuned
+    assert resolved.recipes[0].notes[0].startswith("without precision: bf16 needs")
+
+
+def test_a_list_in_a_recipe_means_the_first_that_applies(tmp_path: Path) -> None:
+    recipes = "[{name: tuned, methods: {precision: {dtype: [bf16, fp16]}}}]"
+    mine = space(tmp_path, "{precision: {}}", recipes)
+    assert resolve(mine, FACTS, H100).recipes[0].uses == (use("precision", dtype="bf16"),)
+    assert resolve(mine, FACTS, V100).recipes[0].uses == (use("precision", dtype="fp16"),)
+
+
+def test_methods_of_a_recipe_that_exclude_each_other_drop_it(tmp_path: Path) -> None:
+    recipes = "[{name: both, methods: {optimizer_in_backward: {}, precision: {dtype: fp16}}}]"
+    resolved = resolve(space(tmp_path, "{precision: {}, optimizer_in_backward: {}}", recipes), FACTS, H100)
+    assert resolved.recipes == ()
+    assert "cannot be combined" in resolved.dropped_recipes["both"]

@@ -1,0 +1,63 @@
+"""Trials for tests, and the processes that they leave or do not leave."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from advisor.policy.policy import Policy
+from advisor.problem.workload import WorkloadKind, WorkloadSource
+from advisor.trial.spec import TrialKind, TrialSpec
+
+FAKE_WORKER = (sys.executable, "-u", str(Path(__file__).with_name("fake_worker.py")))
+WORKLOADS = Path(__file__).with_name("workloads")
+
+
+def spec(name: str = "tiny", *, kind: TrialKind = TrialKind.TIME, micro_batch: int = 4, **changes: Any) -> TrialSpec:
+    """A trial of ``workloads/<name>.py`` (or of a behaviour of the fake worker)."""
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "workload": WorkloadSource(
+            kind=WorkloadKind.FILE, location=str(WORKLOADS / f"{name}.py"), name=name, fingerprint=name
+        ),
+        "policy": Policy(micro_batch=micro_batch),
+        "device": "cpu",
+        "memory_limit_bytes": 2**30,
+        "max_timed_steps": 5,
+        "measure_seconds": 5.0,
+        "time_limit_seconds": 60.0,
+    }
+    return TrialSpec(**{**fields, **changes})
+
+
+def is_running(process: int) -> bool:
+    """Whether a process exists and is more than an entry that nobody has collected."""
+    try:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def read_number(path: Path) -> int:
+    """A process number that another process writes; waits for it."""
+    assert wait_until(lambda: path.exists() and path.read_text().isdigit()), f"{path} was not written"
+    return int(path.read_text())
+
+
+def my_children() -> list[psutil.Process]:
+    return [child for child in psutil.Process(os.getpid()).children(recursive=True) if is_running(child.pid)]

@@ -1,0 +1,292 @@
+"""The runner against a worker without torch: every way to end, in tenths of a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from advisor.trial.folder import StudyFolder
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.spec import TrialKind
+from tests.trial.specs import FAKE_WORKER, is_running, my_children, read_number, spec, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def events() -> list[RunnerEvent]:
+    return []
+
+
+@pytest.fixture
+def runner(tmp_path: Path, events: list[RunnerEvent]) -> Iterator[Runner]:
+    with Runner(tmp_path, worker_command=FAKE_WORKER, on_event=events.append) as runner:
+        yield runner
+    assert my_children() == []
+
+
+def starts(events: list[RunnerEvent]) -> int:
+    return sum(event.kind is RunnerEventKind.WORKER_STARTING for event in events)
+
+
+def test_one_worker_runs_many_trials(runner: Runner, events: list[RunnerEvent]) -> None:
+    first, second = (runner.run(spec("well", repeat=repeat)) for repeat in range(2))
+    assert first.outcome is second.outcome is Outcome.OK
+    assert first.reason == second.reason  # the same process
+    assert (first.warm, second.warm) == (False, True)
+    assert 0 < second.wall_seconds < first.wall_seconds
+    assert starts(events) == 1
+
+
+def test_a_confirmation_has_a_process_of_its_own(runner: Runner, events: list[RunnerEvent]) -> None:
+    before = runner.run(spec("well"))
+    confirmed = runner.run(spec("well", kind=TrialKind.CONFIRM))
+    after = runner.run(spec("well", repeat=1))
+    assert len({before.reason, confirmed.reason, after.reason}) == 3
+    assert not confirmed.warm
+    assert starts(events) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("exits", "the worker ended with exit status 0 without a result"),
+        ("aborts", "the worker was ended by SIGABRT without a result"),
+        ("ends its group", "the worker was ended by SIGTERM without a result"),
+        ("writes half a result", "without a result"),
+        ("writes into our pipe", "without a result"),
+    ],
+)
+def test_a_worker_that_ends_without_a_result_has_crashed(
+    runner: Runner, events: list[RunnerEvent], name: str, reason: str
+) -> None:
+    result = runner.run(spec(name))
+    assert result.outcome is Outcome.CRASHED
+    assert reason in result.reason
+    assert runner.run(spec("well")).outcome is Outcome.OK
+    assert starts(events) == 2
+
+
+def test_a_result_that_was_complete_counts_although_the_worker_crashed_after_it(
+    runner: Runner, events: list[RunnerEvent]
+) -> None:
+    assert runner.run(spec("crashes after its result")).outcome is Outcome.OK
+    runner.run(spec("well"))
+    assert starts(events) == 2
+
+
+def test_a_kill_from_outside_is_a_crash_without_evidence_of_memory(runner: Runner) -> None:
+    result = runner.run(spec("is killed"))
+    assert result.outcome is Outcome.CRASHED
+    assert "SIGKILL" in result.reason
+
+
+def test_a_kill_with_the_kernels_evidence_is_host_memory(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.trial.host_memory.OutOfMemoryEvidence.found", lambda self: True)
+    assert runner.run(spec("is killed")).outcome is Outcome.HOST_OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("name", ["hangs", "hangs and ignores signals"])
+def test_a_hang_ends_at_the_time_limit(runner: Runner, name: str) -> None:
+    begin = time.monotonic()
+    result = runner.run(spec(name, time_limit_seconds=0.5))
+    assert result.outcome is Outcome.TIMEOUT
+    assert "0.5 s" in result.reason
+    assert time.monotonic() - begin < 5
+    assert my_children() == []
+
+
+def test_nothing_that_the_model_started_outlives_its_trial(runner: Runner, tmp_path: Path) -> None:
+    hanging = spec("leaves children", time_limit_seconds=1.0)
+    assert runner.run(hanging).outcome is Outcome.TIMEOUT
+    folder = StudyFolder(tmp_path).trial(hanging.key).path
+    for name in ("worker", "child", "stranger"):
+        assert not is_running(read_number(folder / name)), name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to another process than init")
+def test_a_daemon_that_the_model_started_ends_with_its_worker(tmp_path: Path) -> None:
+    with Runner(tmp_path, worker_command=FAKE_WORKER) as runner:
+        trial = spec("leaves a daemon")
+        assert runner.run(trial).outcome is Outcome.OK
+        daemon = read_number(StudyFolder(tmp_path).trial(trial.key).path / "child")
+        assert is_running(daemon)
+    assert not is_running(daemon)
+
+
+def test_a_worker_that_leaks_is_replaced(runner: Runner, events: list[RunnerEvent]) -> None:
+    assert runner.run(spec("leaks")).outcome is Outcome.OK
+    assert not runner.run(spec("well")).warm
+    assert starts(events) == 2
+
+
+def test_a_worker_that_reported_anything_but_ok_is_replaced(runner: Runner, events: list[RunnerEvent]) -> None:
+    assert runner.run(spec("fails")).reason == "on purpose"
+    runner.run(spec("well"))
+    assert starts(events) == 2
+
+
+def test_a_worker_that_died_between_trials_costs_no_trial(runner: Runner, events: list[RunnerEvent]) -> None:
+    first = runner.run(spec("well"))
+    worker = int(first.reason.removeprefix("process "))
+    os.kill(worker, signal.SIGKILL)
+    assert wait_until(lambda: not is_running(worker))
+    assert wait_until(lambda: my_children() == [])
+    assert runner.run(spec("well", repeat=1)).outcome is Outcome.OK
+    assert starts(events) == 2
+
+
+def test_what_the_worker_does_is_told(runner: Runner, events: list[RunnerEvent]) -> None:
+    runner.run(spec("reports"))
+    assert [event.text for event in events if event.kind is RunnerEventKind.PROGRESS] == ["half way"]
+    assert [event.kind for event in events[-2:]] == [RunnerEventKind.PROGRESS, RunnerEventKind.TRIAL_ENDED]
+
+
+def test_garbage_on_standard_output_lands_in_the_log(runner: Runner) -> None:
+    printing = spec("prints")
+    assert runner.run(printing).outcome is Outcome.OK
+    assert runner.tail_of_log(printing.key, lines=1) == "the last line"
+    assert "garbage" in runner.tail_of_log(printing.key)
+    assert runner.tail_of_log("never-run") == ""
+
+
+def test_the_models_standard_input_is_empty(runner: Runner) -> None:
+    assert runner.run(spec("reads its input")).reason == "''"
+
+
+def test_the_environment_is_the_users_own(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    result = runner.run(spec("looks around"))
+    assert result.reason.startswith("{'TOKENIZERS_PARALLELISM': 'false', 'PYTORCH_CUDA_ALLOC_CONF': None}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux decides by this score")
+def test_the_kernel_is_told_to_end_the_worker_first(runner: Runner) -> None:
+    assert runner.run(spec("looks around")).reason.endswith(" 1000")
+
+
+def test_a_worker_that_does_not_start_says_so_and_stores_nothing(tmp_path: Path) -> None:
+    command = (*FAKE_WORKER, "--start=never")
+    with Runner(tmp_path, worker_command=command, start_limit_seconds=0.5) as runner:
+        result = runner.run(spec("well"))
+    assert result.outcome is Outcome.TIMEOUT
+    assert "did not start within 0.5 s" in result.reason
+    with Runner(tmp_path, worker_command=FAKE_WORKER) as runner:
+        assert runner.run(spec("well")).outcome is Outcome.OK
+
+
+def test_a_worker_that_crashes_at_its_start_says_so_and_stores_nothing(tmp_path: Path) -> None:
+    with Runner(tmp_path, worker_command=(*FAKE_WORKER, "--start=crash")) as runner:
+        result = runner.run(spec("well"))
+        assert "no such library" in runner.tail_of_log(spec("well").key)
+    assert result.outcome is Outcome.CRASHED
+    assert "exit status 7" in result.reason
+    with Runner(tmp_path, worker_command=FAKE_WORKER) as runner:
+        assert runner.run(spec("well")).outcome is Outcome.OK
+
+
+# ---- stored results
+
+
+def test_a_finished_trial_is_not_run_again(runner: Runner, events: list[RunnerEvent], tmp_path: Path) -> None:
+    first = runner.run(spec("well"))
+    again = runner.run(spec("well", measure_seconds=99.0))  # limits of time are no part of the trial
+    assert again == first
+    with Runner(tmp_path, worker_command=("no-such-program",)) as another:
+        assert another.run(spec("well")) == first
+    assert starts(events) == 1
+
+
+def test_a_failed_trial_is_not_run_again_either(runner: Runner, events: list[RunnerEvent]) -> None:
+    runner.run(spec("exits"))
+    assert runner.run(spec("exits")).outcome is Outcome.CRASHED
+    assert starts(events) == 1
+
+
+def test_a_result_that_cannot_be_read_is_none(runner: Runner, tmp_path: Path) -> None:
+    first = runner.run(spec("well"))
+    StudyFolder(tmp_path).trial(first.key).result.write_text('{"key": "time-')
+    assert runner.run(spec("well")).outcome is Outcome.OK
+    assert runner.run(spec("well", repeat=1)).warm
+
+
+def test_an_interrupted_trial_runs_again(runner: Runner, tmp_path: Path) -> None:
+    first = runner.run(spec("well"))
+    interrupted = msgspec.structs.replace(first, outcome=Outcome.INTERRUPTED)
+    StudyFolder(tmp_path).trial(first.key).write_result(interrupted)
+    assert runner.run(spec("well")).outcome is Outcome.OK
+
+
+def test_a_timeout_stands_until_twice_the_time_is_offered(runner: Runner, events: list[RunnerEvent]) -> None:
+    for limit, expected_starts in ((0.3, 1), (0.5, 1), (0.6, 2), (0.6, 2)):
+        assert runner.run(spec("hangs", time_limit_seconds=limit)).outcome is Outcome.TIMEOUT
+        assert starts(events) == expected_starts
+
+
+# ---- the parent
+
+
+def test_an_interrupt_leaves_no_process_and_no_result(tmp_path: Path) -> None:
+    hanging = spec("leaves children")
+    folder = StudyFolder(tmp_path).trial(hanging.key)
+
+    def interrupt() -> None:
+        read_number(folder.path / "worker")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with Runner(tmp_path, worker_command=FAKE_WORKER) as runner, pytest.raises(KeyboardInterrupt):
+        runner.run(hanging)
+    thread.join()
+    assert my_children() == []
+    assert not folder.result.exists()
+    for name in ("worker", "child", "stranger"):
+        assert not is_running(read_number(folder.path / name)), name
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path, how: signal.Signals) -> None:
+    """Not even when another child of the parent holds the pipes open, as a data loader's workers may."""
+    hanging = spec("leaves children")
+    folder = StudyFolder(tmp_path).trial(hanging.key).path
+    code = f"""
+import os, sys, time
+from pathlib import Path
+from advisor.trial.runner import Runner
+from tests.trial.specs import FAKE_WORKER, spec
+class Forking(Runner):
+    def _wait(self, *arguments):
+        if os.fork() == 0:
+            Path({str(tmp_path)!r}, "holder").write_text(str(os.getpid()))
+            time.sleep(30)
+            os._exit(0)
+        return super()._wait(*arguments)
+Forking(Path({str(tmp_path)!r}), worker_command=FAKE_WORKER).run(spec("leaves children"))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent.parent.parent)
+    processes = [read_number(folder / name) for name in ("worker", "child", "stranger")]
+    holder = read_number(tmp_path / "holder")
+    try:
+        assert all(is_running(process) for process in processes)
+        parent.send_signal(how)
+        parent.wait()
+        assert wait_until(lambda: not any(is_running(process) for process in processes), seconds=5.0)
+    finally:
+        os.kill(holder, signal.SIGKILL)
+    assert not StudyFolder(tmp_path).trial(hanging.key).result.exists()
+
+
+def test_the_parent_loads_no_torch(tmp_path: Path) -> None:
+    code = "import sys, advisor.trial.runner; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent.parent).returncode == 0

@@ -1,0 +1,318 @@
+"""What a worker does in a trial, run in this process: outcomes, tracebacks, determinism, batches."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.measure.measurement import Measurement, Sizing, StopReason
+from advisor.methods.use import MethodUse, use
+from advisor.policy.policy import Policy
+from advisor.problem.workload import WorkloadKind, WorkloadSource
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.work import run_trial
+
+_PLAIN = """
+import torch
+
+def build_model():
+    return torch.nn.Sequential(
+        torch.nn.Linear(16, 128), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(128, 128),
+        torch.nn.ReLU(), torch.nn.Linear(128, 8))
+
+def make_batch(batch_size):
+    return torch.randn(batch_size, 16), torch.randint(0, 8, (batch_size,))
+
+def compute_loss(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+"""
+
+
+class Bed:
+    """Runs trials of workloads that are written down in the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: list[str] = []
+        self.leftover = ""
+
+    def spec(
+        self, text: str = _PLAIN, *, kind: TrialKind, micro_batch: int, methods: tuple[MethodUse, ...], **changes: Any
+    ) -> TrialSpec:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        path = self.folder / f"workload_{digest}.py"
+        path.write_text(text)
+        fields: dict[str, Any] = {"max_timed_steps": 4, "measure_seconds": 2.0, "time_limit_seconds": 60.0}
+        return TrialSpec(
+            kind=kind,
+            workload=WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="bed", fingerprint=digest),
+            policy=Policy(
+                methods=methods, micro_batch=micro_batch, accumulation_steps=changes.pop("accumulation_steps", 1)
+            ),
+            device="cpu",
+            memory_limit_bytes=changes.pop("memory_limit_bytes", 2**30),
+            **{**fields, **changes},
+        )
+
+    def run(
+        self,
+        text: str = _PLAIN,
+        *,
+        kind: TrialKind = TrialKind.TIME,
+        micro_batch: int = 8,
+        methods: tuple[MethodUse, ...] = (),
+        **changes: Any,
+    ) -> TrialResult:
+        spec = self.spec(text, kind=kind, micro_batch=micro_batch, methods=methods, **changes)
+        result, self.leftover = run_trial(spec, self.told.append)
+        assert result.key == spec.key
+        return result
+
+    def measure(self, text: str = _PLAIN, **changes: Any) -> Measurement:
+        result = self.run(text, **changes)
+        assert result.outcome is Outcome.OK, result
+        assert result.measurement is not None
+        return result.measurement
+
+    def size(self, text: str = _PLAIN, **changes: Any) -> Sizing:
+        result = self.run(text, kind=TrialKind.SIZE, **changes)
+        assert result.outcome is Outcome.OK, result
+        assert result.sizing is not None
+        return result.sizing
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
+
+
+# ---- TIME
+
+
+def test_a_timed_trial_reports_whole_steps(bed: Bed) -> None:
+    measured = bed.measure(micro_batch=8, accumulation_steps=3)
+    assert (measured.micro_batch, measured.accumulation_steps) == (8, 3)
+    assert measured.samples_per_second == pytest.approx(24 / measured.step_seconds)
+    assert measured.step_seconds_low <= measured.step_seconds <= measured.step_seconds_high
+    assert 3 <= measured.timed_steps <= 4
+    assert measured.memory.breakdown.optimizer_state > 0  # the memory step comes after one that made it
+    assert measured.tokens_per_second is None
+    assert measured.joules_per_step is None
+    assert bed.leftover == ""
+
+
+def test_tokens_are_counted_where_there_are_token_ids(bed: Bed) -> None:
+    text = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(50, 8)
+
+    def forward(self, input_ids):
+        return self.table(input_ids).square().mean()
+
+def build_model():
+    return Model()
+
+def make_batch(batch_size):
+    return {"input_ids": torch.randint(0, 50, (batch_size, 32))}
+"""
+    measured = bed.measure(text)
+    assert measured.tokens_per_second == pytest.approx(32 * measured.samples_per_second)
+
+
+def test_the_same_trial_again_has_the_same_losses(bed: Bed) -> None:
+    first, second = bed.measure(), bed.measure()
+    shared = min(len(first.loss_trace), len(second.loss_trace))
+    assert first.loss_trace[:shared] == second.loss_trace[:shared]
+    assert first.memory == second.memory
+
+
+def test_the_batch_is_what_the_policy_says_in_any_split(bed: Bed) -> None:
+    plain = bed.size(micro_batch=8, largest_batch=8)
+    other = bed.size(micro_batch=8, largest_batch=8, seed=1)
+    assert plain.loss_trace != other.loss_trace
+
+
+def test_a_candidate_that_is_clearly_slower_is_left_early(bed: Bed) -> None:
+    measured = bed.measure(max_timed_steps=50, target_spread=1e-9, outpaced_below_samples_per_second=1e12)
+    assert measured.stop_reason is StopReason.OUTPACED
+    assert measured.timed_steps < 50
+
+
+# ---- SIZE
+
+
+def test_an_exact_method_sees_the_same_model_batches_and_dropout(bed: Bed) -> None:
+    plain = bed.size()
+    checkpointed = bed.size(methods=(use("optimizer_in_backward"),))
+    assert len(plain.loss_trace) == 3
+    assert checkpointed.loss_trace == plain.loss_trace
+
+
+def test_batches_grow_until_two_are_past_the_optimizers_peak(bed: Bed) -> None:
+    sizing = bed.size(micro_batch=1)
+    batches = [point.micro_batch for point in sizing.points]
+    assert batches == [2**i for i in range(len(batches))]
+    assert sizing.points[0].memory.optimizer_is_peak
+    assert [point.memory.optimizer_is_peak for point in sizing.points[-2:]] == [False, False]
+    assert sizing.points[-3].memory.optimizer_is_peak
+    assert sizing.out_of_memory_at is None
+    assert all(point.step_seconds > 0 for point in sizing.points)
+
+
+def test_two_batches_are_enough_when_activations_are_the_peak_at_once(bed: Bed) -> None:
+    assert [point.micro_batch for point in bed.size(micro_batch=2048).points] == [2048, 4096]
+
+
+def test_an_optimizer_inside_the_backward_pass_does_not_hide_the_flat_start(bed: Bed) -> None:
+    sizing = bed.size(micro_batch=1, methods=(use("optimizer_in_backward"),))
+    last, before = sizing.points[-1].memory, sizing.points[-2].memory
+    assert len(sizing.points) > 2
+    assert last.peak_bytes - before.peak_bytes > 0.4 * (last.breakdown.activations - before.breakdown.activations)
+
+
+def test_no_batch_above_the_largest_is_tried(bed: Bed) -> None:
+    assert [point.micro_batch for point in bed.size(micro_batch=2, largest_batch=3).points] == [2, 3]
+    assert [point.micro_batch for point in bed.size(micro_batch=2, largest_batch=2).points] == [2]
+
+
+def test_a_further_batch_that_does_not_fit_is_a_finding(bed: Bed) -> None:
+    room = bed.size(micro_batch=2048).points[0].memory.peak_bytes
+    sizing = bed.size(micro_batch=2048, memory_limit_bytes=room + 1000)
+    assert [point.micro_batch for point in sizing.points] == [2048]
+    assert sizing.out_of_memory_at == 4096
+    assert bed.leftover == ""
+
+
+def test_a_first_batch_that_does_not_fit_is_out_of_memory(bed: Bed) -> None:
+    result = bed.run(kind=TrialKind.SIZE, micro_batch=2048, memory_limit_bytes=10**6)
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert "977 KiB" in result.reason
+
+
+def test_no_second_batch_is_begun_that_the_time_limit_would_end(bed: Bed) -> None:
+    text = _PLAIN.replace("def compute_loss(model, batch):", "import time\ndef compute_loss(model, batch):\n    time.sleep(0.05)")
+    assert len(bed.size(text, time_limit_seconds=0.4).points) == 1
+
+
+# ---- PROBE
+
+
+def test_a_probe_learns_the_facts(bed: Bed) -> None:
+    result = bed.run(kind=TrialKind.PROBE)
+    assert result.facts is not None
+    assert result.facts.model_class == "Sequential"
+    assert result.facts.has_dropout
+    assert not result.facts.has_batchnorm
+    assert result.facts.optimizer_class == "torch.optim.adamw.AdamW"
+    assert result.facts.optimizer_options["amsgrad"] is False
+    assert result.facts.first_loss == pytest.approx(math.log(8), rel=0.5)
+    assert result.facts.matmul_flops_per_second["float32"] > 0
+    assert not result.facts.linear_head
+    assert result.facts.linear_head_reason
+    assert bed.leftover == ""
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("return model(batch[0])", "the loss must be a scalar, but its shape is (8, 8)"),
+        ("return model(batch[0]).mean().item()", "compute_loss must return a scalar tensor"),
+        ("return model(batch[0]).mean().detach()", "must depend on parameters that require a gradient"),
+        ("return model(batch[0]).mean() * float('nan')", "the first loss must be finite, but it is nan"),
+    ],
+)
+def test_a_loss_that_cannot_be_trained_with_is_explained(bed: Bed, loss: str, message: str) -> None:
+    text = _PLAIN[: _PLAIN.index("def compute_loss")] + f"def compute_loss(model, batch):\n    {loss}\n"
+    result = bed.run(text, kind=TrialKind.PROBE)
+    assert result.outcome is Outcome.FAILED
+    assert message in result.reason
+
+
+# ---- failures
+
+_PLACES = {
+    "import": ("import torch\n", "import torch\nraise ValueError('my mistake')\n"),
+    "build": ("def build_model():", "def build_model():\n    raise ValueError('my mistake')"),
+    "batch": ("def make_batch(batch_size):", "def make_batch(batch_size):\n    raise ValueError('my mistake')"),
+    "loss": ("def compute_loss(model, batch):", "def compute_loss(model, batch):\n    raise ValueError('my mistake')"),
+    "backward": (
+        "def compute_loss(model, batch):\n    return ",
+        """
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError('my mistake')
+
+def compute_loss(model, batch):
+    return Fails.apply(torch.zeros(1, requires_grad=True)).sum() + """,
+    ),
+}
+
+
+@pytest.mark.parametrize("place", _PLACES)
+def test_an_exception_shows_the_users_own_frames_alone(bed: Bed, place: str) -> None:
+    old, new = _PLACES[place]
+    assert old in _PLAIN
+    result = bed.run(_PLAIN.replace(old, new))
+    assert result.outcome is Outcome.FAILED
+    assert "my mistake" in result.reason
+    assert result.traceback_text is not None
+    assert "raise ValueError('my mistake')" in result.traceback_text
+    assert "advisor/trial" not in result.traceback_text
+
+
+def test_a_model_that_exits_is_a_failure_not_the_end(bed: Bed) -> None:
+    result = bed.run(_PLAIN + "\ndef build_model():\n    import sys\n    sys.exit(0)\n")
+    assert result.outcome is Outcome.FAILED
+    assert "sys.exit(0)" in result.reason
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("kind", [TrialKind.TIME, TrialKind.SIZE])
+def test_a_loss_that_is_not_finite_any_more_has_diverged(bed: Bed, value: str, kind: TrialKind) -> None:
+    text = _PLAIN + f"""
+steps = 0
+plain_loss = compute_loss
+
+def compute_loss(model, batch):
+    global steps
+    steps += 1
+    return plain_loss(model, batch) * (float("{value}") if steps > 2 else 1.0)
+"""
+    result = bed.run(text, kind=kind)
+    assert result.outcome is Outcome.DIVERGED
+    assert f"the loss became {value}" in result.reason
+
+
+def test_a_refusal_is_an_outcome_with_its_reason(bed: Bed) -> None:
+    result = bed.run(methods=(use("checkpoint", every=1),))
+    assert result.outcome is Outcome.REFUSED
+    assert result.reason
+
+
+def test_a_model_that_existed_before_is_refused(bed: Bed) -> None:
+    """Its weights would go on from trial to trial, and not count as memory of the training."""
+    result = bed.run(_PLAIN + "\nMODEL = build_model()\n\ndef build_model():\n    return MODEL\n")
+    assert result.outcome is Outcome.FAILED
+    assert "must build a new model on every call" in result.reason
+
+
+def test_what_is_kept_is_reported(bed: Bed) -> None:
+    bed.run(_PLAIN + "\nKEPT = []\n\ndef make_batch(n):\n    return KEPT\n".replace("make_batch", "unused"))
+    assert bed.leftover == ""
+    keeping = _PLAIN.replace("def compute_loss(model, batch):", "KEPT = []\n\ndef compute_loss(model, batch):\n    KEPT.append(model)")
+    bed.run(keeping.replace("16, 128", "16, 128").replace("128, 128", "128, 128"), micro_batch=8)
+    assert bed.leftover != ""

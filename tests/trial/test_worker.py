@@ -1,0 +1,88 @@
+"""Runner and real worker together, with torch: what only whole processes can show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.policy.wrapper import write_wrapper
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind
+from tests.trial.specs import my_children, spec
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """One runner, so that trials that end well share a warm worker."""
+    with Runner(tmp_path_factory.mktemp("study")) as runner:
+        yield runner
+    assert my_children() == []
+
+
+def test_a_study_of_three_trials_in_one_noisy_worker(runner: Runner) -> None:
+    probed = runner.run(spec(kind=TrialKind.PROBE))
+    assert probed.outcome is Outcome.OK, probed
+    assert probed.facts is not None
+    assert probed.facts.parameter_count == 64 * 256 + 256 + 256 * 10 + 10
+    assert (probed.facts.default_batch, probed.facts.max_grad_norm) == (4, 1.0)
+    assert probed.facts.has_dropout
+    assert probed.facts.custom_loss
+
+    sized = runner.run(spec(kind=TrialKind.SIZE))
+    assert sized.warm
+    assert sized.sizing is not None
+    assert len(sized.sizing.points) >= 2
+    assert len(sized.sizing.loss_trace) == 3
+
+    timed = runner.run(spec())
+    assert timed.warm
+    assert timed.measurement is not None
+    assert timed.measurement.samples_per_second > 0
+    assert "garbage" in runner.tail_of_log(spec().key)
+
+
+def test_a_limit_that_is_passed_is_out_of_memory_with_both_figures(runner: Runner) -> None:
+    result = runner.run(spec(memory_limit_bytes=300_000))
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert "within 293 KiB, but" in result.reason
+    assert result.traceback_text is None
+
+
+def test_the_emitted_wrapper_is_confirmed_in_a_fresh_process(runner: Runner, tmp_path: Path) -> None:
+    policy = Policy(methods=(use("precision", dtype="bf16"),), micro_batch=4, accumulation_steps=2)
+    wrapper = tmp_path / "wrapper.py"
+    write_wrapper(policy, wrapper, headline="For a test.", details="Nothing measured.")
+    trial = spec(kind=TrialKind.CONFIRM, wrapper_path=str(wrapper))
+    trial = msgspec.structs.replace(trial, policy=policy)
+    result = runner.run(trial)
+    assert result.outcome is Outcome.OK, (result, runner.tail_of_log(trial.key))
+    assert not result.warm
+    assert result.measurement is not None
+    assert result.measurement.accumulation_steps == 2
+    assert my_children() == []
+
+
+@pytest.mark.parametrize(("name", "how"), [("hard_exit", "exit status 0"), ("segfault", "SIGSEGV")])
+def test_a_model_that_takes_the_process_down(runner: Runner, name: str, how: str) -> None:
+    result = runner.run(spec(name))
+    assert result.outcome is Outcome.CRASHED
+    assert how in result.reason
+    if name == "segfault":
+        assert "string_at" in runner.tail_of_log(spec(name).key)
+
+
+def test_a_leak_does_not_reach_the_next_trial(runner: Runner) -> None:
+    """The worker is replaced, and the same trial again finds the same memory to the byte."""
+    first, second = (runner.run(spec("leaking", micro_batch=256, repeat=repeat)) for repeat in range(2))
+    assert first.measurement is not None
+    assert second.measurement is not None
+    assert not second.warm
+    assert first.measurement.memory == second.measurement.memory
