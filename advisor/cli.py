@@ -11,14 +11,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from advisor.decide.answer import Answer
 
 __all__ = ["main"]
 
 _HELP = """\
-usage: momadvise --goal faster MODEL [options]     measure, decide, write a policy
-       momadvise methods [NAME]                    the methods, and which apply here
-       momadvise hardware                          the devices, and what is known of them
+usage: momadvise --goal faster MODEL [options]   measure, decide, write a policy
+       momadvise methods [NAME]                  the methods, and which apply
+       momadvise hardware                        the devices and their figures
 
 Measures on your own device which memory optimization methods and batch size
 to train MODEL with, and writes policy.yaml and wrapper.py that apply them.
@@ -35,7 +37,7 @@ MODEL  a Python file with build_model() and make_batch(batch_size), or
   --search-space NAME    default, exact, smoke, or a YAML file
   --trials N             most policies to measure   (default: 40)
   --time-limit TIME      such as 5m or 90s          (default: 4m)
-  --output DIR           where to write             (default: momadvise-runs/...)
+  --output DIR           where to write             (default: momadvise-runs/..)
   --json                 print the result as JSON on stdout, and only that
   --version, -h, --help
 
@@ -87,17 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0 answered, 1 no policy could be measured, 2 a mistake that the user can fix, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if not arguments:
-        sys.stdout.write(_HELP)
-        return EXIT_USER_ERROR
-    if arguments[0] == "--version":
-        from advisor import __version__
-
-        print(f"momadvise {__version__}")
-        return EXIT_OK
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return _dispatch(arguments)
+        try:
+            return _dispatch(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a reader that is gone can be told from a failure
     except KeyboardInterrupt:
         print("momadvise: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -108,6 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if not arguments:
+        sys.stdout.write(_HELP)
+        return EXIT_USER_ERROR
+    if arguments[0] == "--version":
+        from advisor import __version__
+
+        print(f"momadvise {__version__}")
+        return EXIT_OK
     if arguments[0] in _VERBS:
         return _catalogue(arguments)
     options = _parser().parse_args(arguments)
@@ -166,13 +171,13 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _print_answer(answer: Answer) -> None:
-    from rich.console import Console
-
     from advisor.report.answer import AnswerView
 
     notes = list(answer.notes)
     if answer.cached:
-        notes.append(f"measured on {answer.date}; nothing has changed since, so nothing was run (--output elsewhere to)")
+        notes.append(
+            f"measured on {answer.date}; nothing has changed since, so nothing was run (--output elsewhere to)"
+        )
     view = AnswerView(
         answer.recommendation,
         answer.goal,
@@ -184,7 +189,7 @@ def _print_answer(answer: Answer) -> None:
         ),
         notes=notes,
     )
-    Console().print(view)
+    _console().print(view)
 
 
 def _catalogue(arguments: list[str]) -> int:
@@ -209,13 +214,11 @@ def _catalogue(arguments: list[str]) -> int:
 
 
 def _print_hardware() -> None:
-    from rich.console import Console
-
     from advisor.problem.detect import choose_device, list_devices
     from advisor.problem.profiles import load_profiles
     from advisor.report.catalogue_view import hardware_view
 
-    console = Console()
+    console = _console()
     profiles = load_profiles()
     for hardware in list_devices():
         console.print(hardware_view(hardware, profiles.get(hardware.profile or "")))
@@ -224,15 +227,24 @@ def _print_hardware() -> None:
 
 
 def _print_methods(name: str | None) -> None:
-    from rich.console import Console
-
     from advisor.methods.catalogue import CATALOGUE, get_method
     from advisor.problem.detect import detect_hardware
     from advisor.report.catalogue_view import method_view, methods_view
 
     hardware = detect_hardware()
     view = methods_view(CATALOGUE, hardware) if name is None else method_view(get_method(name), hardware)
-    Console().print(view)
+    _console().print(view)
+
+
+def _console() -> Console:
+    """A console on stdout."""
+    from rich.console import Console
+
+    class Piped(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError  # rich would end the program with status 1, which says that nothing was measured
+
+    return Piped()
 
 
 def _print_error(error: BaseException) -> None:

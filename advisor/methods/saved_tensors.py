@@ -31,7 +31,7 @@ class HostCopy:
         self._copied = None
         if flat.device.type == "cuda":
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(flat.device))
 
     @property
     def bytes(self) -> int:

@@ -30,7 +30,9 @@ class Swap(Method):
     summary = "Moves large activations to host memory in the forward pass and back in the backward pass."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
-    costs = "every swapped byte crosses the host link twice per step, and takes as much page-locked host memory"
+    costs = (
+        "every swapped byte crosses the host link twice per step, and takes up to twice as much page-locked host memory"
+    )
     pays = "with a fast host link, or with checkpointing, where only the blocks' inputs are left to move"
     does_not_pay = "over PCIe without checkpointing: recomputing is usually faster than moving"
     stage = Stage.STEP

@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 __all__ = ["TimeBudget"]
 
-_SHARE_OF_TRIAL = 1 / 16
-"""Share of the whole limit that one trial may spend on stepping: leaves room for a dozen trials and their set-up."""
+_SHARE_OF_TRIAL = 1 / 12
+"""Share of the whole limit that one trial may spend on stepping."""
 
 _SHORTEST_TRIAL_SECONDS = 2.0
 _LONGEST_TRIAL_SECONDS = 30.0
 """Past half a minute of stepping more steps hardly narrow the median any further."""
 
-_STEPS_OF_TRIAL = 5
-"""Full steps that a timed trial makes at least: the first, the memory step and three timed ones."""
+_STEPS_OF_TRIAL = 6
+"""Full steps that a timed trial makes at least: the first, the memory step, one to warm up and three timed ones."""
 
 _PATIENCE = 4.0
 """A trial is ended by force after this many times its expected stepping: it hangs, or is of no use to the search."""
@@ -74,7 +74,7 @@ class TimeBudget:
         self._build_seconds = max(self._build_seconds, seconds)
 
     def learn_trial_seconds(self, seconds: float) -> None:
-        """Take in how long a timed trial took, as the parent saw it."""
+        """Take in how long a policy took from its proposal to its figures, sizing included."""
         self._trial_seconds.append(seconds)
 
     def hard_limit_seconds(self, expected_step_seconds: float | None) -> float:
@@ -99,10 +99,10 @@ class TimeBudget:
 
     @property
     def confirmation_seconds(self) -> float:
-        """What must be kept for one fresh run of the wrapper and one of the baseline."""
+        """What must be kept for a fresh run of the wrapper; the baseline is measured again if more than that is left."""
         if not self._trial_seconds:
             return 0.0
-        return 2 * (self._build_seconds + self.expected_trial_seconds)
+        return self._build_seconds + max(self._trial_seconds)
 
     @property
     def may_start_trial(self) -> bool:

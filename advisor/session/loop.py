@@ -66,14 +66,17 @@ class SearchLoop:
             The reason, as the user reads it.
         """
         if not any(candidate.role is Role.BASELINE for candidate in self.candidates):
+            begin = self._budget.elapsed_seconds
             baseline = self._evaluator.baseline()
             if baseline is not None:
                 self._record(baseline)
+                self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
         while True:
             if self.measured >= self._trial_budget:
                 return f"the limit of {self._trial_budget} trials was reached"
             if not self._budget.may_start_trial:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"
+            begin = self._budget.elapsed_seconds
             proposal = self._proposer.ask()
             if proposal is None:
                 return "every policy of the search space was tried"
@@ -84,6 +87,8 @@ class SearchLoop:
                 raise
             self._record(evaluation.candidate)
             self._tell(proposal, evaluation)
+            if is_measured(evaluation.candidate):
+                self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""

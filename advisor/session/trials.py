@@ -131,8 +131,6 @@ class Trials:
                 repeat=repeat,
             )
         )
-        if result.outcome is Outcome.OK:
-            self._budget.learn_trial_seconds(result.wall_seconds)
         if model is not None:
             if result.measurement is not None:
                 model = model.calibrated(policy.micro_batch, result.measurement.memory.peak_bytes)

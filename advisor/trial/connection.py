@@ -140,19 +140,22 @@ class Connection:
             raise TrialError(f"a worker must end when it is killed, but process group {self.group} does not") from None
 
     def _guardian_is_gone(self) -> bool:
-        """Whether it has ended, without collecting its exit status: that would free its number for others."""
-        if self._process.returncode is not None:
-            return True
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return self._ended() is not None
 
     def _guardian_status(self) -> int:
         deadline = time.monotonic() + _GUARDIAN_SECONDS
-        while time.monotonic() < deadline:
-            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is not None:
-                return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        while (status := self._ended()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        return 0  # it lives but closed its pipe: as good as gone
+        return status or 0  # if it lives but has closed its pipe it is as good as gone
+
+    def _ended(self) -> int | None:
+        """The guardian's exit status, without collecting it where that is possible: then its number stays ours."""
+        if not hasattr(os, "waitid"):
+            return self._process.poll()
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _decode(line: bytes) -> Answer:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from typing import Any
+
+import torch
 
 from advisor.measure.batches import seed_everything
-from advisor.measure.measurement import SizePoint, Sizing
+from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
 from advisor.measure.memory import MemoryMeter
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import is_out_of_memory
+from advisor.trial.updating import until_updated
 
-__all__ = ["size"]
+__all__ = ["size", "suffice"]
 
 _LEAST_STEPS = 3
 """One creates the optimizer's state, one is timed, one is measured."""
@@ -52,22 +57,20 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
     count = max(_LEAST_STEPS, spec.fidelity_steps)
     losses = []
     fastest = float("inf")
-    for step in range(count):
-        bench.tell(f"batch {spec.policy.micro_batch}, step {step + 1} of {count}")
+    for index in range(count):
+        bench.tell(f"batch {spec.policy.micro_batch}, step {index + 1} of {count}")
+        batch = batches[index % len(batches)]
         # Every step has its own seed: a method that draws random numbers must not shift the dropout of the next step.
-        seed_everything(spec.seed + step)
-        batch = batches[step % len(batches)]
-        if step == 0:
+        seed = spec.seed + index
+        if index == 0:
             with meter.guarding(batch):
-                loss = training.step(batch)
-        elif step < count - 1:
-            begin = time.perf_counter()
-            loss = training.step(batch)
-            bench.synchronize()
-            fastest = min(fastest, time.perf_counter() - begin)
+                loss = until_updated(training, functools.partial(_seeded_step, training, batch, seed))
+        elif index < count - 1:
+            loss, seconds = until_updated(training, functools.partial(_timed_step, bench, training, batch, seed))
+            fastest = min(fastest, seconds)
         else:
-            loss, memory = meter.measured_step(training, batch)
-        losses.append(finite(loss, step))
+            loss, memory = until_updated(training, functools.partial(_measured_step, meter, training, batch, seed))
+        losses.append(finite(loss, index))
     point = SizePoint(micro_batch=spec.policy.micro_batch, memory=memory, step_seconds=fastest)
     return tuple(losses[: spec.fidelity_steps]), point
 
@@ -77,15 +80,33 @@ def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_b
     training.micro_batch = micro_batch
     bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
     bench.tell(f"batch {micro_batch}, memory")
-    loss, memory = meter.measured_step(training, batches[0])  # first: it stops at the limit, also on a CPU
+    # Memory first: this step stops at the limit, also on a CPU.
+    loss, memory = until_updated(training, functools.partial(_measured_step, meter, training, batches[0], bench.spec.seed))
     finite(loss, 0)
     bench.tell(f"batch {micro_batch}, time")
-    begin = time.perf_counter()
-    loss = training.step(batches[1])
-    bench.synchronize()
-    seconds = time.perf_counter() - begin
+    loss, seconds = _timed_step(bench, training, batches[1], bench.spec.seed)
     finite(loss, 1)
     return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=seconds)
+
+
+def _seeded_step(training: Training, batch: Any, seed: int) -> torch.Tensor:
+    seed_everything(seed)
+    return training.step(batch)
+
+
+def _timed_step(bench: Bench, training: Training, batch: Any, seed: int) -> tuple[torch.Tensor, float]:
+    seed_everything(seed)
+    begin = time.perf_counter()
+    loss = training.step(batch)
+    bench.synchronize()
+    return loss, time.perf_counter() - begin
+
+
+def _measured_step(
+    meter: MemoryMeter, training: Training, batch: Any, seed: int
+) -> tuple[torch.Tensor, MemoryMeasurement]:
+    seed_everything(seed)
+    return meter.measured_step(training, batch)
 
 
 def _next(points: list[SizePoint], bench: Bench, spent: float) -> int | None:
@@ -95,7 +116,7 @@ def _next(points: list[SizePoint], bench: Bench, spent: float) -> int | None:
     following = 2 * last.micro_batch
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
-    if following <= last.micro_batch or _suffice(points):
+    if following <= last.micro_batch or suffice(points):
         return None
     # Two steps at a batch about twice as large, one of them with instruments.
     expected = spent + 2 * 2 * last.step_seconds
@@ -106,7 +127,7 @@ def _next(points: list[SizePoint], bench: Bench, spent: float) -> int | None:
     return following
 
 
-def _suffice(points: list[SizePoint]) -> bool:
+def suffice(points: list[SizePoint]) -> bool:
     """Whether the two largest points are past the regime in which something else than the batch sets the peak."""
     if len(points) < 2:
         return False

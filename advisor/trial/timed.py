@@ -14,6 +14,7 @@ from advisor.measure.memory import MemoryMeter
 from advisor.measure.timing import TimingPlan, time_steps
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
+from advisor.trial.updating import until_updated
 
 __all__ = ["measure"]
 
@@ -37,10 +38,10 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement
     losses: list[torch.Tensor] = []
     bench.tell("first step")
     with meter.guarding(batches[0]):
-        losses.append(training.step(batches[0]))
+        losses.append(until_updated(training, lambda: training.step(batches[0])))
     finite(losses[0], 0)
     bench.tell("memory")
-    loss, memory = meter.measured_step(training, batches[1])
+    loss, memory = until_updated(training, lambda: meter.measured_step(training, batches[1]))
     losses.append(loss)
     finite(loss, 1)
 

@@ -74,7 +74,7 @@ def test_the_simpler_policy_wins_a_tie(simpler: Candidate, other: Candidate) -> 
 
 
 def test_a_tie_is_with_the_fastest_and_not_with_one_that_ties_with_it() -> None:
-    chain = [measured(100.0 + step, CHECKPOINT, micro_batch=8 + step) for step in range(0, 30)]
+    chain = [measured(100.0 + step, CHECKPOINT, micro_batch=8 + step) for step in range(30)]
     winner = decide(chain).winner
     assert winner.measurement is not None
     assert winner.measurement.samples_per_second > 126

@@ -44,9 +44,7 @@ def test_the_breakdown_names_every_category() -> None:
     kept = _FLOAT * 32 * (64 + 64)  # what goes into the norm and into the last layer
     assert kept <= memory.breakdown.activations <= 1.1 * kept
     assert memory.peak_bytes == memory.peak_allocated_bytes
-    assert memory.peak_bytes == max(
-        memory.forward_peak_bytes, memory.backward_peak_bytes, memory.optimizer_peak_bytes
-    )
+    assert memory.peak_bytes == max(memory.forward_peak_bytes, memory.backward_peak_bytes, memory.optimizer_peak_bytes)
 
 
 def test_the_optimizer_is_the_peak_of_a_tiny_batch_only() -> None:
@@ -155,4 +153,3 @@ def test_accumulation_keeps_the_activations_of_one_micro_batch() -> None:
     whole = memory_meter.measured_step(training, batch)[1]
     assert accumulated.breakdown.activations < whole.breakdown.activations / 2
     assert accumulated.breakdown.gradients == whole.breakdown.gradients
-

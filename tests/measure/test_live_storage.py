@@ -50,7 +50,7 @@ def test_raises_the_moment_the_limit_is_passed() -> None:
     with LiveStorages(CPU, HostData(), limit_bytes=10_000) as storages:
         kept = [torch.zeros(250) for _ in range(10)]
         assert storages.live_bytes == 10_000
-        with pytest.raises(DeviceOutOfMemoryError, match="within 9.77 KiB, but 9.77 KiB were live"):
+        with pytest.raises(DeviceOutOfMemoryError, match=r"within 9\.77 KiB, but 9\.77 KiB were live"):
             torch.zeros(1)
         del kept
 

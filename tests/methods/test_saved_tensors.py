@@ -51,6 +51,8 @@ def test_what_comes_back_is_a_copy_even_on_a_cpu() -> None:
     kept = swap.pack(tensor)
     tensor.zero_()  # save_on_cpu would alias here, and give wrong gradients.
     assert torch.equal(swap.unpack(kept), torch.ones(8))
+    swap.unpack(kept).zero_()  # Nor does a backward formula that writes to what it was given reach the next one.
+    assert torch.equal(swap.unpack(kept), torch.ones(8))
 
 
 class TestSharing:

@@ -75,7 +75,7 @@ def test_comments_and_layout_do_not_change_the_canonical_text(tmp_path: Path) ->
         ),
         ("methods: {}\nrecipes: [{name: a, methods: {}}, {name: a, methods: {}}]", r"'a' is there twice"),
         (
-            "methods: {}\nrecipes:\n- {name: a, hand_tuned: true, methods: {}}\n- {name: b, hand_tuned: true, methods: {}}",
+            "methods: {}\nrecipes:\n- &a {name: a, hand_tuned: true, methods: {}}\n- {<<: *a, name: b}",
             r"at most one recipe may be 'hand_tuned', but these are: a, b",
         ),
     ],

@@ -1,0 +1,164 @@
+"""The command starts at once, says what it can do on one screen, and stays calm in a pipe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import advisor
+from advisor.methods.catalogue import CATALOGUE
+from tests.session.command import COMMAND, run_command
+
+HEAVY = ("numpy", "optuna", "rich", "torch", "transformers")
+
+
+def loaded_by(program: str, *arguments: str) -> tuple[set[str], subprocess.CompletedProcess[str]]:
+    """Which of the heavy libraries a program has loaded when it ends, and how it ended."""
+    report = (
+        f"{program}\n"
+        "finally:\n"
+        f"    print('LOADED', *(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys\ntry:\n{report}", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = result.stderr.splitlines()[-1].split()
+    assert last[0] == "LOADED", result.stderr
+    return set(last[1:]), result
+
+
+MAIN = "    from advisor.cli import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("--version",), ("methods", "--help"), ()])
+def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    loaded, result = loaded_by(MAIN, *arguments)
+    assert loaded == set()
+    assert "momadvise" in result.stdout
+
+
+def test_importing_the_package_and_looking_at_it_loads_nothing_heavy() -> None:
+    loaded, result = loaded_by("    import advisor; print(dir(advisor), advisor.__version__, advisor.Policy)")
+    assert loaded == set()
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("methods",), ("methods", "swap"), ("hardware",)])
+def test_looking_at_methods_and_hardware_loads_no_torch(arguments: tuple[str, ...]) -> None:
+    loaded, result = loaded_by(MAIN, *arguments)
+    assert result.returncode == 0, result.stderr
+    assert loaded == {"rich"}
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h")])
+def test_help_fits_on_one_screen(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    result = run_command(*arguments, cwd=tmp_path)
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert result.stderr == ""
+
+
+def test_help_names_every_option_and_no_other(tmp_path: Path) -> None:
+    from advisor.cli import _parser
+
+    options = {text for action in _parser()._actions for text in action.option_strings} | {"--version"}
+    words = run_command("--help", cwd=tmp_path).stdout.replace(",", " ").split()
+    assert {word for word in words if word.startswith("-")} == options
+
+
+def test_without_arguments_it_shows_the_help_as_a_mistake(tmp_path: Path) -> None:
+    result = run_command(cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == run_command("--help", cwd=tmp_path).stdout
+
+
+def test_the_version_is_the_packages(tmp_path: Path) -> None:
+    result = run_command("--version", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, f"momadvise {advisor.__version__}\n")
+
+
+def test_methods_lists_the_catalogue_and_says_why_one_does_not_apply(tmp_path: Path) -> None:
+    result = run_command("methods", cwd=tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert result.returncode == 0
+    for method in CATALOGUE:
+        assert method.name in result.stdout
+        assert method.summary in " ".join(result.stdout.split())
+    assert "tf32 is a format of NVIDIA GPUs" in result.stdout
+    assert "\x1b[" not in result.stdout
+
+
+@pytest.mark.parametrize("method", CATALOGUE, ids=lambda method: method.name)
+def test_one_method_is_shown_with_all_that_it_declares(method: object, tmp_path: Path) -> None:
+    name = method.name  # type: ignore[attr-defined]
+    result = run_command("methods", name, cwd=tmp_path)
+    assert result.returncode == 0
+    shown = " ".join(result.stdout.split())
+    for text in (name, method.costs, method.pays, method.does_not_pay, method.citation, method.fidelity.value):  # type: ignore[attr-defined]
+        assert text in shown
+
+
+def test_an_unknown_method_gets_the_near_match_and_the_list(tmp_path: Path) -> None:
+    result = run_command("methods", "chekpoint", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "did you mean 'checkpoint'?" in result.stderr
+    assert "optimizer_in_backward" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [("methods", "swap", "checkpoint"), ("hardware", "cuda"), ("methods", "--json")])
+def test_a_verb_with_something_it_does_not_take_says_what_it_takes(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    result = run_command(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert f"usage: momadvise {arguments[0]}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_hardware_shows_the_device_that_would_be_used_and_why(tmp_path: Path) -> None:
+    result = run_command("hardware", cwd=tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert result.returncode == 0
+    assert "Without --device: cpu (" in result.stdout
+    assert "GiB" in result.stdout
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("arguments", [("methods",), ("hardware",), ("--help",), ("--version",), ()])
+def test_a_reader_that_goes_away_is_no_failure(arguments: tuple[str, ...], buffered: bool, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)  # as `momadvise ... | head -1` after its line
+    try:
+        result = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"},
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_the_parent_of_a_whole_tuning_never_loads_torch(tmp_path: Path) -> None:
+    tiny = Path(__file__).parents[1] / "session" / "workloads" / "tiny.py"
+    program = (
+        "    import advisor\n"
+        "    answer = advisor.tune(sys.argv[1], search_space='smoke', time_limit=20, output='out')\n"
+        "    assert answer.policy.micro_batch >= 1 and answer.complete"
+    )
+    loaded, result = loaded_by(f"    import os; os.chdir({str(tmp_path)!r})\n{program}", str(tiny))
+    assert result.returncode == 0, result.stderr
+    assert not loaded & {"torch", "transformers"}
+    assert result.stdout == "", "a library call prints nothing"

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from rich.text import Text
+
+from advisor.problem.units import format_bytes
+from advisor.report.cells import Folded
+from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
+from advisor.trial.outcome import Outcome
+from tests.decide.examples import baseline, goal, lost, measured
+
+from .scenario import ADAM, BF16, CHECKPOINT, CHUNKED, IN_BACKWARD, REFUSED, recommendation, shown, words
+
+
+def lines_of(width: int) -> list[str]:
+    return shown(RankingTable(recommendation(), goal()), width=width).splitlines()
+
+
+def row_of(width: int, policy: str) -> str:
+    """The policy's line and the one below it."""
+    lines = lines_of(width)
+    at = next(number for number, line in enumerate(lines) if line.rstrip().endswith(policy) or f" {policy} " in line)
+    return words(" ".join(lines[at : at + 2]))
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_every_measured_figure_of_the_winner_is_in_its_row(width: int) -> None:
+    text = words(" ".join(lines_of(width)))
+    for figure in ("132 ±1.0%", "+115%", "48 x 1", "7.20 GiB", "precision", "0.4%", "winner"):
+        assert figure in text
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_nothing_is_wider_than_the_terminal_or_cut(width: int) -> None:
+    lines = lines_of(width)
+    assert max(len(line) for line in lines) <= width
+    assert "…" not in "".join(lines)
+
+
+def test_rows_are_ranked_and_roles_are_named() -> None:
+    assert row_of(80, "plain").startswith("6 plain 61.3 ±1.0% base 8 x 1 4.00 GiB exact 0% baseline")
+    assert "hand-tuned" in row_of(80, "precision bf16")
+    assert row_of(80, "chunked_cross_entropy chunks=8 + precision bf16").endswith("winner")
+
+
+def test_a_candidate_that_may_not_win_says_why() -> None:
+    text = words(" ".join(lines_of(80)))
+    assert "cannot win: loss drift 9.3% is above the tolerance 2.0%" in text
+    assert "9.3%!" in text
+
+
+def test_an_early_figure_is_marked_and_has_no_interval() -> None:
+    row = row_of(80, "checkpoint every=2")
+    assert "~80.0 early" in row
+    assert "±" not in row
+    assert "64 x 4" in row
+    assert "stopped early" in row
+
+
+def test_the_winner_the_baseline_and_the_hand_tuned_setting_are_shown_whatever_their_rank() -> None:
+    answer = recommendation()
+    slower = tuple(measured(100 - number, CHECKPOINT, micro_batch=number + 1) for number in range(30))
+    many = msgspec.structs.replace(answer, ranking=(*answer.ranking[:4], *slower, *answer.ranking[4:]))
+    text = shown(RankingTable(many, goal(), rows=2))
+    for role in ("winner", "baseline", "hand-tuned"):
+        assert role in text
+    assert text.count("checkpoint every=2") == 1  # only the fastest, which has it among its methods
+    assert "and 31 more that were slower" in text
+
+
+def test_without_a_baseline_there_is_no_gain() -> None:
+    answer = msgspec.structs.replace(recommendation(), baseline=None)
+    assert "115%" not in shown(RankingTable(answer, goal()))
+
+
+def test_predicted_figures_stand_under_their_own_heading() -> None:
+    text = shown(NotMeasuredTable(recommendation().not_measured), width=120)
+    heading = next(number for number, line in enumerate(text.splitlines()) if "outcome and reason" in line)
+    assert "predicted" in text.splitlines()[heading - 1]
+    assert "9.10 GiB" in text
+    assert "predicted" not in shown(RankingTable(recommendation(), goal()), width=160)
+
+
+def test_without_a_prediction_there_is_no_column_for_it() -> None:
+    assert "predicted" not in shown(NotMeasuredTable([lost(Outcome.FAILED, BF16, reason="boom")]))
+
+
+def test_what_was_not_measured_has_its_outcome_and_reason_with_brackets_kept() -> None:
+    text = words(shown(NotMeasuredTable(recommendation().not_measured), width=160))
+    assert "out of memory: the allocator asked for 1.2 GiB more [limit 8.00 GiB]" in text
+    assert "failed: RuntimeError: expected [Half] but found Float" in text
+
+
+def test_batches_that_ended_alike_share_a_row() -> None:
+    same = [lost(Outcome.OUT_OF_MEMORY, BF16, reason="too big", micro_batch=batch) for batch in (64, 48, 32, 16)]
+    text = shown(NotMeasuredTable(same))
+    assert text.count("too big") == 1
+    assert "64 x 1" in text
+    assert "..." in text
+
+
+def test_many_reasons_are_cut_with_a_count() -> None:
+    many = [lost(Outcome.FAILED, BF16, reason=f"reason {number}") for number in range(9)]
+    text = shown(NotMeasuredTable(many, rows=4))
+    assert "reason 3" in text
+    assert "reason 4" not in text
+    assert "and 5 more" in text
+
+
+def test_empty_tables_print_nothing() -> None:
+    assert shown(NotMeasuredTable([])) == ""
+    assert shown(RefusedSettingsTable({})) == ""
+
+
+def test_settings_with_the_same_reason_share_a_row() -> None:
+    text = shown(RefusedSettingsTable({"one": "no GPU", "two": "no GPU", **REFUSED}))
+    assert text.count("no GPU") == 1
+    assert "one, two" in text
+    assert "swap" in text
+
+
+def test_colour_adds_nothing_that_is_not_also_said_in_words() -> None:
+    plain = shown(RankingTable(recommendation(), goal()))
+    coloured = Text.from_ansi(shown(RankingTable(recommendation(), goal()), color=True)).plain
+    assert [line.rstrip() for line in coloured.splitlines()] == [line.rstrip() for line in plain.splitlines()]
+
+
+def test_a_policy_is_folded_between_methods_only() -> None:
+    folded = Folded(["precision bf16", "selective_checkpoint attention", "swap"])
+    assert folded.lines(100) == ["precision bf16 + selective_checkpoint attention + swap"]
+    assert folded.lines(38) == ["precision bf16", "+ selective_checkpoint attention", "+ swap"]
+    assert folded.lines(5) == ["precision bf16", "+ selective_checkpoint attention", "+ swap"]
+
+
+def test_a_full_policy_at_80_columns_stays_whole() -> None:
+    worst = measured(1234.5, ADAM, BF16, CHECKPOINT, CHUNKED, IN_BACKWARD, micro_batch=1024, accumulation_steps=16)
+    answer = msgspec.structs.replace(recommendation(), ranking=(worst, baseline(1)), winner=worst, baseline=baseline(1))
+    text = shown(RankingTable(answer, goal()))
+    for method in ("adam_8bit", "precision bf16", "chunked_cross_entropy chunks=8", "1024 x 16", format_bytes(2**32)):
+        assert method in text
+    assert max(len(line) for line in text.splitlines()) <= 80

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.choose import choose
+from advisor.problem.goal import Fidelity, Goal
+from advisor.report.why import explain, explained
+from advisor.trial.outcome import Outcome
+from tests.decide.examples import GIB, baseline, goal, lost, measured
+
+from .scenario import BF16, CHECKPOINT, recommendation
+
+
+def decide(candidates: Sequence[Candidate], aim: Goal | None = None, untried: int = 0) -> Recommendation:
+    return choose(
+        candidates, aim or goal(), refused_settings={}, untried=untried, stopped_because="every policy was tried"
+    )
+
+
+def why(candidates: Sequence[Candidate], aim: Goal | None = None, untried: int = 0) -> str:
+    return " ".join(explain(decide(candidates, aim, untried), aim or goal()))
+
+
+def test_the_whole_story_in_figures() -> None:
+    text = " ".join(recommendation().why)
+    assert (
+        "Training with chunked_cross_entropy chunks=8 + precision bf16 at batch 48 runs 132 samples/s (±1.0%)." in text
+    )
+    assert "That is 2.15 times the baseline (plain training at batch 8: 61.3), where the noise is 1.4%." in text
+    assert "It is 17% faster than the hand-tuned default (precision bf16 at batch 24: 112)." in text
+    assert (
+        "Faster by 0.3%, inside the noise of 1.4%, was chunked_cross_entropy chunks=8 + optimizer_in_backward" in text
+    )
+    assert "the winner is simpler (2 methods instead of 3)" in text
+    assert "6.5% faster was adam_8bit + checkpoint every=2" in text
+    assert "but loss drift 9.3% is above the tolerance 2.0%" in text
+    assert "7.20 GiB is 90% of the 8.00 GiB limit: memory is what stops a larger batch" in text
+    assert "its first losses differ by 0.4% (2.0% is tolerated)" in text
+    assert "Not tried: 274 combinations of the space, because the time limit of 5m00s was reached." in text
+
+
+def test_explaining_fills_in_the_recommendation() -> None:
+    answer = decide([baseline(100)])
+    assert answer.why == ()
+    assert explained(answer, goal()).why == explain(answer, goal())
+
+
+def test_no_method_is_a_good_answer_when_nothing_was_faster() -> None:
+    text = why([baseline(100), measured(70, CHECKPOINT)])
+    assert "That is your own setting, and nothing measured was faster: use no method." in text
+
+
+def test_no_method_is_a_good_answer_when_the_gain_is_noise() -> None:
+    text = why([baseline(100), measured(101, CHECKPOINT)])
+    assert "the fastest, checkpoint every=2 at batch 8, led by 1.0%, inside the noise of 1.4%. Use no method." in text
+
+
+def test_a_tie_with_the_baseline_says_so() -> None:
+    # Plain training at a smaller batch is simpler than the user's own.
+    text = why([baseline(100, micro_batch=32), measured(100.5, micro_batch=16)])
+    assert "It ties with the baseline (plain training at batch 32: 100): +0.5%, inside the noise of 1.4%." in text
+
+
+def test_a_baseline_that_could_not_be_measured_is_explained() -> None:
+    text = why(
+        [lost(Outcome.OUT_OF_MEMORY, role=Role.BASELINE, micro_batch=8, reason="8 do not fit."), measured(9, BF16)]
+    )
+    assert "The baseline (plain training at batch 8) has no figure; it ended as out of memory: 8 do not fit." in text
+
+
+def test_a_hand_tuned_default_that_could_not_be_measured_is_explained() -> None:
+    text = why([baseline(100), lost(Outcome.CRASHED, BF16, role=Role.HAND_TUNED)])
+    assert "The hand-tuned default (precision bf16 at batch 1) has no figure; it ended as crashed." in text
+
+
+def test_a_hand_tuned_winner_is_called_that() -> None:
+    text = why([baseline(100), measured(150, BF16, role=Role.HAND_TUNED, fidelity=Fidelity.PRECISION)])
+    assert "what an experienced person would pick without measuring" in text
+
+
+def test_a_hand_tuned_default_that_ties_or_may_not_win() -> None:
+    tuned = measured(150, BF16, CHECKPOINT, role=Role.HAND_TUNED, fidelity=Fidelity.PRECISION)
+    close = measured(149, BF16, fidelity=Fidelity.PRECISION)
+    assert "it is a tie: -0.7%, noise 1.4%" in why([baseline(100), tuned, close])
+    beyond = why([baseline(100), tuned], goal(fidelity=Fidelity.EXACT))
+    assert "(checkpoint every=2 + precision bf16 at batch 8) is 50% faster, but fidelity precision is beyond" in beyond
+
+
+def test_the_runner_up_lost_by_a_figure() -> None:
+    text = why([baseline(100), measured(200, BF16), measured(150, CHECKPOINT)])
+    assert "The runner-up, checkpoint every=2 at batch 8, is 25% slower." in text
+
+
+def test_a_larger_batch_that_was_no_faster_shows_that_memory_is_not_the_limit() -> None:
+    text = why([baseline(50), measured(200, BF16, micro_batch=16), measured(150, BF16, micro_batch=32)])
+    assert "at batch 32 the same methods are 25% slower" in text
+
+
+def test_a_small_peak_is_not_the_limit() -> None:
+    assert "memory is not what limits it" in why([baseline(100, micro_batch=8), measured(70, CHECKPOINT, peak=GIB)])
+
+
+def test_a_loss_that_was_not_compared_is_said() -> None:
+    text = why([measured(100, BF16, fidelity=Fidelity.PRECISION, drift=None)])
+    assert "its loss was not compared with plain training's" in text
+
+
+def test_a_baseline_that_is_faster_and_may_not_win_is_explained() -> None:
+    split = measured(90, micro_batch=4, accumulation_steps=4, fidelity=Fidelity.ROUNDING)
+    text = why([baseline(100), split], goal(global_batch=16))
+    assert "is 11% faster, but its global batch 8 is not the 16 that was asked for" in text
+    assert "plain training at batch 4 x 4" in text
+
+
+def test_one_untried_combination_is_in_the_singular() -> None:
+    assert "Not tried: 1 combination of the space" in why([baseline(100)], untried=1)
+    assert "The search ended because every policy was tried." in why([baseline(100)])
+
+
+def test_every_sentence_is_one_and_no_name_of_a_method_is_changed() -> None:
+    for sentence in recommendation().why:
+        assert sentence.endswith(".")
+        assert "  " not in sentence
+    assert "Chunked" not in " ".join(recommendation().why)
+
+
+def test_an_answer_without_candidates_besides_the_winner_is_explained() -> None:
+    answer = msgspec.structs.replace(decide([measured(10, CHECKPOINT)]), stopped_because="")
+    text = " ".join(explain(answer, goal()))
+    assert "The baseline was not measured." in text
+    assert "because ." not in text

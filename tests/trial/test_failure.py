@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
+from advisor.trial.failure import DivergedError, failed_result, is_out_of_memory
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+
+CPU = torch.device("cpu")
+GPU = torch.device("cuda:0")
+
+
+def result_of(error: BaseException, device: torch.device = GPU, free: int = 0) -> TrialResult:
+    return failed_result("key", error, device=device, limit_bytes=2**30, free_device_bytes=lambda: free)
+
+
+@pytest.mark.parametrize(
+    ("error", "device", "free", "outcome"),
+    [
+        (DeviceOutOfMemoryError("memory must stay within 1.00 GiB"), CPU, 0, Outcome.OUT_OF_MEMORY),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), GPU, 0, Outcome.OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), CPU, 0, Outcome.OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), GPU, 0, Outcome.HOST_OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: out of memory"), GPU, 10 * 2**30, Outcome.HOST_OUT_OF_MEMORY),  # pinned memory
+        (RuntimeError("CUDA error: out of memory"), GPU, 2**20, Outcome.OUT_OF_MEMORY),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), GPU, 0, Outcome.OUT_OF_MEMORY),
+        (MemoryError(), CPU, 0, Outcome.HOST_OUT_OF_MEMORY),
+        (DivergedError("the loss became nan at step 3"), CPU, 0, Outcome.DIVERGED),
+        (MethodRefusedError("no blocks"), CPU, 0, Outcome.REFUSED),
+        (WorkloadError("the loss must be a scalar"), CPU, 0, Outcome.FAILED),
+        (RuntimeError("shapes do not match"), CPU, 0, Outcome.FAILED),
+        (SystemExit(0), CPU, 0, Outcome.FAILED),
+    ],
+)
+def test_an_exception_has_its_outcome(
+    error: BaseException, device: torch.device, free: int, outcome: Outcome
+) -> None:
+    result = result_of(error, device, free)
+    assert result.outcome is outcome
+    assert result.reason
+
+
+def test_the_words_out_of_memory_in_a_users_error_are_no_evidence() -> None:
+    assert result_of(ValueError("my cache is out of memory slots")).outcome is Outcome.FAILED
+
+
+def test_an_error_that_the_users_code_wrapped_is_still_found() -> None:
+    try:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        except torch.OutOfMemoryError as inner:
+            raise RuntimeError("forward failed") from inner
+    except RuntimeError as error:
+        assert result_of(error).outcome is Outcome.OUT_OF_MEMORY
+        assert is_out_of_memory(error, GPU)
+
+
+def test_the_reason_names_the_limit() -> None:
+    assert "1.00 GiB" in result_of(torch.OutOfMemoryError("CUDA out of memory.\nmore lines")).reason
+    assert "more lines" not in result_of(torch.OutOfMemoryError("CUDA out of memory.\nmore lines")).reason
+
+
+def test_a_workload_error_brings_the_users_traceback() -> None:
+    result = result_of(WorkloadError("model.py must import without an exception", "Traceback ...\n"))
+    assert result.traceback_text == "Traceback ...\n"
+    assert result.reason == "model.py must import without an exception"

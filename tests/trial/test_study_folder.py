@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from advisor.trial.folder import StudyFolder, write_atomically
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from tests.trial.specs import spec
+
+
+def test_writing_replaces_the_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "first")
+    write_atomically(path, b"second")
+    assert path.read_text() == "second"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_writing_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "first")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, "second")
+    assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_trial_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    study = StudyFolder(tmp_path)
+    trial = study.trial("time-1")
+    assert trial.result == tmp_path / "trials" / "time-1" / "result.json"
+    names = [study.marker, study.lock, study.database, study.ledger, study.answer, study.policy, study.wrapper]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", '{"key": "time-1"}', '{"key": "time-1", "outcome": "splendid"}'])
+def test_a_result_that_cannot_be_understood_is_not_finished(tmp_path: Path, text: str | None) -> None:
+    trial = StudyFolder(tmp_path).trial("time-1")
+    trial.path.mkdir(parents=True)
+    if text is not None:
+        trial.result.write_text(text)
+    assert trial.read_result() is None
+    assert trial.finished(spec()) is None
+
+
+def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
+    trial = StudyFolder(tmp_path).trial("time-1")
+    trial.path.mkdir(parents=True)
+    result = TrialResult(key="time-1", outcome=Outcome.OUT_OF_MEMORY, reason="too large", wall_seconds=1.5)
+    trial.write_result(result)
+    assert trial.read_result() == result
+    assert trial.finished(spec()) == result
