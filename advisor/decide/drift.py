@@ -40,12 +40,12 @@ def loss_drift(trace: Sequence[float], reference: Sequence[float]) -> float | No
         reference: Losses of plain training's, from the same seed, batches and micro-batch.
 
     Returns:
-        A share (0.02 is 2 %); :data:`NOT_FINITE` if a loss of ``trace`` is not finite; ``None`` without a common step or
-        without a finite reference.
+        A share (0.02 is 2 %); :data:`NOT_FINITE` if a loss of ``trace`` is not finite; ``None`` without a common
+        step or without a finite reference.
 
     Example:
-        >>> loss_drift([4.0, 3.03], [4.0, 3.0, 2.0])
-        0.009999999999999936
+        >>> loss_drift([4.0, 3.75], [4.0, 3.0, 2.0])
+        0.25
     """
     pairs = list(zip(trace, reference, strict=False))
     if not pairs or not all(math.isfinite(expected) for _, expected in pairs):

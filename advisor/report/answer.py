@@ -22,6 +22,8 @@ __all__ = ["AnswerView", "confirmation_words"]
 
 _TEXT_WIDTH = 100
 
+_NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
+
 
 class AnswerView:
     """Everything at the end of a session, most important last: that is what stays on the screen.
@@ -103,6 +105,8 @@ def confirmation_words(confirmation: Confirmation) -> str:
     """How the emitted wrapper kept the promise, in one or two sentences."""
     promised = format_rate(confirmation.promised_samples_per_second)
     measurement, kept = confirmation.measurement, confirmation.kept
+    if confirmation.outcome in _NOTHING_RAN and confirmation.reason:
+        return f"Not confirmed: {confirmation.reason.rstrip('.')}."
     if confirmation.outcome is not Outcome.OK or measurement is None or kept is None:
         detail = f": {confirmation.reason.rstrip('.')}" if confirmation.reason else ""
         return f"Not confirmed: running the wrapper in a fresh process ended as {confirmation.outcome.value}{detail}."

@@ -195,8 +195,12 @@ class LiveProgress:
         left = max(0.0, state.time_limit_seconds - spent)
         line.add_row(
             ProgressBar(total=max(state.time_limit_seconds, 1e-9), completed=spent, width=24),
-            Text(f"{format_duration(left)} left"),
-            Text(f"{state.finished} of at most {state.trials} trials", style="dim"),
+            Text.assemble(
+                f"{format_duration(left)} left, ",
+                (f"{state.finished} of at most {state.trials} trials", "dim"),
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
         )
         return line
 

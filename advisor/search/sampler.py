@@ -10,6 +10,8 @@ worst value seen so far: Optuna's model ignores failed trials and would come bac
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import math
 import random
@@ -41,6 +43,7 @@ _RECIPE = "recipe"
 _EXCLUDED = "combination_excluded"
 _DUPLICATE = "duplicate_of"
 _CONFLICT = "conflict"
+_SPACE = "space"
 _PLAIN = "plain"
 
 _REJECTIONS_PER_ASK = 4
@@ -82,7 +85,7 @@ class Proposer:
         seed: Seed of the sampler.
 
     Raises:
-        OutputFolderError: The file cannot be opened, or its study was made from other settings or fractions.
+        OutputFolderError: The file cannot be read or written, or is no study.
     """
 
     def __init__(
@@ -101,7 +104,6 @@ class Proposer:
         self._open: dict[int, optuna.trial.Trial] = {}
         with self._quietly():
             self._study = self._open_study(study_name)
-            self._check_same_space()
             self._take_in_history()
             # The same seed would draw the same startup proposals again when a study is continued.
             started = len(self._study.get_trials(deepcopy=False))
@@ -208,25 +210,31 @@ class Proposer:
     # -- opening ------------------------------------------------------------------------------------------------
 
     def _open_study(self, name: str) -> optuna.Study:
-        direction = StudyDirection.MAXIMIZE if self._maximize else StudyDirection.MINIMIZE
+        """Open or make the study of this space.
+
+        What applies may change between two runs (less free host memory, a library that went): then the settings to
+        choose from differ, which one study cannot hold. The file gets a second study beside the first.
+        """
         storage = None
         if self._storage_path is not None:
             # A writer waits for another (optuna-dashboard may read along) instead of failing at once.
             storage = optuna.storages.RDBStorage(
                 _url(self._storage_path), engine_kwargs={"connect_args": {"timeout": 30}}
             )
-        return optuna.create_study(study_name=name, storage=storage, direction=direction, load_if_exists=True)
-
-    def _check_same_space(self) -> None:
-        mine = {name: list(distribution.choices) for name, distribution in self._distributions.items()}
-        theirs = self._study.user_attrs.get("space")
-        if theirs is None:
-            self._study.set_user_attr("space", mine)
-        elif theirs != mine:
-            raise OutputFolderError(
-                f"A study can only be continued with the same search space, but {self._storage_path} was started with "
-                f"other settings of: {', '.join(_differences(theirs, mine))}. Use another --output folder."
+        choices = {key: list(distribution.choices) for key, distribution in self._distributions.items()}
+        digest = hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:8]
+        for own_name in (name, f"{name}-{digest}"):
+            study = optuna.create_study(
+                study_name=own_name,
+                storage=storage,
+                direction=StudyDirection.MAXIMIZE if self._maximize else StudyDirection.MINIMIZE,
+                load_if_exists=True,
             )
+            if _SPACE not in study.user_attrs:
+                study.set_user_attr(_SPACE, choices)
+            if study.user_attrs[_SPACE] == choices:
+                return study
+        raise AssertionError(f"two spaces have the digest {digest}")
 
     def _take_in_history(self) -> None:
         """Learn what earlier processes completed, and close what they left open."""
@@ -353,7 +361,3 @@ def _combination_of(parameters: Mapping[str, object], settings: Mapping[str, Met
     """The label of the combination that Optuna's parameters mean."""
     chosen = [settings[value] for value in parameters.values() if isinstance(value, str) and value != _OFF]
     return label_of(sorted(chosen, key=lambda use: use.name))
-
-
-def _differences(theirs: Mapping[str, object], mine: Mapping[str, object]) -> list[str]:
-    return sorted(name for name in theirs.keys() | mine.keys() if theirs.get(name) != mine.get(name))

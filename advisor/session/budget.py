@@ -10,6 +10,9 @@ __all__ = ["TimeBudget"]
 _SHARE_OF_TRIAL = 1 / 12
 """Share of the whole limit that one trial may spend on stepping."""
 
+_SHORTEST_PROBE_SECONDS = 20.0
+"""Loading the libraries that a model imports takes several seconds on a busy machine, whatever the time limit."""
+
 _SHORTEST_TRIAL_SECONDS = 2.0
 _LONGEST_TRIAL_SECONDS = 30.0
 """Past half a minute of stepping more steps hardly narrow the median any further."""
@@ -67,7 +70,7 @@ class TimeBudget:
     @property
     def probe_limit_seconds(self) -> float:
         """Hard limit of the probe: a model that cannot finish one step in a third of the time cannot be tuned in it."""
-        return max(5.0, self.limit_seconds / 3)
+        return max(_SHORTEST_PROBE_SECONDS, self.limit_seconds / 3)
 
     def learn_build_seconds(self, seconds: float) -> None:
         """Take in how long the probe took: start-up, building the model and its first steps."""

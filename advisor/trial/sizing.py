@@ -81,7 +81,9 @@ def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_b
     bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
     bench.tell(f"batch {micro_batch}, memory")
     # Memory first: this step stops at the limit, also on a CPU.
-    loss, memory = until_updated(training, functools.partial(_measured_step, meter, training, batches[0], bench.spec.seed))
+    loss, memory = until_updated(
+        training, functools.partial(_measured_step, meter, training, batches[0], bench.spec.seed)
+    )
     finite(loss, 0)
     bench.tell(f"batch {micro_batch}, time")
     loss, seconds = _timed_step(bench, training, batches[1], bench.spec.seed)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from rich.text import Text
@@ -17,10 +19,10 @@ def lines_of(width: int) -> list[str]:
     return shown(RankingTable(recommendation(), goal()), width=width).splitlines()
 
 
-def row_of(width: int, policy: str) -> str:
-    """The policy's line and the one below it."""
-    lines = lines_of(width)
-    at = next(number for number, line in enumerate(lines) if line.rstrip().endswith(policy) or f" {policy} " in line)
+def row_of(policy: str) -> str:
+    """The policy's line at 80 columns and the one below it."""
+    lines = lines_of(80)
+    at = next(number for number, line in enumerate(lines) if re.fullmatch(rf"\d+ +{re.escape(policy)}", line.rstrip()))
     return words(" ".join(lines[at : at + 2]))
 
 
@@ -39,9 +41,9 @@ def test_nothing_is_wider_than_the_terminal_or_cut(width: int) -> None:
 
 
 def test_rows_are_ranked_and_roles_are_named() -> None:
-    assert row_of(80, "plain").startswith("6 plain 61.3 ±1.0% base 8 x 1 4.00 GiB exact 0% baseline")
-    assert "hand-tuned" in row_of(80, "precision bf16")
-    assert row_of(80, "chunked_cross_entropy chunks=8 + precision bf16").endswith("winner")
+    assert row_of("plain").startswith("6 plain 61.3 ±1.0% base 8 x 1 4.00 GiB exact 0% baseline")
+    assert "hand-tuned" in row_of("precision bf16")
+    assert row_of("chunked_cross_entropy chunks=8 + precision bf16").endswith("winner")
 
 
 def test_a_candidate_that_may_not_win_says_why() -> None:
@@ -51,7 +53,7 @@ def test_a_candidate_that_may_not_win_says_why() -> None:
 
 
 def test_an_early_figure_is_marked_and_has_no_interval() -> None:
-    row = row_of(80, "checkpoint every=2")
+    row = row_of("checkpoint every=2")
     assert "~80.0 early" in row
     assert "±" not in row
     assert "64 x 4" in row

@@ -274,10 +274,20 @@ def test_an_interrupted_seed_is_enqueued_again(tmp_path: Path) -> None:
     assert names == {"plain", "hand-tuned default"}
 
 
-def test_a_study_of_another_space_is_not_continued(tmp_path: Path) -> None:
-    proposer(space("small_adam"), tmp_path / "study.db").close()
-    with pytest.raises(OutputFolderError, match=r"other\s+settings of: precision"):
-        proposer(space("small_adam", "precision"), tmp_path / "study.db")
+def test_another_space_gets_a_study_of_its_own_in_the_same_file(tmp_path: Path) -> None:
+    """The trap: a setting that stops to apply between two runs would make the search fail instead of going on."""
+    storage = tmp_path / "study.db"
+    for of in (space("small_adam", fractions=(1.0,)), space("small_adam", "swap", fractions=(1.0,))):
+        one = proposer(of, storage)
+        assert len(run_to_the_end(one)) == of.count
+        one.close()
+    assert len(optuna.get_all_study_names(f"sqlite:///{storage}")) == 2
+    first = proposer(space("small_adam", fractions=(1.0,)), storage)
+    again = proposer(space("small_adam", "swap", fractions=(1.0,)), storage)
+    assert first.ask() is again.ask() is None
+    assert (first.completed, again.completed) == (2, 6)
+    first.close()
+    again.close()
 
 
 def test_a_file_that_is_no_study_is_an_error_of_the_output_folder(tmp_path: Path) -> None:

@@ -34,9 +34,7 @@ def result_of(error: BaseException, device: torch.device = GPU, free: int = 0) -
         (SystemExit(0), CPU, 0, Outcome.FAILED),
     ],
 )
-def test_an_exception_has_its_outcome(
-    error: BaseException, device: torch.device, free: int, outcome: Outcome
-) -> None:
+def test_an_exception_has_its_outcome(error: BaseException, device: torch.device, free: int, outcome: Outcome) -> None:
     result = result_of(error, device, free)
     assert result.outcome is outcome
     assert result.reason
@@ -47,14 +45,10 @@ def test_the_words_out_of_memory_in_a_users_error_are_no_evidence() -> None:
 
 
 def test_an_error_that_the_users_code_wrapped_is_still_found() -> None:
-    try:
-        try:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        except torch.OutOfMemoryError as inner:
-            raise RuntimeError("forward failed") from inner
-    except RuntimeError as error:
-        assert result_of(error).outcome is Outcome.OUT_OF_MEMORY
-        assert is_out_of_memory(error, GPU)
+    error = RuntimeError("forward failed")
+    error.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
+    assert result_of(error).outcome is Outcome.OUT_OF_MEMORY
+    assert is_out_of_memory(error, GPU)
 
 
 def test_the_reason_names_the_limit() -> None:

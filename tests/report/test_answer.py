@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Confirmation
+from advisor.report.answer import AnswerView, confirmation_words
+from advisor.report.console import open_console
+from advisor.trial.outcome import Outcome
+from tests.decide.examples import goal
+
+from .scenario import CONFIRMED, recommendation, shown, words
+
+LONG_PATH = Path("/home/somebody/" + "a-long-folder-name/" * 6 + "policy.yaml")
+APPLY = ("from wrapper import prepare", "training = prepare(model)", "loss = training.step(batch)")
+
+
+def view() -> AnswerView:
+    return AnswerView(
+        recommendation(),
+        goal(),
+        files={"policy": LONG_PATH, "wrapper": Path("wrapper.py")},
+        apply_lines=APPLY,
+        notes=("batches were kept below [12 s]",),
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_answer_has_every_part_in_order(width: int) -> None:
+    text = words(shown(view(), width=width))
+    parts = [
+        "Not applicable here",
+        "Tried or considered, not measured",
+        "Measured",
+        "Train with chunked_cross_entropy chunks=8 + precision bf16, batch 48 x 1",
+        "2.15 times the baseline",
+        "Confirmed in a fresh process: the wrapper trains 130 samples/s, 99% of the 132 promised, at a peak of 7.30",
+        "note: batches were kept below [12 s]",
+        "Written",
+        "Apply it",
+        *APPLY,
+    ]
+    positions = [text.index(part) for part in parts]
+    assert positions == sorted(positions)
+
+
+def test_no_line_is_wider_than_the_terminal() -> None:
+    assert max(len(line) for line in shown(view()).splitlines()) <= 80
+
+
+def test_a_long_path_is_folded_and_not_cut() -> None:
+    assert str(LONG_PATH) in "".join(line.strip() for line in shown(view()).splitlines())
+
+
+def test_the_lines_that_apply_it_can_be_copied_whole() -> None:
+    lines = [line.strip() for line in shown(view()).splitlines()]
+    assert lines[-3:] == list(APPLY)
+
+
+def test_parts_without_content_are_left_out() -> None:
+    answer = msgspec.structs.replace(recommendation(confirmation=None), refused_settings={}, not_measured=())
+    text = shown(AnswerView(answer, goal(), files={}, apply_lines=()))
+    for part in ("Not applicable", "not measured", "Written", "Apply it", "onfirmed"):
+        assert part not in text
+
+
+def test_a_wrapper_that_failed_is_not_called_confirmed() -> None:
+    failed = Confirmation(outcome=Outcome.TIMEOUT, reason="after 30 s.", promised_samples_per_second=10)
+    text = confirmation_words(failed)
+    assert text == "Not confirmed: running the wrapper in a fresh process ended as timeout: after 30 s."
+
+
+def test_a_wrapper_that_was_never_run_says_why() -> None:
+    stopped = Confirmation(
+        outcome=Outcome.INTERRUPTED, reason="interrupted before the wrapper was run", promised_samples_per_second=10
+    )
+    assert confirmation_words(stopped) == "Not confirmed: interrupted before the wrapper was run."
+
+
+def test_the_baseline_that_was_measured_again_is_compared() -> None:
+    assert "The baseline, measured again right after it: 61.0 samples/s; that is 2.13 times as many." in (
+        confirmation_words(CONFIRMED)
+    )
+
+
+def test_a_stream_that_knows_only_ascii_gets_the_answer_too() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    open_console(stream=stream, width=80).print(view())
+    stream.flush()
+    text = raw.getvalue().decode("ascii")
+    assert "132 ?1.0%" in text
+    assert "Confirmed in a fresh process" in text

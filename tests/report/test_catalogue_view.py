@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from advisor.methods.catalogue import CATALOGUE, get_method
+from advisor.problem.hardware import DeviceKind
+from advisor.problem.profiles import Figure, Profile
+from advisor.report.catalogue_view import hardware_view, method_view, methods_view
+
+from .scenario import CPU, shown, words
+
+FIGURE = Figure(value=3.35, unit="TB/s", source="the data sheet [v2]", date="2024-01", note="of the SXM part")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_catalogue_lists_every_method_with_its_fidelity_and_whether_it_applies(width: int) -> None:
+    text = shown(methods_view(CATALOGUE, CPU), width=width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for method in CATALOGUE:
+        line = next(line for line in text.splitlines() if line.startswith(method.name))
+        assert method.fidelity.value in line
+        assert line.rstrip().endswith(("yes", "no", "in part"))
+        assert method.summary in words(text)
+
+
+def test_a_refusal_has_its_reason_and_the_settings_that_it_is_for() -> None:
+    text = words(shown(methods_view(CATALOGUE, CPU)))
+    assert "precision precision in part" in text
+    assert "Not here: dtype=tf32: tf32 is a format of NVIDIA GPUs, but the device is a CPU." in text
+    assert "swap exact no" in text
+
+
+@pytest.mark.parametrize("method", CATALOGUE, ids=lambda method: method.name)
+def test_one_method_shows_everything_that_it_declares(method: object) -> None:
+    one = next(other for other in CATALOGUE if other is method)
+    text = words(shown(method_view(one, CPU)))
+    for declared in (one.summary, one.costs, one.pays, one.does_not_pay, one.citation, one.fidelity.value):
+        assert words(declared) in text
+    for parameter in one.parameters:
+        assert words(parameter.meaning) in text
+        assert all(str(choice) in text for choice in parameter.choices)
+    for conflict in one.conflicts:
+        assert words(conflict.reason) in text
+
+
+def test_the_command_that_installs_an_optional_library_is_not_read_as_markup() -> None:
+    text = shown(method_view(get_method("adam_8bit"), CPU))
+    assert "pip install 'momadvise[quant]'" in text
+
+
+def test_the_hardware_is_described() -> None:
+    gpu = msgspec.structs.replace(
+        CPU,
+        kind=DeviceKind.CUDA,
+        device="cuda:0",
+        name="NVIDIA H100",
+        device_count=2,
+        held_bytes=2**30,
+        compute_capability=(9, 0),
+        driver_version="580.1",
+    )
+    text = words(shown(hardware_view(gpu)))
+    for part in (
+        "NVIDIA H100 (cuda:0)",
+        "16.0 GiB, 12.0 GiB free, 1.00 GiB held by this process",
+        "2 visible GPUs",
+        "9.0",
+    ):
+        assert part in text
+    assert "580.1" in text
+    assert "none for this device" in text
+    assert "visible GPU" not in shown(hardware_view(CPU))
+
+
+def test_published_figures_have_their_source_and_date() -> None:
+    missing = Figure(value=None, unit="TB/s", source="", date="", note="not published")
+    fields = {field: FIGURE for field in Profile.__struct_fields__ if field not in _IDENTITY}
+    profile = Profile(
+        schema=1,
+        name="h100",
+        title="NVIDIA H100",
+        kind=DeviceKind.CUDA,
+        matches=(),
+        **{**fields, "price": missing},  # type: ignore[arg-type]
+    )
+    text = words(shown(hardware_view(CPU, profile), width=120))
+    assert "Published figures of NVIDIA H100 (profiles/h100.yaml)" in text
+    assert "memory bandwidth 3.35 TB/s the data sheet [v2], 2024-01. of the SXM part" in text
+    assert "price - not published" in text
+
+
+_IDENTITY = ("schema", "name", "title", "kind", "matches")
