@@ -73,6 +73,15 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Live bytes of storages born in an epoch."""
         return sum(known.size for known in self._known.values() if known.epoch == epoch)
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile below this mode.
+
+        It would skip a function that it meets here for the first time, and run it uncompiled ever after: also in the
+        timed steps. What compiled code allocates is seen by the allocation log alone.
+        """
+        return True
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],

@@ -37,8 +37,9 @@ def storages_of(tree: Any, device: torch.device) -> dict[int, torch.UntypedStora
     """The distinct storages on ``device`` behind the tensors of ``tree``, by their identity."""
     found: dict[int, torch.UntypedStorage] = {}
     for tensor in tensors_in(tree):
-        if tensor.device.type == device.type:
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        # The storage's own device: tensors that a compiler traces with claim a device but have no memory there.
+        if storage.device.type == device.type:
             found[storage._cdata] = storage
     return found
 

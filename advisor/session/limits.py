@@ -20,11 +20,13 @@ class MemoryBudget(msgspec.Struct, frozen=True, kw_only=True):
     """The limit that trials run under.
 
     Attributes:
-        limit_bytes: The most a trial may take.
+        limit_bytes: The most a training may take.
+        usable_bytes: What is free for short runs, which find out what is needed even if that is above the limit.
         notes: What the user should know about how it came about.
     """
 
     limit_bytes: int
+    usable_bytes: int
     notes: tuple[str, ...]
 
 
@@ -64,7 +66,7 @@ def memory_budget(hardware: Hardware, asked_bytes: int | None) -> MemoryBudget:
             + (f" and this process holds {_gib(hardware.held_bytes)}" if hardware.held_bytes else "")
             + ". Free some, or raise --memory-limit."
         )
-    return MemoryBudget(limit_bytes=limit, notes=tuple(notes))
+    return MemoryBudget(limit_bytes=limit, usable_bytes=usable, notes=tuple(notes))
 
 
 def _gib(count: int) -> str:

@@ -74,7 +74,8 @@ class SearchLoop:
         while True:
             if self.measured >= self._trial_budget:
                 return f"the limit of {self._trial_budget} trials was reached"
-            if not self._budget.may_start_trial:
+            # However little time there is, the first policy is tried: no answer at all helps nobody.
+            if self.candidates and not self._budget.may_start_trial:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"
             begin = self._budget.elapsed_seconds
             proposal = self._proposer.ask()

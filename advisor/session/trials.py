@@ -24,7 +24,8 @@ class Trials:
         runner: Runs specs in worker processes, or answers from the study folder.
         source: The workload.
         hardware: The device.
-        memory_limit_bytes: The limit of every trial.
+        memory_limit_bytes: The limit of every timed trial.
+        usable_bytes: The limit of the probe and of short runs: what is free on the device.
         budget: The session's clock.
         seed: Seed of models and batches.
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
@@ -37,6 +38,7 @@ class Trials:
         source: WorkloadSource,
         hardware: Hardware,
         memory_limit_bytes: int,
+        usable_bytes: int,
         budget: TimeBudget,
         seed: int,
         first_batch: int,
@@ -47,6 +49,7 @@ class Trials:
         self._budget = budget
         self._seed = seed
         self.first_batch = first_batch
+        self._usable_bytes = usable_bytes
         self.memory_limit_bytes = memory_limit_bytes
         self._sizings: dict[tuple[str, ...], Sizing] = {}
         self._models: dict[tuple[str, ...], MemoryModel] = {}
@@ -54,7 +57,7 @@ class Trials:
     def probe(self) -> TrialResult:
         """Build the plain model, make one step, learn the facts.
 
-        The whole device is offered: whether plain training fits below the limit is for the search to find out, and
+        All that is free is offered: whether plain training fits below the limit is for the search to find out, and
         the facts are needed all the same.
         """
         result = self._runner.run(
@@ -63,7 +66,7 @@ class Trials:
                 Policy(micro_batch=self.first_batch),
                 measure_seconds=self._budget.sizing_seconds,
                 hard_limit_seconds=self._budget.probe_limit_seconds,
-                memory_limit_bytes=self._hardware.memory_bytes,
+                memory_limit_bytes=self._usable_bytes,
             )
         )
         self._budget.learn_build_seconds(result.wall_seconds)
@@ -100,6 +103,7 @@ class Trials:
                     None if plain is None else plain.seconds(2 * first_batch)
                 ),
                 largest_batch=largest_batch,
+                memory_limit_bytes=self._usable_bytes,
             )
         )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 import msgspec
 
+import advisor.errors
 from advisor.decide.answer import Answer, load_answer, store_answer
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.score import maximizes
@@ -80,7 +82,9 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             fidelity=request.fidelity or space.fidelity,
             memory_limit_bytes=marker.memory_limit_bytes,
         )
-        study = _Study(request, goal, space, hardware, marker, folder, budget, progress, notes)
+        study = _Study(
+            request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes
+        )
         with failing_together(folder, launch_identity()), progress:
             return study.run()
 
@@ -113,6 +117,7 @@ class _Study:
         budget: TimeBudget,
         progress: Progress,
         notes: list[str],
+        usable_bytes: int,
     ) -> None:
         self._request = request
         self._goal = goal
@@ -123,6 +128,7 @@ class _Study:
         self._budget = budget
         self._progress = progress
         self._notes = notes
+        self._usable_bytes = usable_bytes
 
     def run(self) -> Answer:
         """Probe, search, choose, confirm, write."""
@@ -142,6 +148,7 @@ class _Study:
                 source=request.source,
                 hardware=self._hardware,
                 memory_limit_bytes=self._goal.memory_limit_bytes,
+                usable_bytes=max(self._usable_bytes, self._goal.memory_limit_bytes),
                 budget=self._budget,
                 seed=request.seed,
                 first_batch=min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH),
@@ -278,7 +285,14 @@ def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -
     text = f"{rule}, but it ended as {result.outcome.value}"
     if result.reason:
         text += f": {result.reason}"
-    tail = runner.tail_of_log(result.key)
+    tail = _without_own_frames(runner.tail_of_log(result.key))
     if tail:
         text += "\nThe last lines that it printed:\n" + tail
     return text
+
+
+def _without_own_frames(log: str) -> str:
+    """A log without the lines about this package that Python's fault handler adds below the user's own frames."""
+    own = f'File "{Path(advisor.errors.__file__).parent}'
+    noise = (own, "Extension modules:")
+    return "\n".join(line for line in log.splitlines() if not line.strip().startswith(noise))

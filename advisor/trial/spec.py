@@ -82,7 +82,8 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.workload.fingerprint,
             self.policy,
             self.device,
-            self.memory_limit_bytes,
+            # A short run measures what it needs, below or above the limit: its figures hold for every limit.
+            self.memory_limit_bytes if self.kind in (TrialKind.TIME, TrialKind.CONFIRM) else None,
             self.seed,
             self.fidelity_steps,
             self.repeat,

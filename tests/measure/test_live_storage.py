@@ -81,3 +81,21 @@ def test_remembers_when_what_existed_before_is_freed() -> None:
         new = torch.zeros(50)
         del old, new
     assert [size for _, size in storages.deaths_of_old] == [400]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_model_that_is_compiled_stays_compiled() -> None:
+    """Met below an ordinary dispatch mode for the first time, it would run uncompiled ever after."""
+    compilations = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        compilations.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    model = torch.compile(torch.nn.Linear(8, 8), backend=backend)
+    with LiveStorages(CPU, HostData()):
+        model(torch.zeros(2, 8)).sum().backward()
+    assert len(compilations) == 1
+    model(torch.zeros(2, 8))
+    assert len(compilations) == 1

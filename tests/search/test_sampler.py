@@ -113,7 +113,7 @@ def test_the_best_is_found_much_sooner_than_by_drawing_at_random() -> None:
 
     guided = statistics.mean(trials_needed(seed) for seed in range(5))
     blind = statistics.mean(drawn_at_random(seed) for seed in range(20))
-    assert guided < 0.25 * blind
+    assert guided < 0.1 * blind
 
 
 def test_minimizing_finds_the_smallest() -> None:
@@ -130,24 +130,21 @@ def test_minimizing_finds_the_smallest() -> None:
 
 
 def test_combinations_that_run_out_of_memory_are_avoided_afterwards() -> None:
-    """The trap: told as failures they would be ignored by the model, which then comes back to them."""
-    of = space()
-    lost_early = lost_late = 0
-    for seed in range(3):
-        one = proposer(of, seed=seed)
+    """The trap: told as failures they would be ignored by the model, which then comes back to them (half of the time)."""
+    lost_late = 0
+    for seed in range(6):
+        one = proposer(space(), seed=seed)
         for number in range(60):
             proposal = one.ask()
             assert proposal is not None
-            labels = {setting.label for setting in proposal.uses}
-            # Everything without checkpointing is too big, and would be fastest.
-            fits = bool(labels & {"checkpoint(every=1)", "checkpoint(every=2)", "checkpoint(every=4)"})
-            lost_early += number < 15 and not fits
-            lost_late += number >= 45 and not fits
+            # Few combinations fit, and they are the slow ones.
+            fits = bool({"checkpoint(every=1)", "swap(gib=4)"} & {setting.label for setting in proposal.uses})
+            lost_late += number >= 40 and not fits
             if fits:
                 one.tell(proposal, rate(proposal.uses, proposal.batch_fraction), {"memory": -0.1})
             else:
                 one.tell(proposal, None, {"memory": 0.3})
-    assert lost_late <= 0.5 * lost_early
+    assert lost_late <= 0.35 * 6 * 20
 
 
 def test_a_trial_without_a_value_is_complete_infeasible_and_takes_the_worst_value(tmp_path: Path) -> None:
