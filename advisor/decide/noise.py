@@ -7,13 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from advisor.measure.measurement import Measurement
 
-__all__ = ["LARGEST_NOISE", "SMALLEST_NOISE", "noise_between", "repeat_noise"]
+__all__ = ["SMALLEST_NOISE", "noise_between", "repeat_noise"]
 
 SMALLEST_NOISE = 0.01
 """Two runs differ by more than the interval within each says (clocks, placement); 1 % is never called a gain."""
-
-LARGEST_NOISE = 0.15
-"""Above this the intervals are too wide to mean a tie: the medians decide, and the report shows the spread."""
 
 
 def repeat_noise(groups: Iterable[Sequence[Measurement]]) -> float:
@@ -42,4 +39,4 @@ def noise_between(first: Measurement, second: Measurement, repeats: float = 0.0)
         repeats: Result of :func:`repeat_noise`.
     """
     within = math.hypot(first.relative_spread, second.relative_spread)
-    return min(LARGEST_NOISE, max(SMALLEST_NOISE, within, repeats))
+    return max(SMALLEST_NOISE, within, repeats)

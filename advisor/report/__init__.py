@@ -1,1 +1,1 @@
-"""Explain: tables, reasons, ledger, live display."""
+"""Explain: tables, reasons, live display, JSON."""

@@ -119,18 +119,25 @@ def hardware_view(hardware: Hardware, profile: Profile | None = None) -> Rendera
     if profile is None:
         rows.append(("profile", "none for this device: predictions rest on measurements alone"))
         return _grid(rows)
-    figures = plain_table(f"Published figures of {profile.title} (profiles/{profile.name}.yaml)")
-    figures.add_column("figure", no_wrap=True)
-    figures.add_column("published", justify="right", no_wrap=True)
-    figures.add_column("source and date", ratio=1, overflow="fold")
-    for field, title in _PROFILE_FIGURES.items():
-        figure: Figure = getattr(profile, field)
-        value = "-" if figure.value is None else f"{figure.value:,g} {figure.unit}"
-        source = Text(", ".join(part for part in (figure.source, figure.date) if part))
-        if figure.note:
-            source.append(f"{'. ' if source else ''}{figure.note}", style="dim")
-        figures.add_row(title, value, source)
-    return Group(_grid(rows), Text(), figures)
+    figures: dict[str, Figure] = {title: getattr(profile, field) for field, title in _PROFILE_FIGURES.items()}
+    if all(figure.value is None for figure in figures.values()):
+        rows.append(("profile", f"{profile.title}: no published figures"))
+        return _grid(rows)
+    table = plain_table(f"Published figures of {profile.title} (profiles/{profile.name}.yaml)")
+    table.add_column("figure", no_wrap=True)
+    table.add_column("published", justify="right", no_wrap=True)
+    table.add_column("of", ratio=1)
+    table.add_column("source", no_wrap=True)
+    # The same document is the source of many figures: it is named once, below.
+    sources: dict[str, int] = {}
+    for title, figure in figures.items():
+        if figure.value is not None:
+            number = sources.setdefault(f"{figure.source}, {figure.date}", len(sources) + 1)
+            table.add_row(title, f"{figure.value:,g} {figure.unit}", Text(figure.note), Text(f"[{number}]"))
+    listed = [Text(f"[{number}] {source}", style="dim", overflow="fold") for source, number in sources.items()]
+    missing = [f"{title} ({figure.note})" for title, figure in figures.items() if figure.value is None]
+    without = [Text(f"No figure: {'; '.join(missing)}.", style="dim")] if missing else []
+    return Group(_grid(rows), Text(), table, *without, *listed)
 
 
 def _grid(rows: Sequence[tuple[str, str | Text]]) -> Table:

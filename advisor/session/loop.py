@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import drift_tolerance
-from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
-from advisor.decide.score import gain, score
+from advisor.decide.eligible import best_so_far, is_measured
+from advisor.decide.score import score
 from advisor.problem.goal import Goal
 from advisor.report.progress import Progress
 from advisor.search.sampler import Proposal, Proposer
@@ -93,16 +93,7 @@ class SearchLoop:
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""
-        eligible = [
-            candidate
-            for candidate in self.candidates
-            if is_measured(candidate) and why_not_eligible(candidate, self._goal) is None and not is_outpaced(candidate)
-        ]
-        best: Candidate | None = None
-        for candidate in eligible:
-            if best is None or gain(self._score(candidate), self._score(best), self._goal.kind) > 0:
-                best = candidate
-        return best
+        return best_so_far(self.candidates, self._goal)
 
     def _evaluated(self, proposal: Proposal) -> Evaluation:
         best = self.best()
@@ -147,9 +138,7 @@ class SearchLoop:
             value = self._score(candidate)
             constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
             if candidate.loss_drift is not None:
-                # Beyond any finite drift, for the sampler, is simply far: it takes no infinities.
-                drift = min(candidate.loss_drift, 1e6)
-                constraints["loss_drift"] = drift - drift_tolerance(candidate.fidelity)
+                constraints["loss_drift"] = candidate.loss_drift - drift_tolerance(candidate.fidelity)
         elif candidate.outcome is Outcome.OUT_OF_MEMORY or candidate.predicted_peak_bytes is not None:
             need = candidate.predicted_peak_bytes
             over = 1.0 if need is None else need / limit - 1

@@ -127,7 +127,7 @@ class StudyFolder:
 
     @property
     def ledger(self) -> Path:
-        """What happened, one line of JSON for every event."""
+        """The candidates: one line of JSON for every policy that reached its end."""
         return self.path / "ledger.jsonl"
 
     @property

@@ -39,6 +39,7 @@ def probe(bench: Bench) -> Facts:
             training.backward(loss)
             training.optimizer_step()
         del loss
+        bench.tell("looking at the model")
         model = training.model
         blocks = structure.find_blocks(model, bench.workload.blocks)
         linear_head, linear_head_reason = exposes_linear_head(training, batch)

@@ -115,18 +115,36 @@ def _next(points: list[SizePoint], bench: Bench, spent: float) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time."""
     spec = bench.spec
     last = points[-1]
-    following = 2 * last.micro_batch
+    following = last.micro_batch * _factor(last, spec.memory_limit_bytes)
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
     if following <= last.micro_batch or suffice(points):
         return None
-    # Two steps at a batch about twice as large, one of them with instruments.
-    expected = spent + 2 * 2 * last.step_seconds
+    # Two steps, one of them with instruments; a step takes at most as much longer as its batch is larger.
+    expected = spent + 2 * last.step_seconds * following / last.micro_batch
     if len(points) >= 2 and expected > spec.measure_seconds:
         return None
     if expected > _TIME_SHARE * spec.time_limit_seconds:
         return None  # one point in hand is worth more than a second one that the time limit takes with it
     return following
+
+
+def _factor(point: SizePoint, limit_bytes: int) -> int:
+    """How many times larger the next batch shall be: 2, or the power of 2 that leads out of a long flat start.
+
+    Where parameters and optimizer state are large, the forward pass of many small batches stays below the peak of
+    the optimizer step. Activations grow with the batch, so one point says about where they will reach it.
+    """
+    memory = point.memory
+    if not memory.optimizer_is_peak or memory.breakdown.activations == 0:
+        return 2
+    missing = memory.optimizer_peak_bytes - memory.forward_peak_bytes
+    wanted = 1 + missing / memory.breakdown.activations
+    allowed = 1 + (limit_bytes - memory.optimizer_peak_bytes) / memory.breakdown.activations
+    factor = 2
+    while 2 * factor <= min(wanted, allowed):
+        factor *= 2
+    return factor
 
 
 def suffice(points: list[SizePoint]) -> bool:

@@ -5,12 +5,13 @@ import pytest
 
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.problem.hardware import DeviceKind
-from advisor.problem.profiles import Figure, Profile
+from advisor.problem.profiles import Figure, Profile, load_profiles
 from advisor.report.catalogue_view import hardware_view, method_view, methods_view
 
 from .scenario import CPU, shown, words
 
 FIGURE = Figure(value=3.35, unit="TB/s", source="the data sheet [v2]", date="2024-01", note="of the SXM part")
+MISSING = Figure(value=None, unit="TB/s", source="none", date="2024-01", note="not published")
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -73,21 +74,38 @@ def test_the_hardware_is_described() -> None:
     assert "visible GPU" not in shown(hardware_view(CPU))
 
 
-def test_published_figures_have_their_source_and_date() -> None:
-    missing = Figure(value=None, unit="TB/s", source="", date="", note="not published")
+def profile(**given: Figure) -> Profile:
     fields = {field: FIGURE for field in Profile.__struct_fields__ if field not in _IDENTITY}
-    profile = Profile(
+    return Profile(
         schema=1,
         name="h100",
         title="NVIDIA H100",
         kind=DeviceKind.CUDA,
         matches=(),
-        **{**fields, "price": missing},  # type: ignore[arg-type]
+        **{**fields, **given},
     )
-    text = words(shown(hardware_view(CPU, profile), width=120))
+
+
+def test_published_figures_have_their_source_and_date() -> None:
+    text = words(shown(hardware_view(CPU, profile(price=MISSING)), width=120))
     assert "Published figures of NVIDIA H100 (profiles/h100.yaml)" in text
-    assert "memory bandwidth 3.35 TB/s the data sheet [v2], 2024-01. of the SXM part" in text
-    assert "price - not published" in text
+    assert "memory bandwidth 3.35 TB/s of the SXM part [1]" in text
+    assert text.endswith("[1] the data sheet [v2], 2024-01")
+    assert "No figure: price (not published)." in text
+
+
+def test_a_profile_without_any_figure_is_one_line() -> None:
+    fields = {field: MISSING for field in Profile.__struct_fields__ if field not in _IDENTITY}
+    text = shown(hardware_view(CPU, profile(**fields)))
+    assert "profile  NVIDIA H100: no published figures" in text
+    assert "source" not in text
+
+
+@pytest.mark.parametrize("name", load_profiles())
+def test_every_shipped_profile_fits_80_columns(name: str) -> None:
+    text = shown(hardware_view(CPU, load_profiles()[name]))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
 
 
 _IDENTITY = ("schema", "name", "title", "kind", "matches")

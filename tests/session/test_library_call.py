@@ -20,7 +20,7 @@ from advisor.session.study import StudyMarker
 from tests.session.workloads import tiny
 
 TINY = Path(tiny.__file__)
-SHORT: dict[str, Any] = {"search_space": "smoke", "trials": 2, "time_limit": 30}
+SHORT: dict[str, Any] = {"search_space": "smoke", "trials": 1, "time_limit": 60}
 GIB = 2**30
 
 
@@ -188,8 +188,8 @@ def test_functions_typed_into_an_interpreter_are_refused_because_there_is_no_fil
 
 
 CALL = (
-    "answer = advisor.tune(build_model=build_model, make_batch=make_batch, search_space='smoke', trials=2, "
-    "time_limit=30, output='out')\n"
+    "answer = advisor.tune(build_model=build_model, make_batch=make_batch, search_space='smoke', trials=1, "
+    "time_limit=60, output='out')\n"
 )
 
 
@@ -220,7 +220,7 @@ import json, sys
 import advisor
 
 try:
-    answer = advisor.tune(sys.argv[1], search_space="smoke", trials=2, time_limit=30, output="out")
+    answer = advisor.tune(sys.argv[1], search_space="smoke", trials=1, time_limit=60, output="out")
 except advisor.MomadviseError as error:
     print(json.dumps({"error": type(error).__name__, "message": str(error)}))
 else:

@@ -1,0 +1,101 @@
+"""Write docs/methods.md from the catalogue: ``python docs/generate_methods.py``.
+
+What a method declares is the only place where it is described; this page shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from advisor.methods.base import Conflict, Method, Saves
+from advisor.methods.catalogue import CATALOGUE
+
+PAGE = Path(__file__).with_name("methods.md")
+
+HEAD = """\
+<!-- Written by docs/generate_methods.py from what the methods declare. Do not edit. -->
+
+# Methods
+
+`momadvise methods` shows the same with what applies to the device at hand; `momadvise methods NAME` one of them.
+
+Fidelity says how far training may differ from plain training: *exact* (gradients bit-equal), *rounding* (float sums
+reordered), *precision* (lower float format), *lossy* (information is dropped), *model* (what is learned changes).
+Micro-batching is part of every policy: *rounding*, and *model* where BatchNorm takes its statistics per micro-batch.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *_overview(), *(line for method in CATALOGUE for line in _section(method))])
+
+
+def _overview() -> Iterator[str]:
+    yield "| method | fidelity | saves | what it does |"
+    yield "|---|---|---|---|"
+    for method in CATALOGUE:
+        anchor = f"[{method.name}](#{method.name})"
+        yield f"| {anchor} | {method.fidelity.value} | {_saves(method.saves)} | {_cell(method.summary)} |"
+    yield ""
+
+
+def _section(method: Method) -> Iterator[str]:
+    yield f"## {method.name}"
+    yield ""
+    yield method.summary
+    yield ""
+    yield "| | |"
+    yield "|---|---|"
+    for title, text in _rows(method):
+        yield f"| {title} | {_cell(text)} |"
+    yield ""
+    if method.parameters:
+        yield "| parameter | choices | meaning |"
+        yield "|---|---|---|"
+        for parameter in method.parameters:
+            choices = ", ".join(f"`{choice}`" for choice in parameter.choices)
+            yield f"| `{parameter.name}` | {choices} | {_cell(parameter.meaning)} |"
+        yield ""
+
+
+def _rows(method: Method) -> Iterator[tuple[str, str]]:
+    yield "fidelity", _fidelity(method)
+    yield "saves", _saves(method.saves)
+    yield "costs", method.costs
+    yield "pays", method.pays
+    yield "does not pay", method.does_not_pay
+    yield "applied at stage", method.stage.name.lower()
+    if not method.accumulates:
+        yield "batches", "only one micro-batch per optimizer step"
+    for conflict in method.conflicts:
+        yield "not with", f"{_conflict(conflict)}: {conflict.reason}"
+    if method.requires:
+        install = f" (`pip install 'momadvise[{method.extra}]'`)" if method.extra else ""
+        yield "needs", ", ".join(f"`{library}`" for library in method.requires) + install
+    yield "from", method.citation
+
+
+def _fidelity(method: Method) -> str:
+    if method.gradient_tolerance:
+        return f"{method.fidelity.value}: gradient within {method.gradient_tolerance:g} after one step"
+    return method.fidelity.value
+
+
+def _saves(saves: frozenset[Saves]) -> str:
+    return ", ".join(sorted(category.value for category in saves))
+
+
+def _conflict(conflict: Conflict) -> str:
+    other = " ".join((f"`{conflict.other}`", *(f"{name}={value}" for name, value in conflict.where.items())))
+    own = ", ".join(f"{name}={value}" for name, value in conflict.own.items())
+    return f"{other} (with {own})" if own else other
+
+
+def _cell(text: str) -> str:
+    """Text in a table: a bar would begin another column."""
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

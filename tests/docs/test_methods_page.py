@@ -1,0 +1,32 @@
+"""docs/methods.md is what the catalogue declares, neither less nor older."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from advisor.methods.catalogue import CATALOGUE
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_the_committed_page_is_up_to_date() -> None:
+    generator = runpy.run_path(str(DOCS / "generate_methods.py"))
+    assert (DOCS / "methods.md").read_text() == generator["page"](), "run: python docs/generate_methods.py"
+
+
+def test_the_page_tells_everything_that_a_method_declares() -> None:
+    text = (DOCS / "methods.md").read_text()
+    sections = dict(section.split("\n", 1) for section in text.split("\n## ")[1:])
+    assert list(sections) == [method.name for method in CATALOGUE]
+    for method in CATALOGUE:
+        section = sections[method.name]
+        for declared in (method.summary, method.costs, method.pays, method.does_not_pay, method.citation):
+            assert declared in section
+        assert method.fidelity.value in section
+        assert all(category.value in section for category in method.saves)
+        assert all(conflict.reason in section for conflict in method.conflicts)
+        assert all(library in section for library in method.requires)
+        assert method.extra is None or f"momadvise[{method.extra}]" in section
+        for parameter in method.parameters:
+            assert all(f"`{choice}`" in section for choice in parameter.choices)

@@ -1,0 +1,188 @@
+"""The README's commands and code do what it says, on a machine that has nothing but the dependencies."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import advisor
+from advisor.policy.file import load_policy_file
+
+ROOT = Path(__file__).resolve().parents[2]
+TUNE = "python -m pip install . -c constraints.txt && momadvise --goal faster examples/gpt2.py"
+TEST = "python -m pip install -e '.[test]' -c constraints.txt && python -m pytest"
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", [TUNE, TEST])
+def test_the_readme_has_the_command_in_a_block_of_its_own(command: str) -> None:
+    assert f"{command}\n" in blocks(ROOT / "README.md", "sh")
+
+
+def test_ci_runs_the_readmes_test_command_to_the_letter() -> None:
+    assert TEST in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_on_a_page_is_python_and_links_lead_somewhere(page: Path) -> None:
+    for code in blocks(page, "python"):
+        compile(code, str(page), "exec")
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def checkout(destination: Path) -> Path:
+    """A copy of what is in the repository, without anything that was built or measured here."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    for name in listed.stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (destination / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, destination / name)
+    return destination
+
+
+def skip_unless_installed_as_constrained() -> None:
+    """Without this, the test would download other versions of the dependencies."""
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("the build backend, hatchling, is not installed")
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if re.match(r"[\w-]+==", line)
+    )
+    ours = {
+        re.split(r"[<>=;\[ ]", text)[0] for text in importlib.metadata.requires("momadvise") or () if ";" not in text
+    }
+    for name in ours & pins.keys():
+        installed = importlib.metadata.version(name).partition("+")[0]
+        if installed != pins[name]:
+            pytest.skip(f"{name} {installed} is installed, not {pins[name]} of constraints.txt")
+
+
+def environment_with(venv: Path) -> dict[str, str]:
+    """A new virtual environment in which the dependencies count as installed, and this project does not."""
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, capture_output=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    # Added this way, path files in those folders are not read: an editable installation stays unseen.
+    (site / "dependencies.pth").write_text("\n".join(paths))
+    dropped = ("PYTHONPATH", "PYTHONHOME", "RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
+    return {
+        **{name: value for name, value in os.environ.items() if name not in dropped},
+        "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(venv),
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say --no-build-isolation
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "COLUMNS": "120",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_readmes_first_command_installs_and_tunes(tmp_path: Path) -> None:
+    skip_unless_installed_as_constrained()
+    folder = checkout(tmp_path / "momadvise")
+    result = subprocess.run(
+        ["bash", "-c", f"{TUNE} --time-limit 60s"],
+        cwd=folder,
+        env=environment_with(tmp_path / "venv"),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    (run,) = (folder / "momadvise-runs").iterdir()
+    assert run.name.startswith("gpt2-")
+    file = load_policy_file(run / "policy.yaml")
+    assert file.evidence is not None
+    assert file.evidence.samples_per_second > 0
+    compile((run / "wrapper.py").read_text(), "wrapper.py", "exec")
+    for word in ("baseline", "winner", "policy.yaml", "wrapper.py"):
+        assert word in result.stdout.lower(), result.stdout
+    (installed,) = (tmp_path / "venv").glob("lib/python*/site-packages/advisor")
+    assert (installed / "data" / "profiles" / "cpu.yaml").is_file()
+    assert not list((folder / "advisor").rglob("__pycache__")), "the installed package ran, not the checkout"
+
+
+MYNET = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(128, 10)
+
+    def forward(self, inputs, labels):
+        return torch.nn.functional.cross_entropy(self.layer(inputs), labels)
+
+
+def build_model():
+    return Net()
+
+
+def make_batch(batch_size):
+    return {"inputs": torch.randn(batch_size, 128), "labels": torch.randint(10, (batch_size,))}
+"""
+
+
+@pytest.mark.slow
+def test_the_code_on_the_pages_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mynet.py").write_text(MYNET)
+    model_file, use_it, own_loop, bootstrap = blocks(ROOT / "docs" / "how-to.md", "python")
+    (readme,) = blocks(ROOT / "README.md", "python")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    (tmp_path / "model.py").write_text(model_file)
+    found: dict[str, Any] = {}
+    exec(model_file, found)
+    assert float(found["build_model"]()(**found["make_batch"](3)).detach()) > 0
+
+    plain = advisor.tune
+
+    def briefly(**asked: Any) -> Any:
+        return plain(**{**asked, "search_space": "smoke", "trials": 1, "time_limit": 60, "output": "out"})
+
+    monkeypatch.setattr(advisor, "tune", briefly, raising=False)
+    import mynet  # type: ignore[import-not-found]
+
+    names: dict[str, Any] = {"mynet": mynet}
+    exec(bootstrap, names)
+    assert names["training"].step(mynet.make_batch(4)) > 0
+
+    monkeypatch.syspath_prepend(str(tmp_path / "out"))  # where the wrapper is
+    for code in (use_it + own_loop, readme):
+        batch = mynet.make_batch(8)
+        names = {"model": mynet.build_model(), "batch": batch, "loader": [batch, mynet.make_batch(4)]}
+        before = {name: tensor.clone() for name, tensor in names["model"].state_dict().items()}
+        exec(code, names)
+        assert float(names["loss"].detach()) > 0
+        state = names["training"].state_dict()["model"]
+        assert any(not (state[name] == before[name]).all() for name in before), "nothing was learned"
+    for name in ("mynet", "wrapper"):
+        monkeypatch.delitem(sys.modules, name)
