@@ -132,6 +132,15 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             self, offset_bytes=offset, calibrated_at=max(micro_batch, self.calibrated_at), fits_at=fits_at
         )
 
+    def timed(self, micro_batch: int, accumulation_steps: int, step_seconds: float) -> MemoryModel:
+        """Take in a measured step time: the line keeps its fixed part and goes through the measurement.
+
+        Short runs at small batches say little about a batch a hundred times as large; the first trial there does.
+        """
+        measured = step_seconds / accumulation_steps
+        fixed = min(max(0.0, self.time.at(0)), measured)
+        return msgspec.structs.replace(self, time=Line.through((0, fixed), (micro_batch, measured)))
+
     def after_out_of_memory(self, micro_batch: int) -> MemoryModel:
         """Take in a trial that did not fit: no batch from there on, and a wider margin."""
         bound = micro_batch if self.out_of_memory_at is None else min(micro_batch, self.out_of_memory_at)

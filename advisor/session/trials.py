@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
-from advisor.measure.measurement import Sizing
+from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.hardware import Hardware
@@ -29,6 +32,7 @@ class Trials:
         budget: The session's clock.
         seed: Seed of models and batches.
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
+        earlier: Candidates of earlier runs of the same study, from which the memory models learn again.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Trials:
         budget: TimeBudget,
         seed: int,
         first_batch: int,
+        earlier: Sequence[Candidate] = (),
     ) -> None:
         self._runner = runner
         self._source = source
@@ -49,6 +54,7 @@ class Trials:
         self._budget = budget
         self._seed = seed
         self.first_batch = first_batch
+        self._earlier = tuple(earlier)
         self._usable_bytes = usable_bytes
         self.memory_limit_bytes = memory_limit_bytes
         self._sizings: dict[tuple[str, ...], Sizing] = {}
@@ -89,7 +95,11 @@ class Trials:
         if result.sizing is None or not result.sizing.points:
             return None, result
         self._sizings[_key(uses)] = result.sizing
-        model = self._models.setdefault(_key(uses), MemoryModel.fit(result.sizing))
+        model = MemoryModel.fit(result.sizing)
+        for candidate in self._earlier:
+            if candidate.policy.methods == uses:
+                model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
+        self._models[_key(uses)] = model
         return model, result
 
     def _size_from(self, first_batch: int, uses: tuple[MethodUse, ...], largest_batch: int | None) -> TrialResult:
@@ -136,11 +146,7 @@ class Trials:
             )
         )
         if model is not None:
-            if result.measurement is not None:
-                model = model.calibrated(policy.micro_batch, result.measurement.memory.peak_bytes)
-            elif result.outcome is Outcome.OUT_OF_MEMORY:
-                model = model.after_out_of_memory(policy.micro_batch)
-            self._models[_key(policy.methods)] = model
+            self._models[_key(policy.methods)] = _learned(model, policy, result.outcome, result.measurement)
         return result
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
@@ -200,6 +206,16 @@ class Trials:
             wrapper_path=wrapper_path,
             repeat=repeat,
         )
+
+
+def _learned(model: MemoryModel, policy: Policy, outcome: Outcome, measurement: Measurement | None) -> MemoryModel:
+    """A memory model after one timed trial."""
+    if measurement is not None:
+        model = model.calibrated(policy.micro_batch, measurement.memory.peak_bytes)
+        return model.timed(policy.micro_batch, policy.accumulation_steps, measurement.step_seconds)
+    if outcome is Outcome.OUT_OF_MEMORY:
+        return model.after_out_of_memory(policy.micro_batch)
+    return model
 
 
 def _not_even_once(result: TrialResult) -> bool:

@@ -142,6 +142,7 @@ class _Study:
         )
         for note in self._notes:
             self._progress.note(note)
+        candidates = read_candidates(self._folder.ledger)
         with Runner(self._folder.path) as runner:
             trials = Trials(
                 runner=runner,
@@ -152,10 +153,11 @@ class _Study:
                 budget=self._budget,
                 seed=request.seed,
                 first_batch=min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH),
+                earlier=candidates,
             )
             facts = self._probe(trials, runner)
             resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity)
-            return self._search(trials, facts, resolved)
+            return self._search(trials, facts, resolved, candidates)
 
     def _probe(self, trials: Trials, runner: Runner) -> Facts:
         self._progress.stage("the model's first plain step")
@@ -164,8 +166,9 @@ class _Study:
             return result.facts
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
 
-    def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace) -> Answer:
-        candidates = read_candidates(self._folder.ledger)
+    def _search(
+        self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]
+    ) -> Answer:
         evaluator = Evaluator(
             trials=trials,
             budget=self._budget,

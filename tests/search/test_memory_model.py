@@ -156,6 +156,12 @@ def test_time_is_affine_and_bounds_the_batch_too() -> None:
     assert model.largest_within_seconds(0.01) == 1
 
 
+def test_a_measured_step_corrects_the_time_of_large_batches_and_keeps_the_fixed_part() -> None:
+    model = MemoryModel.fit(TWO).timed(100, 2, 40.2)
+    assert model.seconds(100) == pytest.approx(20.1)
+    assert model.seconds(0) == pytest.approx(MemoryModel.fit(TWO).seconds(0))
+
+
 def test_a_line_never_falls() -> None:
     assert Line.through((4, 1.0), (2, 3.0)) == Line(3.0, 0.0)
     assert Line.through((4, 5.0), (2, 3.0)).at(10) == 11.0

@@ -8,7 +8,10 @@ from advisor.trial.updating import until_updated
 
 
 def half_precision_training(scale: float) -> Training:
-    training = Training(torch.nn.Linear(4, 1), compute_loss=lambda model, batch: model(batch).square().mean())
+    model = torch.nn.Linear(4, 1)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.ones_(model.bias)
+    training = Training(model, compute_loss=lambda model, batch: model(batch).square().mean())
     training.gradient_scaler = torch.amp.GradScaler("cpu", init_scale=scale)
     return training
 
