@@ -29,7 +29,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         linear_head_reason: Why not, when it is not (or why it is trusted, when it is).
         tokens_per_sample: Tokens of one sample when the batch has token ids, else ``None``.
         default_batch: The workload's own ``BATCH_SIZE``, or ``None``.
-        first_loss: Loss of the first batch.
+        first_loss: Loss of the first batch; ``None`` if plain training does not fit at the smallest batch.
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
         torch_version: Version of torch in the worker.
@@ -54,7 +54,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     linear_head_reason: str
     tokens_per_sample: int | None
     default_batch: int | None
-    first_loss: float
+    first_loss: float | None
     matmul_flops_per_second: dict[str, float] = {}
     torch_version: str
     libraries: dict[str, str]

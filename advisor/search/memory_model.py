@@ -5,7 +5,7 @@ the optimizer step is the peak, for a large one the backward pass. A line throug
 is far off, so that each phase gets its own line and the peak is their maximum. Within the passes the peak moves too
 (from the end of the backward pass, where all gradients live, to its start, where all activations do), and always to
 a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step is the
-peak are taken when there are two such points.
+peak are taken when there are two such points. No line is flatter than what the activations of a sample add.
 
 This model stands in until a predictor that traces the step is there; a session uses it through ``predict``,
 ``largest_batch`` and ``seconds`` alone, so that the predictor can take its place.
@@ -75,7 +75,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             passes, optimizer, time = _lines_from_one(used[0])
         else:
             first, second = used
-            passes = _line(first, second, _passes_peak)
+            passes = _no_flatter_than_activations(_line(first, second, _passes_peak), first, second)
             optimizer = _line(first, second, _optimizer_peak)
             time = _line(first, second, lambda point: point.step_seconds)
         return cls(
@@ -178,6 +178,19 @@ def _optimizer_peak(point: SizePoint) -> float:
 
 def _line(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:
     return Line.through((first.micro_batch, of(first)), (second.micro_batch, of(second)))
+
+
+def _no_flatter_than_activations(line: Line, first: SizePoint, second: SizePoint) -> Line:
+    """The line, or a steeper one through its second point: every sample adds at least its activations.
+
+    When short runs had to stop before the batch set the peak, one of the points may lie in the flat regime where
+    gradients do; a line through it would promise batches that do not fit.
+    """
+    grown = second.memory.breakdown.activations - first.memory.breakdown.activations
+    slope = grown / (second.micro_batch - first.micro_batch)
+    if slope <= line.slope:
+        return line
+    return Line(_passes_peak(second) - slope * second.micro_batch, slope)
 
 
 def _lines_from_one(point: SizePoint) -> tuple[Line, Line, Line]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+from typing import Any
 
 import torch
 
 from advisor.measure.arithmetic import matmul_rates
 from advisor.measure.batches import tokens_per_sample
+from advisor.measure.memory import MemoryMeter
 from advisor.methods import structure
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.linear_head import exposes_linear_head
 from advisor.methods.loss import check_loss
+from advisor.methods.training import Training
 from advisor.problem.facts import Facts
 from advisor.trial.bench import Bench
+from advisor.trial.failure import is_out_of_memory
 
 __all__ = ["probe"]
 
@@ -33,16 +37,16 @@ def probe(bench: Bench) -> Facts:
     batch = bench.batches(policy.global_batch)[0]
     with bench.meter() as meter, bench.training(policy) as training:
         bench.tell("first step")
-        with meter.guarding(batch):
-            loss = check_loss(training.forward(batch))
-            first_loss = float(loss.detach())
-            training.backward(loss)
-            training.optimizer_step()
-        del loss
+        first_loss = _first_loss(bench, meter, training, batch)
+        if first_loss is None:
+            bench.empty_cache()
+            linear_head, linear_head_reason = False, "plain training does not fit, so that its loss cannot be compared"
+            bench.notes.append(f"plain training does not fit at a batch of {policy.global_batch}")
+        else:
+            linear_head, linear_head_reason = exposes_linear_head(training, batch)
         bench.tell("looking at the model")
         model = training.model
         blocks = structure.find_blocks(model, bench.workload.blocks)
-        linear_head, linear_head_reason = exposes_linear_head(training, batch)
         kind = type(training.optimizer)
         bench.notes += bench.workload.notes
         return Facts(
@@ -69,6 +73,22 @@ def probe(bench: Bench) -> Facts:
             torch_version=str(torch.__version__),  # a class of its own otherwise
             libraries=libraries(sorted({name for method in CATALOGUE for name in method.requires})),
         )
+
+
+def _first_loss(bench: Bench, meter: MemoryMeter, training: Training, batch: Any) -> float | None:
+    """Make one plain step; ``None`` if it does not fit: a model that only fits with methods is one to advise on."""
+    try:
+        with meter.guarding(batch):
+            loss = check_loss(training.forward(batch))
+            first = float(loss.detach())
+            training.backward(loss)
+            training.optimizer_step()
+    except Exception as error:
+        if not is_out_of_memory(error, bench.device):
+            raise
+        training.optimizer.zero_grad(set_to_none=True)
+        return None
+    return first
 
 
 def _plain_options(optimizer: torch.optim.Optimizer) -> dict[str, _Option]:

@@ -10,7 +10,13 @@ MIB = 2**20
 
 
 def point(
-    batch: int, *, passes: float, optimizer: float = 0.0, held_back: float = 0.0, seconds: float = 1.0
+    batch: int,
+    *,
+    passes: float,
+    optimizer: float = 0.0,
+    held_back: float = 0.0,
+    seconds: float = 1.0,
+    activations: float = 0.0,
 ) -> SizePoint:
     """A measured point; figures in MiB."""
     peak = max(passes, optimizer)
@@ -27,7 +33,11 @@ def point(
             backward_peak_bytes=round(passes * MIB),
             optimizer_peak_bytes=round(optimizer * MIB),
             breakdown=MemoryBreakdown(
-                parameters=40 * MIB, buffers=0, gradients=40 * MIB, optimizer_state=60 * MIB, activations=0
+                parameters=40 * MIB,
+                buffers=0,
+                gradients=40 * MIB,
+                optimizer_state=60 * MIB,
+                activations=round(activations * MIB),
             ),
         ),
     )
@@ -59,6 +69,13 @@ def test_the_optimizer_step_is_the_peak_of_small_batches() -> None:
     assert model.predict(1) == 100 * MIB
     assert model.predict(4) == 100 * MIB
     assert model.predict(100) == 1050 * MIB
+
+
+def test_a_point_in_the_flat_regime_does_not_make_the_line_flatter_than_the_activations() -> None:
+    """The trap: short runs that had to stop early leave a flat point and a steep one."""
+    model = MemoryModel.fit(sizing(point(1, passes=100, activations=10), point(8, passes=130, activations=80)))
+    assert model.predict(8) == 130 * MIB
+    assert model.predict(108) == 1130 * MIB
 
 
 def test_only_points_past_the_optimizer_regime_decide_when_there_are_two() -> None:

@@ -115,7 +115,6 @@ def test_the_readmes_first_command_installs_and_tunes(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    print(result.stdout[-5000:], result.stderr[-1500:])
     (run,) = (folder / "momadvise-runs").iterdir()
     assert run.name.startswith("gpt2-")
     file = load_policy_file(run / "policy.yaml")

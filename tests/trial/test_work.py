@@ -258,6 +258,15 @@ def test_a_probe_learns_the_facts(bed: Bed) -> None:
     assert bed.leftover == ""
 
 
+def test_a_probe_learns_the_facts_of_a_model_that_only_fits_with_methods(bed: Bed) -> None:
+    result = bed.run(kind=TrialKind.PROBE, micro_batch=2048, memory_limit_bytes=10**6)
+    assert result.outcome is Outcome.OK
+    assert result.facts is not None
+    assert result.facts.first_loss is None
+    assert result.facts.parameter_count > 0
+    assert any("does not fit" in note for note in result.notes)
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [

@@ -1,0 +1,39 @@
+"""Tests of this folder need a CUDA device and skip without one."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def cuda() -> torch.device:
+    """The first CUDA device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on a machine with an old or no driver torch warns while it looks
+        available = torch.cuda.is_available()
+    if not available:
+        pytest.skip("no CUDA device")
+    # Read when the first matrix product runs: without it cuBLAS may choose another algorithm from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return torch.device("cuda:0")
+
+
+@pytest.fixture(autouse=True)
+def only_with_cuda(cuda: torch.device) -> None:
+    """Skips before anything else of a test runs."""
+
+
+@pytest.fixture
+def repeatable(cuda: torch.device) -> Iterator[None]:
+    """Kernels that give the same bits every time."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)

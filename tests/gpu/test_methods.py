@@ -1,0 +1,224 @@
+"""Every method on a CUDA device: as exact as it says, and the allocator sees what it saves."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.measure.memory import optimizer_state_bytes
+from advisor.methods.catalogue import CATALOGUE, get_method
+from advisor.methods.compose import apply_uses, settings_of
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse, use
+from advisor.problem.goal import Fidelity
+from tests.contract.observe import observe, relative_error, same
+from tests.methods.tiny import MODELS, VOCABULARY, images, import_bitsandbytes, text, training_of
+
+# What other libraries warn of depends on driver and device, which are not under test.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+
+SAMPLES = 64
+"""Enough for activations of several MiB, which swap moves."""
+
+NOT_FOR_CONVNET = {"attention", "chunked_cross_entropy"}
+CASES = [
+    (model, setting)
+    for model in MODELS
+    for method in CATALOGUE
+    for setting in settings_of(method)
+    if model != "convnet" or not NOT_FOR_CONVNET & {setting.name, str(setting.parameters.get("recompute"))}
+]
+
+
+@pytest.fixture(autouse=True)
+def large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for model, make_batch in (("gpt2", text), ("convnet", images)):
+        monkeypatch.setitem(MODELS, model, (MODELS[model][0], functools.partial(make_batch, SAMPLES)))
+
+
+@pytest.fixture(autouse=True)
+def libraries() -> None:
+    if any(method.name == "adam_8bit" for method in CATALOGUE):
+        import_bitsandbytes()
+
+
+def skip_unless_supported(setting: MethodUse, cuda: torch.device) -> None:
+    if setting.parameters.get("dtype") in ("bf16", "tf32") and torch.cuda.get_device_capability(cuda) < (8, 0):
+        pytest.skip("bf16 and tf32 need compute capability 8.0")
+
+
+@pytest.mark.usefixtures("repeatable")
+@pytest.mark.parametrize("model", MODELS)
+def test_plain_training_repeats_to_the_bit_or_exactness_could_not_be_seen(
+    model: str, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (observe(model, [], monkeypatch, device=cuda) for _ in range(2))
+    assert same(first.gradients[1], second.gradients[1])
+    assert same(first.state, second.state)
+
+
+@pytest.mark.usefixtures("repeatable")
+@pytest.mark.parametrize(("model", "setting"), CASES, ids=[f"{model}-{setting.label}" for model, setting in CASES])
+def test_a_method_keeps_its_promise_of_fidelity(
+    model: str, setting: MethodUse, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_unless_supported(setting, cuda)
+    plain = observe(model, [], monkeypatch, device=cuda)
+    changed = observe(model, [setting], monkeypatch, device=cuda)
+    method = get_method(setting.name)
+    if method.fidelity is Fidelity.EXACT:
+        for before, after in zip(plain.gradients, changed.gradients, strict=True):
+            assert same(after, before)
+        assert same(changed.state, plain.state)
+    else:
+        # TF32 and fused kernels round a little on their own; zero is claimed only where gradients are not touched.
+        assert relative_error(changed.gradients[0], plain.gradients[0]) <= method.gradient_tolerance
+        assert relative_error(changed.state, plain.state) <= 0.05
+
+
+def trained(uses: Sequence[MethodUse], cuda: torch.device, model: str = "gpt2", steps: int = 3) -> tuple[Training, int]:
+    """A training after some steps, and the allocator's peak in the last of them above what is always there."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    training = training_of(model, device=cuda)
+    apply_uses(training, uses)
+    _, make_batch = MODELS[model]
+    peak = 0
+    for step in range(steps):
+        torch.manual_seed(step)
+        torch.cuda.reset_peak_memory_stats(cuda)
+        training.step(make_batch(seed=step))
+        torch.cuda.synchronize(cuda)
+        peak = torch.cuda.max_memory_allocated(cuda)
+    return training, peak
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        use("checkpoint", every=1),
+        use("selective_checkpoint", recompute="elementwise"),
+        use("swap", min_bytes=2**20),
+        use("chunked_cross_entropy", chunks=8),
+        use("precision", dtype="bf16"),
+    ],
+    ids=lambda setting: setting.label,
+)
+def test_the_allocators_peak_is_lower(setting: MethodUse, cuda: torch.device) -> None:
+    skip_unless_supported(setting, cuda)
+    training, plain = trained([], cuda)
+    training.close()
+    del training
+    training, changed = trained([setting], cuda)
+    training.close()
+    assert changed < plain - 2**20, f"{changed:,} bytes instead of {plain:,}"
+
+
+def test_checkpointing_leaves_swap_less_to_move_and_together_they_keep_least(cuda: torch.device) -> None:
+    checkpoint, swap = use("checkpoint", every=1), use("swap", min_bytes=2**20)
+    peaks = {}
+    for uses in ((checkpoint,), (swap,), (checkpoint, swap)):
+        training, peaks[uses] = trained(uses, cuda)
+        training.close()
+        del training
+    assert peaks[checkpoint, swap] <= min(peaks[checkpoint,], peaks[swap,])
+
+
+def test_swapped_activations_survive_that_their_memory_is_used_again(cuda: torch.device) -> None:
+    """Trap: the copy to the host is asynchronous, and the device memory is given to the next kernel at once."""
+    training = training_of("convnet", device=cuda)
+    plain = training_of("convnet", device=cuda)
+    apply_uses(training, [use("swap", min_bytes=2**20)])
+    apply_uses(plain, [])
+    for step in range(10):
+        losses = []
+        for one in (training, plain):
+            torch.manual_seed(step)
+            losses.append(float(one.step(images(512, seed=step))))
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def fp32_settings() -> list[Any]:
+    cudnn: Any = torch.backends.cudnn
+    switches = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
+    return [switch.fp32_precision for switch in switches]
+
+
+def test_tf32_is_really_used_and_the_process_is_as_before_when_the_training_closes(cuda: torch.device) -> None:
+    setting = use("precision", dtype="tf32")
+    skip_unless_supported(setting, cuda)
+    generator = torch.Generator(device=cuda).manual_seed(0)
+    left, right = (torch.randn(512, 512, device=cuda, generator=generator) for _ in range(2))
+    before, exact = fp32_settings(), left @ right
+    training = training_of("gpt2", device=cuda)
+    apply_uses(training, [setting])
+    assert set(fp32_settings()) == {"tf32"}
+    rounded = left @ right
+    training.close()
+    assert fp32_settings() == before
+    assert torch.equal(left @ right, exact)
+    assert not torch.equal(rounded, exact)
+    assert float((rounded - exact).norm() / exact.norm()) < 2e-3
+
+
+def test_bf16_and_fp16_compute_in_16_bits_and_keep_parameters_in_32(cuda: torch.device) -> None:
+    for dtype, expected in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        if dtype == "bf16" and torch.cuda.get_device_capability(cuda) < (8, 0):
+            continue
+        training = training_of("convnet", device=cuda)
+        apply_uses(training, [use("precision", dtype=dtype)])
+        seen: list[torch.dtype] = []
+        handle = training.model.blocks[0].conv.register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
+        training.step(images(8))
+        handle.remove()
+        assert seen == [expected]
+        assert {parameter.dtype for parameter in training.model.parameters()} == {torch.float32}
+        training.close()
+
+
+def test_the_gradient_scaler_finds_its_scale_and_the_loss_falls(cuda: torch.device) -> None:
+    training = training_of("gpt2", device=cuda)
+    apply_uses(training, [use("precision", dtype="fp16")])
+    scaler = training.gradient_scaler
+    assert scaler is not None
+    assert scaler.is_enabled()
+    batch = text(16)
+    losses = [float(training.step(batch)) for _ in range(30)]
+    assert losses[-1] < losses[0] - 0.1
+    assert 1.0 <= scaler.get_scale() <= 2.0**24
+    assert training.state_dict()["scaler"]["scale"] == scaler.get_scale()
+
+
+def test_clipping_under_the_scaler_is_in_true_units(cuda: torch.device) -> None:
+    norms = []
+    for uses in ([], [use("precision", dtype="fp16")]):
+        training = training_of("gpt2", device=cuda)
+        apply_uses(training, uses)
+        torch.manual_seed(0)
+        training.backward(training.forward(text(16)))
+        norms.append(float(training.clip_grad_norm(1e9)))
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
+
+
+def test_adam_keeps_its_moments_in_8_bits_on_the_device(cuda: torch.device) -> None:
+    plain, _ = trained([], cuda)
+    small, _ = trained([use("adam_8bit")], cuda)
+    tensors = [value for state in small.optimizer.state.values() for value in state.values()]
+    assert torch.uint8 in {tensor.dtype for tensor in tensors if isinstance(tensor, torch.Tensor)}
+    assert {tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.numel() > 1} == {cuda}
+    assert optimizer_state_bytes(small) < 0.5 * optimizer_state_bytes(plain)
+
+
+def test_the_logits_of_a_chunked_loss_never_exist_at_once(cuda: torch.device) -> None:
+    logits = SAMPLES * 64 * VOCABULARY * 4
+    training, plain = trained([], cuda)
+    training.close()
+    del training
+    training, chunked = trained([use("chunked_cross_entropy", chunks=32)], cuda)
+    training.close()
+    assert plain - chunked > logits

@@ -1,0 +1,186 @@
+"""Trials on a CUDA device: the meter's figures, the limit, NVML, and what is left behind."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import advisor
+from advisor.errors import HardwareError
+from advisor.measure.cuda_memory import CudaMemory, nvml_device
+from advisor.methods.compose import apply_uses
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.problem.detect import choose_device, detect_hardware
+from advisor.problem.gpus import list_gpus
+from advisor.problem.hardware import DeviceKind
+from advisor.problem.workload import WorkloadKind, WorkloadSource
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialSpec
+from tests.methods.tiny import text, training_of
+from tests.session.test_library_call import StoppedError, StoppingBeforeTrials
+from tests.session.workloads import tiny
+from tests.trial.specs import my_children, spec
+
+# What other libraries warn of depends on driver and device, which are not under test.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+
+TINY = Path(tiny.__file__)
+MIB = 2**20
+GIB = 2**30
+
+
+def test_the_meters_figures_agree_with_the_allocator_and_with_each_other(cuda: torch.device) -> None:
+    gc.collect()
+    training = training_of("gpt2", device=cuda)
+    apply_uses(training, [])
+    with CudaMemory(cuda, 4 * GIB) as meter:
+        training.step(text(64, seed=0))
+        _, memory = meter.measured_step(training, text(64, seed=1))
+        torch.cuda.reset_peak_memory_stats(cuda)
+        training.step(text(64, seed=1))
+        torch.cuda.synchronize(cuda)
+        plain = torch.cuda.max_memory_allocated(cuda)
+    assert memory.peak_allocated_bytes == pytest.approx(plain, rel=0.01)
+    assert memory.peak_reserved_bytes is not None
+    assert memory.peak_bytes == memory.peak_reserved_bytes >= memory.peak_allocated_bytes
+    assert memory.peak_allocated_bytes == max(
+        memory.forward_peak_bytes, memory.backward_peak_bytes, memory.optimizer_peak_bytes
+    )
+    assert memory.allocation_retries == 0
+    size = sum(parameter.numel() * 4 for parameter in training.model.parameters())
+    assert memory.breakdown.parameters == memory.breakdown.gradients == size
+    assert memory.breakdown.optimizer_state == pytest.approx(2 * size, rel=0.01)
+    assert 0 < memory.breakdown.activations < memory.peak_allocated_bytes
+
+
+def test_the_limit_is_enforced_by_the_allocator_and_lifted_afterwards(cuda: torch.device) -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+    limit = torch.cuda.memory_reserved(cuda) + 64 * MIB
+    with CudaMemory(cuda, limit), pytest.raises(torch.OutOfMemoryError):
+        torch.empty(128 * MIB, dtype=torch.uint8, device=cuda)
+    assert torch.empty(128 * MIB, dtype=torch.uint8, device=cuda).nbytes == 128 * MIB
+
+
+def test_nvml_and_torch_speak_of_the_same_device(cuda: torch.device) -> None:
+    (gpu, *_) = list_gpus().gpus
+    properties = torch.cuda.get_device_properties(cuda)
+    assert gpu.name == properties.name
+    assert gpu.compute_capability == torch.cuda.get_device_capability(cuda)
+    assert gpu.uuid == f"GPU-{properties.uuid}"
+    assert gpu.memory_bytes == pytest.approx(properties.total_memory, rel=0.05)
+    assert 0 < gpu.free_bytes <= gpu.memory_bytes
+
+
+def test_nvml_counts_energy(cuda: torch.device) -> None:
+    device = nvml_device(cuda)
+    assert device is not None
+    before = device.energy_joules()
+    if before is None:
+        pytest.skip("this GPU has no energy counter")
+    matrix = torch.randn(4096, 4096, device=cuda)
+    for _ in range(200):
+        matrix = (matrix @ matrix).clamp(-1, 1)
+    torch.cuda.synchronize(cuda)
+    after = device.energy_joules()
+    assert after is not None
+    assert after > before
+
+
+def test_the_gpu_is_chosen_when_none_is_asked_for(cuda: torch.device) -> None:
+    assert choose_device().device == "cuda:0"
+    hardware = detect_hardware()
+    assert hardware.kind is DeviceKind.CUDA
+    assert hardware.device == "cuda:0"
+    with pytest.raises(HardwareError, match="cuda:0"):
+        detect_hardware("cuda:99")
+
+
+def test_what_this_process_holds_on_the_gpu_comes_off_the_limit(cuda: torch.device, tmp_path: Path) -> None:
+    held = torch.ones(300 * MIB, dtype=torch.uint8, device=cuda)
+    progress = StoppingBeforeTrials()
+    with pytest.raises(StoppedError):
+        advisor.tune(TINY, memory_limit=8 * GIB, output=tmp_path / "out", progress=progress, device="cuda")
+    assert any("already holds" in note and "are left for the trials" in note for note in progress.notes)
+    assert detect_hardware("cuda").held_bytes >= held.nbytes
+
+
+def on_cuda(micro_batch: int, limit_bytes: int, kind: TrialKind = TrialKind.TIME) -> TrialSpec:
+    return spec(
+        kind=kind,
+        workload=WorkloadSource(kind=WorkloadKind.FILE, location=str(TINY), name="tiny", fingerprint="tiny"),
+        policy=Policy(micro_batch=micro_batch),
+        device="cuda:0",
+        memory_limit_bytes=limit_bytes,
+    )
+
+
+@pytest.fixture(scope="module")
+def runner(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with Runner(tmp_path_factory.mktemp("study")) as runner:
+        yield runner
+    assert my_children() == []
+
+
+@pytest.mark.slow
+def test_a_trial_records_time_memory_and_energy(runner: Runner) -> None:
+    result = runner.run(on_cuda(64, 4 * GIB))
+    assert result.outcome is Outcome.OK, result
+    measured = result.measurement
+    assert measured is not None
+    assert measured.step_seconds_low <= measured.step_seconds <= measured.step_seconds_high
+    assert measured.memory.peak_reserved_bytes is not None
+    assert measured.memory.peak_reserved_bytes >= measured.memory.peak_allocated_bytes > 0
+    assert measured.memory.allocation_retries == 0
+    used = measured.memory.device_used_bytes
+    assert used is None or used > measured.memory.peak_allocated_bytes, "the context comes on top"
+    assert measured.joules_per_step is None or measured.joules_per_step > 0
+
+
+@pytest.mark.slow
+def test_a_batch_above_the_limit_is_out_of_memory_and_the_next_trial_is_not(runner: Runner) -> None:
+    refused = runner.run(on_cuda(8192, 512 * MIB))
+    assert refused.outcome is Outcome.OUT_OF_MEMORY, refused
+    assert "512 MiB" in refused.reason
+    assert runner.run(on_cuda(32, 4 * GIB)).outcome is Outcome.OK
+
+
+@pytest.mark.slow
+def test_a_warm_worker_serves_on_because_memory_comes_back(runner: Runner) -> None:
+    first = runner.run(on_cuda(16, 4 * GIB))
+    second = runner.run(on_cuda(24, 4 * GIB))
+    assert first.outcome is second.outcome is Outcome.OK
+    assert second.warm
+
+
+@pytest.mark.slow
+def test_memory_grows_with_the_batch(runner: Runner) -> None:
+    sizing = runner.run(on_cuda(256, 4 * GIB, TrialKind.SIZE)).sizing
+    assert sizing is not None
+    first, second, *_ = sizing.points
+    assert second.micro_batch > first.micro_batch
+    assert second.memory.peak_allocated_bytes > first.memory.peak_allocated_bytes
+
+
+@pytest.mark.slow
+def test_facts_of_the_device_are_learned(runner: Runner) -> None:
+    facts = runner.run(on_cuda(2, 4 * GIB, TrialKind.PROBE)).facts
+    assert facts is not None
+    assert facts.matmul_flops_per_second["float32"] > 1e11
+    assert facts.block_count == 6
+
+
+def test_a_method_applied_from_a_policy_trains_on_the_gpu(cuda: torch.device) -> None:
+    policy = Policy(methods=(use("checkpoint", every=1),), micro_batch=8)
+    training = advisor.apply_policy(policy, tiny.build_model())
+    assert training.device.type == "cuda", "a GPU is the default where there is one"
+    torch.manual_seed(0)
+    batch = tiny.make_batch(20)
+    losses = [float(training.step(batch)) for _ in range(3)]
+    assert losses[-1] < losses[0]
