@@ -12,10 +12,10 @@ from advisor.errors import OptionError
 from advisor.policy.apply import apply_policy as _apply_policy
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
+from advisor.problem.function_source import source_from_functions
 from advisor.problem.goal import Fidelity, GoalKind
 from advisor.problem.importing import refuse_while_importing
 from advisor.problem.source import resolve_source
-from advisor.problem.function_source import source_from_functions
 from advisor.problem.units import parse_bytes, parse_duration
 from advisor.session.request import DEFAULT_TIME_LIMIT_SECONDS, DEFAULT_TRIALS, TuneRequest
 

@@ -183,7 +183,7 @@ def _print_answer(answer: Answer) -> None:
         answer.goal,
         files=answer.files,
         apply_lines=(
-            f'sys.path.insert(0, "{answer.folder}"); from wrapper import prepare',
+            "from wrapper import prepare       # wrapper.py, copied beside your code",
             "training = prepare(model)         # a plain model, as you build it today",
             f"loss = training.step(batch)       # {answer.policy.global_batch} samples: forward, backward, optimizer",
         ),

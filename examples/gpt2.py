@@ -14,8 +14,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 # GPT-2 reads 1024 tokens at a time. A step at that length takes a CPU of two cores about a minute, so without a GPU
-# the samples are cut to 64: what you then learn is true for short samples on this CPU, and says nothing about a GPU.
-CONTEXT = 1024 if torch.cuda.is_available() else 64
+# the samples are cut to 32: what you then learn is true for short samples on this CPU, and says nothing about a GPU.
+CONTEXT = 1024 if torch.cuda.is_available() else 32
 
 # The batch that you train with today: momadvise measures it first, and compares everything with it.
 BATCH_SIZE = 4

@@ -139,9 +139,7 @@ class Method(abc.ABC):
     citation: ClassVar[str]
 
     @abc.abstractmethod
-    def applicable(
-        self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware
-    ) -> Verdict:
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Judge one setting of the parameters on this workload and hardware.
 
         Runs in the parent process: no torch, no model.

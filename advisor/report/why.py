@@ -60,8 +60,10 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
 def _what(winner: Candidate) -> str:
     measured = _measurement(winner)
     early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
+    name = _name(winner)
+    subject = f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
     return (
-        f"Training with {_name(winner)} runs {format_rate(measured.samples_per_second)} samples/s "
+        f"{subject} runs {format_rate(measured.samples_per_second)} samples/s "
         f"({format_spread(measured.relative_spread)}){early}."
     )
 
@@ -73,6 +75,8 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
         return _not_measured(answer, Role.BASELINE, "The baseline")
     if winner == baseline:
         fastest = _fastest_eligible(answer, goal)
+        if len(answer.ranking) == 1:
+            return "That is your own setting. Nothing else was measured, so this is no advice against anything."
         if fastest == winner:
             return "That is your own setting, and nothing measured was faster: use no method."
         lead = format_percent(_gain(fastest, baseline, goal))

@@ -92,6 +92,15 @@ class TimeBudget:
         patient = 5.0 + 2 * self._build_seconds + _PATIENCE * stepping
         return max(5.0, min(patient, self.remaining_seconds))
 
+    def confirmation_limit_seconds(self, expected_step_seconds: float | None) -> float:
+        """Hard limit of the confirming run; the time limit may pass meanwhile, because an answer needs it.
+
+        Args:
+            expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known.
+        """
+        stepping = max(self.measure_seconds, _STEPS_OF_TRIAL * (expected_step_seconds or 0.0))
+        return 30.0 + 2 * self._build_seconds + 2 * stepping
+
     @property
     def expected_trial_seconds(self) -> float:
         """What the next trial will probably take."""
@@ -102,7 +111,7 @@ class TimeBudget:
 
     @property
     def confirmation_seconds(self) -> float:
-        """What must be kept for a fresh run of the wrapper; the baseline is measured again if more than that is left."""
+        """What must be kept for a fresh run of the wrapper; if more is left, the baseline is measured again."""
         if not self._trial_seconds:
             return 0.0
         return self._build_seconds + max(self._trial_seconds)

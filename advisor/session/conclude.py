@@ -109,6 +109,9 @@ def confirm(
             return msgspec.structs.replace(
                 recommendation, confirmation=_with_baseline(confirmation, recommendation, trials, budget, progress)
             )
+        if result.outcome is Outcome.TIMEOUT:
+            # A busy machine, not a broken policy: the search measured it. The answer says that it is not confirmed.
+            return msgspec.structs.replace(recommendation, confirmation=confirmation)
         reason = f"its wrapper, run in a fresh process, ended as {result.outcome.value}"
         if result.reason:
             reason += f": {result.reason}"

@@ -99,9 +99,7 @@ class Evaluator:
             return self._too_big(policy, Role.BASELINE, model)
         return self.time(policy, Role.BASELINE, best=None)
 
-    def evaluate(
-        self, uses: tuple[MethodUse, ...], fraction: float, role: Role, *, best: float | None
-    ) -> Evaluation:
+    def evaluate(self, uses: tuple[MethodUse, ...], fraction: float, role: Role, *, best: float | None) -> Evaluation:
         """Take a combination at a fraction of its largest batch to its end.
 
         Args:
@@ -128,9 +126,7 @@ class Evaluator:
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True)
         candidate = self.time(policy, role, best=best)
-        return Evaluation(
-            candidate=candidate, settles_combination=candidate.outcome in _ANOTHER_BATCH_WILL_NOT_HELP
-        )
+        return Evaluation(candidate=candidate, settles_combination=candidate.outcome in _ANOTHER_BATCH_WILL_NOT_HELP)
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
         """Measure a policy."""

@@ -101,13 +101,12 @@ class SearchLoop:
         if proposal.recipe_name is not None and not proposal.uses and not self._has_baseline():
             # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
-        evaluation = self._evaluator.evaluate(
+        return self._evaluator.evaluate(
             proposal.uses,
             proposal.batch_fraction,
             role,
             best=None if best is None else self._score(best),
         )
-        return evaluation
 
     def _has_baseline(self) -> bool:
         return any(candidate.role is Role.BASELINE for candidate in self.candidates)

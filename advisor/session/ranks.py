@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
+import psutil
 
 from advisor.errors import MomadviseError, TrialError
 from advisor.trial.folder import StudyFolder, write_atomically
@@ -54,7 +55,8 @@ def failing_together(folder: StudyFolder, launch: str | None) -> Iterator[None]:
         failure = msgspec.json.decode(path.read_bytes(), type=_Failure)
     except (OSError, msgspec.DecodeError):
         failure = None
-    if failure is not None and failure.launch == launch:
+    # A launch that was repeated looks the same (torchrun's default port and run id): older words are not of this one.
+    if failure is not None and failure.launch == launch and path.stat().st_mtime >= psutil.Process().create_time():
         raise TrialError(f"Another rank of this launch tuned and failed: {failure.message}")
     try:
         yield

@@ -164,7 +164,7 @@ class Trials:
                 TrialKind.CONFIRM,
                 policy,
                 measure_seconds=self._budget.measure_seconds,
-                hard_limit_seconds=max(30.0, self._budget.hard_limit_seconds(expected)),
+                hard_limit_seconds=self._budget.confirmation_limit_seconds(expected),
                 wrapper_path=wrapper_path,
                 repeat=repeat,
             )

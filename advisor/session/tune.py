@@ -82,9 +82,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             fidelity=request.fidelity or space.fidelity,
             memory_limit_bytes=marker.memory_limit_bytes,
         )
-        study = _Study(
-            request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes
-        )
+        study = _Study(request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes)
         with failing_together(folder, launch_identity()), progress:
             return study.run()
 
@@ -98,9 +96,7 @@ def _still_answers(stored: Answer, request: TuneRequest, limit_bytes: int) -> bo
         return False
     if stored.exhausted:
         return True
-    return (
-        request.trials <= stored.trial_budget and request.time_limit_seconds <= stored.time_budget_seconds
-    )
+    return request.trials <= stored.trial_budget and request.time_limit_seconds <= stored.time_budget_seconds
 
 
 class _Study:
@@ -166,9 +162,7 @@ class _Study:
             return result.facts
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
 
-    def _search(
-        self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]
-    ) -> Answer:
+    def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]) -> Answer:
         evaluator = Evaluator(
             trials=trials,
             budget=self._budget,

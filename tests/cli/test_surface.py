@@ -58,7 +58,7 @@ def test_the_tree_in_the_errors_docstring_is_the_tree_of_the_errors() -> None:
         above[depth + 1 :] = [found[2]]
         drawn[found[2]] = above[depth]
     real = {
-        name: error.__base__.__name__
+        name: error.__bases__[0].__name__
         for name, error in vars(errors).items()
         if isinstance(error, type) and issubclass(error, BaseException)
     }

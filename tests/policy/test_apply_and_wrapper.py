@@ -53,9 +53,7 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-POLICY = Policy(
-    methods=(use("checkpoint", every=2), use("optimizer_in_backward")), micro_batch=4, accumulation_steps=1
-)
+POLICY = Policy(methods=(use("checkpoint", every=2), use("optimizer_in_backward")), micro_batch=4, accumulation_steps=1)
 
 
 def test_the_wrapper_holds_the_policy_it_was_written_for_and_steps_as_plain_training_does(tmp_path: Path) -> None:
@@ -81,7 +79,7 @@ def test_the_wrapper_of_plain_training_says_so(tmp_path: Path) -> None:
     source = wrapper_source(Policy(micro_batch=2), headline="Plain.", details="")
     assert "plain training was the best that was measured" in source
     write_wrapper(Policy(micro_batch=2), tmp_path / "wrapper.py", headline="Plain.", details="")
-    assert load(tmp_path / "wrapper.py").POLICY == Policy(micro_batch=2)
+    assert Policy(micro_batch=2) == load(tmp_path / "wrapper.py").POLICY
 
 
 def test_no_name_can_break_out_of_the_wrappers_docstring(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_minimizing_finds_the_smallest() -> None:
 
 
 def test_combinations_that_run_out_of_memory_are_avoided_afterwards() -> None:
-    """The trap: told as failures they would be ignored by the model, which then comes back to them (half of the time)."""
+    """The trap: told as failures they would be ignored by the model, which then comes back to them half of the time."""
     lost_late = 0
     for seed in range(6):
         one = proposer(space(), seed=seed)

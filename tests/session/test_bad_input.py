@@ -129,7 +129,9 @@ def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
             "    @staticmethod\n"
             "    def forward(ctx, x):\n        return x * 1\n"
             "    @staticmethod\n"
-            "    def backward(ctx, g):\n        raise ValueError('backward broke')\n" + GOOD_MODEL + GOOD_BATCH
+            "    def backward(ctx, g):\n        raise ValueError('backward broke')\n"
+            + GOOD_MODEL
+            + GOOD_BATCH
             + "def compute_loss(model, batch):\n    return Explode.apply(model(**batch))\n",
             "backward broke",
             id="backward raises",

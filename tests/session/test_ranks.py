@@ -1,7 +1,9 @@
 """Ranks of one launch see the same end."""
 
+import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from advisor.errors import NothingFitsError, TrialError
@@ -27,6 +29,18 @@ def test_what_one_rank_failed_with_is_raised_at_once_in_the_others(tmp_path: Pat
         raise NothingFitsError("nothing fits below 1 GiB")
     with pytest.raises(TrialError, match="nothing fits below 1 GiB"), failing_together(folder, "launch"):
         pytest.fail("the search must not be repeated")
+
+
+def test_the_same_launch_started_again_later_tries_again(tmp_path: Path) -> None:
+    """Trap: torchrun's default port and run id are the same every time."""
+    folder = StudyFolder(tmp_path)
+    with pytest.raises(NothingFitsError), failing_together(folder, "launch"):
+        raise NothingFitsError("the data was not there yet")
+    before_this_process = psutil.Process().create_time() - 1
+    os.utime(tmp_path / "failure.json", (before_this_process, before_this_process))
+    with failing_together(folder, "launch"):
+        ran = True
+    assert ran
 
 
 def test_another_launch_tries_again(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def environment_with(venv: Path) -> dict[str, str]:
     paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     # Added this way, path files in those folders are not read: an editable installation stays unseen.
     (site / "dependencies.pth").write_text("\n".join(paths))
-    dropped = ("PYTHONPATH", "PYTHONHOME", "RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
+    dropped = ("PYTHONPATH", "PYTHONHOME", "RANK", "WORLD_SIZE")
     return {
         **{name: value for name, value in os.environ.items() if name not in dropped},
         "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -103,6 +103,7 @@ def environment_with(venv: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_readmes_first_command_installs_and_tunes(tmp_path: Path) -> None:
+    # One trial is enough to see that it works; a search of GPT-2 on a CPU takes minutes.
     skip_unless_installed_as_constrained()
     folder = checkout(tmp_path / "momadvise")
     result = subprocess.run(
@@ -121,8 +122,8 @@ def test_the_readmes_first_command_installs_and_tunes(tmp_path: Path) -> None:
     assert file.evidence is not None
     assert file.evidence.samples_per_second > 0
     compile((run / "wrapper.py").read_text(), "wrapper.py", "exec")
-    for word in ("baseline", "winner", "policy.yaml", "wrapper.py"):
-        assert word in result.stdout.lower(), result.stdout
+    shown = "".join(result.stdout.split())
+    assert all(word in shown for word in ("baseline", "winner", "policy.yaml", "wrapper.py")), result.stdout
     (installed,) = (tmp_path / "venv").glob("lib/python*/site-packages/advisor")
     assert (installed / "data" / "profiles" / "cpu.yaml").is_file()
     assert not list((folder / "advisor").rglob("__pycache__")), "the installed package ran, not the checkout"

@@ -69,8 +69,7 @@ def test_an_edited_model_gets_a_folder_of_its_own() -> None:
 
 def test_one_process_at_a_time_tunes_into_a_folder(tmp_path: Path) -> None:
     other = filelock.FileLock(tmp_path / "lock")
-    with other:
-        with pytest.raises(OutputFolderError, match="another one is using"), locked(tmp_path, on_wait=None):
-            pass
+    with other, pytest.raises(OutputFolderError, match="another one is using"), locked(tmp_path, on_wait=None):
+        pass
     with locked(tmp_path, on_wait=None):
         pass
