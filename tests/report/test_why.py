@@ -112,7 +112,7 @@ def test_a_baseline_that_is_faster_and_may_not_win_is_explained() -> None:
     split = measured(90, micro_batch=4, accumulation_steps=4, fidelity=Fidelity.ROUNDING)
     text = why([baseline(100), split], goal(global_batch=16))
     assert "is 11% faster, but its global batch 8 is not the 16 that was asked for" in text
-    assert "plain training at batch 4 x 4" in text
+    assert "Plain training at batch 4 x 4" in text
 
 
 def test_one_untried_combination_is_in_the_singular() -> None:
