@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -89,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0 answered, 1 no policy could be measured, 2 a mistake that the user can fix, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         try:
             return _dispatch(arguments)
@@ -189,7 +191,7 @@ def _print_answer(answer: Answer) -> None:
         ),
         notes=notes,
     )
-    _console().print(view)
+    _console().print(view, crop=False)
 
 
 def _catalogue(arguments: list[str]) -> int:

@@ -64,7 +64,7 @@ def wrapper_source(policy: Policy, *, headline: str, details: str) -> str:
         lines.append(f"        advisor.use({', '.join(arguments)}),  # {get_method(method.name).summary}")
     lines.append("    ),")
     if not policy.methods:
-        lines = ["    methods=(),  # plain training was the best that was measured"]
+        lines = ["    methods=(),  # plain training: no method that was measured is faster beyond the noise"]
     lines.append(f"    micro_batch={policy.micro_batch},  # samples per forward pass")
     lines.append(f"    accumulation_steps={policy.accumulation_steps},  # forward-backward passes per optimizer step")
     return _TEMPLATE.format(

@@ -8,7 +8,6 @@ from pathlib import Path
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from advisor.decide.candidate import Confirmation, Recommendation
@@ -87,18 +86,19 @@ class AnswerView:
 
     def _closing(self) -> RenderResult:
         if self._files:
-            grid = Table.grid(padding=(0, 2))
-            grid.add_column(style="bold cyan", no_wrap=True)
-            # A path that is cut into lines cannot be copied.
-            grid.add_column(overflow="fold")
-            for what, path in self._files.items():
-                grid.add_row(Text(what), Text(str(path)))
             yield Text("\nWritten", style="bold")
-            yield grid
+            width = max(len(what) for what in self._files)
+            for what, path in self._files.items():
+                yield _uncut((f"    {what:<{width}}  ", "bold cyan"), str(path))
         if self._apply_lines:
             yield Text("\nApply it", style="bold")
             for line in self._apply_lines:
-                yield Text(f"    {line}")
+                yield _uncut(f"    {line}")
+
+
+def _uncut(*parts: str | tuple[str, str]) -> Text:
+    """A line that stays one however narrow the console is: a path or a statement that is cut cannot be copied."""
+    return Text.assemble(*parts, no_wrap=True, overflow="ignore")
 
 
 def confirmation_words(confirmation: Confirmation) -> str:

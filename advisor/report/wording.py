@@ -52,7 +52,9 @@ def policy_words(policy: Policy) -> str:
 
 
 def batch_words(policy: Policy) -> str:
-    """``"16 x 4"``: micro-batch x accumulation steps."""
+    """``"16"``, or ``"16 x 4"``: micro-batch x accumulation steps."""
+    if policy.accumulation_steps == 1:
+        return f"{policy.micro_batch}"
     return f"{policy.micro_batch} x {policy.accumulation_steps}"
 
 

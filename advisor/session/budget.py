@@ -38,6 +38,7 @@ class TimeBudget:
         self._start = clock()
         self._build_seconds = 0.0
         self._trial_seconds: list[float] = []
+        self._timing_seconds = 0.0
 
     @property
     def elapsed_seconds(self) -> float:
@@ -76,6 +77,10 @@ class TimeBudget:
         """Take in how long the probe took: start-up, building the model and its first steps."""
         self._build_seconds = max(self._build_seconds, seconds)
 
+    def learn_timing_seconds(self, seconds: float) -> None:
+        """Take in how long a timed trial alone took: a confirmation is one in a fresh process."""
+        self._timing_seconds = max(self._timing_seconds, seconds)
+
     def learn_trial_seconds(self, seconds: float) -> None:
         """Take in how long a policy took from its proposal to its figures, sizing included."""
         self._trial_seconds.append(seconds)
@@ -90,6 +95,8 @@ class TimeBudget:
         if expected_step_seconds is not None:
             stepping = max(stepping, _STEPS_OF_TRIAL * expected_step_seconds)
         patient = 5.0 + 2 * self._build_seconds + _PATIENCE * stepping
+        if not self._trial_seconds:
+            return patient  # without the first there is no answer: it may overdraw the limit
         return max(5.0, min(patient, self.remaining_seconds))
 
     def confirmation_limit_seconds(self, expected_step_seconds: float | None) -> float:
@@ -112,9 +119,7 @@ class TimeBudget:
     @property
     def confirmation_seconds(self) -> float:
         """What must be kept for a fresh run of the wrapper; if more is left, the baseline is measured again."""
-        if not self._trial_seconds:
-            return 0.0
-        return self._build_seconds + max(self._trial_seconds)
+        return self._build_seconds + self._timing_seconds
 
     @property
     def may_start_trial(self) -> bool:

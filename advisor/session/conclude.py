@@ -212,6 +212,6 @@ def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None
 def _figures(measurement: Measurement) -> str:
     batch = measurement.micro_batch * measurement.accumulation_steps
     return (
-        f"{format_rate(measurement.samples_per_second)}, peak {format_bytes(measurement.memory.peak_bytes)} "
+        f"{format_rate(measurement.samples_per_second)} samples/s, peak {format_bytes(measurement.memory.peak_bytes)} "
         f"at {batch} samples per optimizer step"
     )

@@ -122,7 +122,10 @@ class Evaluator:
             return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
         predicted_rate = policy.global_batch / model.seconds(policy.micro_batch, policy.accumulation_steps)
         if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
-            reason = f"short runs predict {format_rate(predicted_rate)}, the best so far reached {format_rate(best)}"
+            reason = (
+                f"short runs predict {format_rate(predicted_rate)} samples/s, and the best so far reached "
+                f"{format_rate(best)}"
+            )
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True)
         candidate = self.time(policy, role, best=best)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import msgspec
 import psutil
 
-from advisor.errors import MomadviseError, TrialError
+from advisor.errors import TrialError
 from advisor.trial.folder import StudyFolder, write_atomically
 
 __all__ = ["failing_together", "launch_identity"]
@@ -60,6 +60,6 @@ def failing_together(folder: StudyFolder, launch: str | None) -> Iterator[None]:
         raise TrialError(f"Another rank of this launch tuned and failed: {failure.message}")
     try:
         yield
-    except MomadviseError as error:
+    except Exception as error:
         write_atomically(path, msgspec.json.encode(_Failure(launch, str(error))))
         raise

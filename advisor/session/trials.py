@@ -145,6 +145,8 @@ class Trials:
                 repeat=repeat,
             )
         )
+        if result.outcome is Outcome.OK:
+            self._budget.learn_timing_seconds(result.wall_seconds)
         if model is not None:
             self._models[_key(policy.methods)] = _learned(model, policy, result.outcome, result.measurement)
         return result

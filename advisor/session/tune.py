@@ -17,6 +17,7 @@ from advisor.problem.detect import detect_hardware
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
 from advisor.problem.hardware import Hardware
+from advisor.problem.units import format_bytes
 from advisor.report.progress import Progress
 from advisor.search.resolve import resolve
 from advisor.search.resolved import ResolvedSpace
@@ -72,8 +73,8 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
         folder, marker = open_study(path, marker)
         notes = list(memory.notes)
         stored = load_answer(folder)
-        if stored is not None and _still_answers(stored, request, memory.limit_bytes):
-            return stored
+        if stored is not None and _still_answers(stored, request):
+            return _with_note_if_too_large(stored, memory.limit_bytes)
         if marker.memory_limit_bytes > memory.limit_bytes:
             notes.append("less memory is free now than when this study began; its limit was kept")
         goal = Goal(
@@ -87,12 +88,19 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             return study.run()
 
 
-def _still_answers(stored: Answer, request: TuneRequest, limit_bytes: int) -> bool:
+def _with_note_if_too_large(stored: Answer, limit_bytes: int) -> Answer:
+    measurement = stored.recommendation.winner.measurement
+    assert measurement is not None, "a winner is measured"
+    peak = measurement.memory.peak_bytes
+    if peak <= limit_bytes:
+        return stored
+    note = f"its peak of {format_bytes(peak)} is more than the {format_bytes(limit_bytes)} that may be taken right now"
+    return msgspec.structs.replace(stored, notes=(*stored.notes, note))
+
+
+def _still_answers(stored: Answer, request: TuneRequest) -> bool:
     """Whether a stored answer is final for this request: the search had ended by itself with no smaller budget."""
     if not stored.complete:
-        return False
-    measurement = stored.recommendation.winner.measurement
-    if measurement is None or measurement.memory.peak_bytes > limit_bytes:
         return False
     if stored.exhausted:
         return True

@@ -67,7 +67,7 @@ def shown(renderable: RenderableType, *, width: int = 80, color: bool = False) -
     """What a console of a width prints."""
     stream = io.StringIO()
     Console(file=stream, width=width, force_terminal=color, color_system="truecolor" if color else None).print(
-        renderable
+        renderable, crop=False
     )
     return stream.getvalue()
 

@@ -35,7 +35,7 @@ def test_the_answer_has_every_part_in_order(width: int) -> None:
         "Not applicable here",
         "Tried or considered, not measured",
         "Measured",
-        "Train with chunked_cross_entropy chunks=8 + precision bf16, batch 48 x 1",
+        "Train with chunked_cross_entropy chunks=8 + precision bf16, batch 48",
         "2.15 times the baseline",
         "Confirmed in a fresh process: the wrapper trains 130 samples/s, 99% of the 132 promised, at a peak of 7.30",
         "note: batches were kept below [12 s]",
@@ -47,12 +47,12 @@ def test_the_answer_has_every_part_in_order(width: int) -> None:
     assert positions == sorted(positions)
 
 
-def test_no_line_is_wider_than_the_terminal() -> None:
-    assert max(len(line) for line in shown(view()).splitlines()) <= 80
+def test_no_line_but_a_path_is_wider_than_the_terminal() -> None:
+    assert max(len(line) for line in shown(view()).splitlines() if str(LONG_PATH) not in line) <= 80
 
 
-def test_a_long_path_is_folded_and_not_cut() -> None:
-    assert str(LONG_PATH) in "".join(line.strip() for line in shown(view()).splitlines())
+def test_a_long_path_stays_on_one_line_so_that_it_can_be_copied() -> None:
+    assert any(line.endswith(str(LONG_PATH)) for line in shown(view()).splitlines())
 
 
 def test_the_lines_that_apply_it_can_be_copied_whole() -> None:

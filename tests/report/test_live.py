@@ -119,7 +119,7 @@ def test_plain_lines_tell_the_same_one_line_per_event() -> None:
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[    0s] gpt2 on NVIDIA H100, goal faster: at most 40 trials in 5m00s"
     assert lines[2] == "[    8s] note: this process already holds [1.2 GiB]"
-    assert lines[3] == "[   17s] trial 1: plain, batch 8 x 1 [baseline]: 61.3 samples/s, 4.00 GiB, best so far"
+    assert lines[3] == "[   17s] trial 1: plain, batch 8 [baseline]: 61.3 samples/s, 4.00 GiB, best so far"
     assert "[hand-tuned]: 112 samples/s, 4.00 GiB, best so far (+83% vs baseline at 61.3)" in lines[4]
     assert "best so far" not in lines[7]  # faster, and may not win
     assert lines[-1].endswith("failed (RuntimeError: expected [Half] but found Float)")

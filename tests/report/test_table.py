@@ -29,7 +29,7 @@ def row_of(policy: str) -> str:
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
 def test_every_measured_figure_of_the_winner_is_in_its_row(width: int) -> None:
     text = words(" ".join(lines_of(width)))
-    for figure in ("132 ±1.0%", "+115%", "48 x 1", "7.20 GiB", "precision", "0.4%", "winner"):
+    for figure in ("132 ±1.0%", "+115%", "48", "7.20 GiB", "precision", "0.4%", "winner"):
         assert figure in text
 
 
@@ -41,7 +41,7 @@ def test_nothing_is_wider_than_the_terminal_or_cut(width: int) -> None:
 
 
 def test_rows_are_ranked_and_roles_are_named() -> None:
-    assert row_of("plain").startswith("6 plain 61.3 ±1.0% base 8 x 1 4.00 GiB exact 0% baseline")
+    assert row_of("plain").startswith("6 plain 61.3 ±1.0% base 8 4.00 GiB exact 0% baseline")
     assert "hand-tuned" in row_of("precision bf16")
     assert row_of("chunked_cross_entropy chunks=8 + precision bf16").endswith("winner")
 
@@ -98,7 +98,7 @@ def test_batches_that_ended_alike_share_a_row() -> None:
     same = [lost(Outcome.OUT_OF_MEMORY, BF16, reason="too big", micro_batch=batch) for batch in (64, 48, 32, 16)]
     text = shown(NotMeasuredTable(same))
     assert text.count("too big") == 1
-    assert "64 x 1" in text
+    assert "64" in text
     assert "..." in text
 
 

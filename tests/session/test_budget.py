@@ -16,6 +16,7 @@ def test_no_trial_starts_when_only_the_time_for_confirmation_is_left() -> None:
     budget = TimeBudget(100.0, clock)
     budget.learn_build_seconds(5.0)
     budget.learn_trial_seconds(10.0)
+    budget.learn_timing_seconds(10.0)
     assert budget.confirmation_seconds == 15.0
     clock.now += 74.0
     assert budget.may_start_trial
@@ -35,8 +36,16 @@ def test_confirmation_never_takes_more_than_half_of_the_time() -> None:
 def test_a_trial_may_not_outlive_the_whole_limit() -> None:
     clock = Clock()
     budget = TimeBudget(60.0, clock)
+    budget.learn_trial_seconds(20.0)
     clock.now += 50.0
     assert budget.hard_limit_seconds(100.0) == 10.0
+
+
+def test_the_first_trial_may_outlive_the_limit_because_without_it_there_is_no_answer() -> None:
+    clock = Clock()
+    budget = TimeBudget(60.0, clock)
+    clock.now += 50.0
+    assert budget.hard_limit_seconds(100.0) > 100.0
 
 
 def test_a_slow_step_gets_the_time_that_it_needs() -> None:
