@@ -37,7 +37,7 @@ MODEL  a Python file with build_model() and make_batch(batch_size), or
                          exact, rounding, precision, lossy, model
   --search-space NAME    default, exact, smoke, or a YAML file
   --trials N             most policies to measure   (default: 40)
-  --time-limit TIME      such as 5m or 90s          (default: 4m)
+  --time-limit TIME      such as 5m or 90s          (default: 3m30s)
   --output DIR           where to write             (default: momadvise-runs/..)
   --json                 print the result as JSON on stdout, and only that
   --version, -h, --help

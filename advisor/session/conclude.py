@@ -23,6 +23,9 @@ from advisor.trial.outcome import Outcome
 
 __all__ = ["Conclusion", "confirm", "emit_policy", "emit_wrapper"]
 
+_KEPT = 0.9
+"""Share of the promised throughput below which a confirmation needs the baseline beside it."""
+
 _CONFIRMATIONS = 3
 """Winners that are tried in turn when a wrapper does not run; the search measured them in another process."""
 
@@ -135,11 +138,17 @@ def _with_baseline(
     budget: TimeBudget,
     progress: Progress,
 ) -> Confirmation:
-    """Measure the baseline again right after the winner: a machine that slowed down meanwhile slows both."""
+    """Measure the baseline again right after the winner: a machine that slowed down meanwhile slows both.
+
+    When the winner fell short of its promise this is done even if the time limit passes meanwhile: without it nobody
+    can tell a slow machine from a wrong promise.
+    """
     baseline = recommendation.baseline
     if baseline is None or baseline.policy == recommendation.winner.policy:
         return confirmation
-    if budget.remaining_seconds < budget.expected_trial_seconds:
+    kept = confirmation.kept
+    as_promised = kept is not None and kept >= _KEPT
+    if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
         return confirmation
     progress.stage("measuring the baseline once more, for comparison")
     again = trials.time(baseline.policy, outpaced_below=None, repeat=1)

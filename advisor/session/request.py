@@ -13,7 +13,7 @@ from advisor.problem.workload import WorkloadSource
 
 __all__ = ["DEFAULT_TIME_LIMIT_SECONDS", "DEFAULT_TRIALS", "TuneRequest"]
 
-DEFAULT_TIME_LIMIT_SECONDS = 240.0
+DEFAULT_TIME_LIMIT_SECONDS = 210.0
 DEFAULT_TRIALS = 40
 
 

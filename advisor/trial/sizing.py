@@ -22,6 +22,8 @@ _LEAST_STEPS = 3
 """One creates the optimizer's state, one is timed, one is measured."""
 _RISING_SHARE = 0.5
 """A peak that grows by less than this share of the activations is not yet set by them."""
+_SUSPICIOUS = 1.5
+"""A step that takes this many times as long per sample as one at a smaller batch was disturbed."""
 _TIME_SHARE = 0.6
 """Share of the hard time limit that a further point may be expected to reach."""
 
@@ -42,7 +44,7 @@ def size(bench: Bench) -> Sizing:
         points.append(point)
         while (micro_batch := _next(points, bench, time.perf_counter() - begin)) is not None:
             try:
-                points.append(_further_point(bench, meter, training, micro_batch))
+                points.append(_further_point(bench, meter, training, micro_batch, points[-1]))
             except Exception as error:
                 if not is_out_of_memory(error, bench.device):
                     raise
@@ -75,7 +77,9 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
     return tuple(losses[: spec.fidelity_steps]), point
 
 
-def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
+def _further_point(
+    bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int, before: SizePoint
+) -> SizePoint:
     batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps)
     training.micro_batch = micro_batch
     bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
@@ -88,6 +92,9 @@ def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_b
     bench.tell(f"batch {micro_batch}, time")
     loss, seconds = _timed_step(bench, training, batches[1], bench.spec.seed)
     finite(loss, 1)
+    if seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch:
+        # Larger batches are not dearer per sample: something else had the machine. Once more, and the faster counts.
+        seconds = min(seconds, _timed_step(bench, training, batches[1], bench.spec.seed)[1])
     return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=seconds)
 
 
@@ -115,13 +122,17 @@ def _next(points: list[SizePoint], bench: Bench, spent: float) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time."""
     spec = bench.spec
     last = points[-1]
-    following = last.micro_batch * _factor(last, spec.memory_limit_bytes)
+    # Two steps, one of them with instruments; a step takes at most as much longer as its batch is larger.
+    seconds_per_factor = 2 * last.step_seconds
+    factor = _factor(last, spec.memory_limit_bytes)
+    while factor > 2 and spent + seconds_per_factor * factor > spec.measure_seconds:
+        factor //= 2
+    following = last.micro_batch * factor
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
     if following <= last.micro_batch or suffice(points):
         return None
-    # Two steps, one of them with instruments; a step takes at most as much longer as its batch is larger.
-    expected = spent + 2 * last.step_seconds * following / last.micro_batch
+    expected = spent + seconds_per_factor * following / last.micro_batch
     if len(points) >= 2 and expected > spec.measure_seconds:
         return None
     if expected > _TIME_SHARE * spec.time_limit_seconds:

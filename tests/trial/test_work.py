@@ -234,6 +234,18 @@ def test_a_first_batch_that_does_not_fit_is_out_of_memory(bed: Bed) -> None:
     assert "977 KiB" in result.reason
 
 
+def test_a_disturbed_step_is_timed_once_more(bed: Bed) -> None:
+    """The trap: one hiccup of the machine would make a whole combination look hopeless."""
+    # The first point makes three steps, the second measures its memory in the fourth and its time in the fifth.
+    hiccup = (
+        "import time\ncalls = [0]\ndef compute_loss(model, batch):\n"
+        "    calls[0] += 1\n    time.sleep(1.0 if calls[0] == 5 else 0.02)"
+    )
+    text = _PLAIN.replace("def compute_loss(model, batch):", hiccup)
+    points = bed.size(text, micro_batch=1024).points
+    assert points[1].step_seconds < 1.0
+
+
 def test_no_second_batch_is_begun_that_the_time_limit_would_end(bed: Bed) -> None:
     slow = "import time\ndef compute_loss(model, batch):\n    time.sleep(0.05)"
     text = _PLAIN.replace("def compute_loss(model, batch):", slow)
