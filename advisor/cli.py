@@ -35,6 +35,7 @@ MODEL  a Python file with build_model() and make_batch(batch_size), or
   --global-batch N       keep N samples per optimizer step
   --fidelity CLASS       how far training may differ from plain training:
                          exact, rounding, precision, lossy, model
+                         (default: lossy, if its first losses are like plain's)
   --search-space NAME    default, exact, smoke, or a YAML file
   --trials N             most policies to measure   (default: 40)
   --time-limit TIME      such as 5m or 90s          (default: 3m30s)
@@ -173,6 +174,7 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _print_answer(answer: Answer) -> None:
+    from advisor.policy.wrapper import apply_lines
     from advisor.report.answer import AnswerView
 
     notes = list(answer.notes)
@@ -184,11 +186,7 @@ def _print_answer(answer: Answer) -> None:
         answer.recommendation,
         answer.goal,
         files=answer.files,
-        apply_lines=(
-            "from wrapper import prepare       # wrapper.py, copied beside your code",
-            "training = prepare(model)         # a plain model, as you build it today",
-            f"loss = training.step(batch)       # {answer.policy.global_batch} samples: forward, backward, optimizer",
-        ),
+        apply_lines=apply_lines(answer.policy, answer.facts.workload_options),
         notes=notes,
     )
     _console().print(view, crop=False)

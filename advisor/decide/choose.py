@@ -66,7 +66,11 @@ def choose(
     repeats = repeat_noise([_measurement(candidate) for candidate in group] for group in groups)
     best = finished[0]
 
+    floor = next((_score(one, goal) for one in eligible if one.role is Role.BASELINE), None)
+
     def ties_with_best(candidate: Candidate) -> bool:
+        if floor is not None and gain(_score(candidate, goal), floor, goal.kind) < 0:
+            return False  # a wide interval reaches far: what measured below the user's own setting is no advice
         lead = gain(_score(best, goal), _score(candidate, goal), goal.kind)
         return lead <= noise_between(_measurement(best), _measurement(candidate), repeats)
 

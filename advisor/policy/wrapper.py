@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
 
-__all__ = ["wrapper_source", "write_wrapper"]
+__all__ = ["apply_lines", "wrapper_source", "write_wrapper"]
 
 _TEMPLATE = '''"""{headline}
 
@@ -17,10 +18,7 @@ _TEMPLATE = '''"""{headline}
 
 Use it::
 
-    from wrapper import prepare
-
-    training = prepare(model)       # a plain model, as you build it today
-    loss = training.step(batch)     # forward, backward and optimizer step; batch: {samples} samples on the CPU
+    {usage}
 """
 
 import advisor
@@ -49,13 +47,36 @@ def prepare(model, **options):
 '''
 
 
-def wrapper_source(policy: Policy, *, headline: str, details: str) -> str:
+_CONSTANTS = {"max_grad_norm": "MAX_GRAD_NORM", "blocks": "BLOCKS"}
+"""Options of ``prepare`` that a workload states as constants."""
+
+
+def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, str, str]:
+    """The three lines of Python that apply a wrapper.
+
+    Args:
+        policy: The policy it applies.
+        options: What the workload defines itself (``Facts.workload_options``): without them another loss or
+            optimizer than the measured one would be trained with.
+    """
+    passed = "".join(f", {name}={_CONSTANTS.get(name, name)}" for name in options)
+    where = "as in your model file" if options else "as you build it today"
+    samples = "1 sample" if policy.global_batch == 1 else f"{policy.global_batch} samples"
+    return (
+        "from wrapper import prepare  # wrapper.py, copied beside your code",
+        f"training = prepare(model{passed})  # a plain model; {where}",
+        f"loss = training.step(batch)  # forward, backward and optimizer step; batch: {samples} on the CPU",
+    )
+
+
+def wrapper_source(policy: Policy, *, headline: str, details: str, options: Sequence[str] = ()) -> str:
     """The text of the wrapper.
 
     Args:
         policy: The policy it applies.
         headline: First line of its docstring.
         details: Figures and where they come from, for a person.
+        options: What the workload defines itself (``Facts.workload_options``).
     """
     lines = ["    methods=("]
     for method in policy.methods:
@@ -71,7 +92,7 @@ def wrapper_source(policy: Policy, *, headline: str, details: str) -> str:
         headline=_inside_docstring(headline),
         details=_inside_docstring(details),
         policy="\n".join(lines),
-        samples=policy.global_batch,
+        usage="\n    ".join(apply_lines(policy, options)),
     )
 
 
@@ -80,8 +101,8 @@ def _inside_docstring(text: str) -> str:
     return text.replace("\\", "/").replace('"""', "'''")
 
 
-def write_wrapper(policy: Policy, path: Path, *, headline: str, details: str) -> None:
+def write_wrapper(policy: Policy, path: Path, *, headline: str, details: str, options: Sequence[str] = ()) -> None:
     """Write the wrapper atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(wrapper_source(policy, headline=headline, details=details), encoding="utf-8")
+    temporary.write_text(wrapper_source(policy, headline=headline, details=details, options=options), encoding="utf-8")
     os.replace(temporary, path)

@@ -33,6 +33,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
         torch_version: Version of torch in the worker.
+        workload_options: What the workload itself defines of ``compute_loss``, ``build_optimizer``, ``count_targets``,
+            ``linear_head``, ``max_grad_norm`` and ``blocks``: whoever applies a policy must pass them on.
         libraries: Optional library -> version, or ``"error: ..."`` when importing it failed; absent if not installed.
     """
 
@@ -57,4 +59,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     first_loss: float | None
     matmul_flops_per_second: dict[str, float] = {}
     torch_version: str
+    workload_options: tuple[str, ...] = ()
     libraries: dict[str, str]

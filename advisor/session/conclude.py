@@ -8,6 +8,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.choose import choose
+from advisor.errors import NothingMeasuredError
 from advisor.measure.measurement import Measurement
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
 from advisor.policy.wrapper import write_wrapper
@@ -43,6 +44,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
         hardware: The device.
         fingerprints: What the measurements hold for.
         date: Day of the measurement, ISO format.
+        workload_options: What the workload defines itself, to be passed to the wrapper.
     """
 
     goal: Goal
@@ -54,6 +56,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     hardware: Hardware
     fingerprints: Fingerprints
     date: str
+    workload_options: tuple[str, ...] = ()
 
     def choose(self, candidates: Sequence[Candidate]) -> Recommendation:
         """The recommendation from these candidates, explained.
@@ -90,18 +93,21 @@ def confirm(
         budget: The session's clock.
         progress: Told what is under way.
 
+    Returns:
+        The recommendation, its files written; confirmed unless the confirming run took too long.
+
     Raises:
-        TrialError: No winner is left.
+        TrialError: No winner is left, or too many wrappers failed; no policy is left in the folder then.
     """
-    for _ in range(_CONFIRMATIONS):
+    failures: list[str] = []
+    while len(failures) < _CONFIRMATIONS:
         recommendation = conclusion.choose(candidates)
         winner = recommendation.winner
         assert winner.measurement is not None
         emit_wrapper(conclusion, recommendation)
         emit_policy(conclusion, recommendation)
         progress.stage(f"running the emitted wrapper in a fresh process: {winner.policy.label}")
-        wrapper = str(conclusion.folder.wrapper)
-        result = trials.confirm(winner.policy, wrapper, repeat=0)
+        result = trials.confirm(winner.policy, str(conclusion.folder.wrapper), repeat=0)
         confirmation = Confirmation(
             outcome=result.outcome,
             reason=result.reason,
@@ -109,25 +115,26 @@ def confirm(
             promised_samples_per_second=winner.measurement.samples_per_second,
         )
         if result.outcome is Outcome.OK:
-            return msgspec.structs.replace(
-                recommendation, confirmation=_with_baseline(confirmation, recommendation, trials, budget, progress)
-            )
-        if result.outcome is Outcome.TIMEOUT:
-            # A busy machine, not a broken policy: the search measured it. The answer says that it is not confirmed.
-            return msgspec.structs.replace(recommendation, confirmation=confirmation)
+            confirmation = _with_baseline(confirmation, recommendation, trials, budget, progress)
+        if result.outcome in (Outcome.OK, Outcome.TIMEOUT):
+            # Out of time is a busy machine, not a broken policy: the search measured it. The answer says that it is
+            # not confirmed.
+            recommendation = msgspec.structs.replace(recommendation, confirmation=confirmation)
+            emit_policy(conclusion, recommendation)
+            return recommendation
         reason = f"its wrapper, run in a fresh process, ended as {result.outcome.value}"
         if result.reason:
             reason += f": {result.reason}"
+        failures.append(f"{winner.policy.label}: {reason}")
+        progress.note(failures[-1])
         for position, candidate in enumerate(candidates):
             if candidate.policy.key == winner.policy.key:
                 candidates[position] = msgspec.structs.replace(candidate, outcome=result.outcome, reason=reason)
-    return msgspec.structs.replace(
-        conclusion.choose(candidates),
-        confirmation=Confirmation(
-            outcome=Outcome.SCREENED,
-            reason=f"{_CONFIRMATIONS} wrappers before this one did not run; this one was not tried",
-            promised_samples_per_second=_rate(conclusion.choose(candidates).winner.measurement),
-        ),
+    conclusion.folder.policy.unlink(missing_ok=True)
+    conclusion.folder.wrapper.unlink(missing_ok=True)
+    raise NothingMeasuredError(
+        f"A policy must run in a fresh process before it is recommended, but the best {_CONFIRMATIONS} did not. "
+        + "; ".join(failures)
     )
 
 
@@ -215,6 +222,7 @@ def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None
         conclusion.folder.wrapper,
         headline=f"How to train {conclusion.workload} on {conclusion.hardware.name}: {winner.policy.label}.",
         details="\n".join(details),
+        options=conclusion.workload_options,
     )
 
 

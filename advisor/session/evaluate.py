@@ -154,6 +154,10 @@ class Evaluator:
         known = self._trials.model_of(uses)
         if known is not None:
             return known, None
+        if uses and self._trials.sizing_of(()) is None:
+            # A continued study has plain training in its records but not in its memory: without it no loss could be
+            # compared, and a method that breaks the training would pass.
+            self._trials.size((), self._goal.global_batch)
         policy = Policy(methods=uses, micro_batch=self._trials.first_batch)
         self._progress.trial_started(self.number, policy, "short runs for its memory and time")
         model, result = self._trials.size(uses, self._goal.global_batch)

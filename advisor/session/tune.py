@@ -206,7 +206,7 @@ class _Study:
                 interrupted = True
                 stopped_because = "it was interrupted"
             exhausted = proposer.untried == 0
-            conclusion = self._conclusion(resolved, proposer.untried_combinations, stopped_because)
+            conclusion = self._conclusion(facts, resolved, proposer.untried_combinations, stopped_because)
         finally:
             proposer.close()
         self._notes.extend(evaluator.notes)
@@ -230,7 +230,7 @@ class _Study:
         store_answer(answer, self._folder)
         return answer
 
-    def _conclusion(self, resolved: ResolvedSpace, untried: int, stopped_because: str) -> Conclusion:
+    def _conclusion(self, facts: Facts, resolved: ResolvedSpace, untried: int, stopped_because: str) -> Conclusion:
         return Conclusion(
             goal=self._goal,
             refused_settings=resolved.refused,
@@ -246,6 +246,7 @@ class _Study:
                 request=self._marker.request,
             ),
             date=datetime.date.today().isoformat(),
+            workload_options=facts.workload_options,
         )
 
     def _concluded(
@@ -257,7 +258,6 @@ class _Study:
                 recommendation = confirm(
                     conclusion, candidates, trials=trials, budget=self._budget, progress=self._progress
                 )
-                emit_policy(conclusion, recommendation)
                 return recommendation, False
             except KeyboardInterrupt:
                 pass

@@ -74,7 +74,7 @@ class Bench:
         """Build the model and apply a policy: the same parameters and the same random numbers every time."""
 
         def apply(model: torch.nn.Module) -> Training:
-            options = self._functions()
+            options = self.options()
             return apply_policy(policy, model, device=self.device, **options)
 
         with self._built(apply) as training:
@@ -90,7 +90,7 @@ class Bench:
             assert spec.loader is not None, f"{wrapper} must be a Python file"
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-            training: Training = module.prepare(model, device=self.device, **self._functions())
+            training: Training = module.prepare(model, device=self.device, **self.options())
             return training
 
         with self._built(apply) as training:
@@ -100,8 +100,8 @@ class Bench:
         """What the trial left in memory, in words; empty when nothing."""
         return self._baseline.leftover()
 
-    def _functions(self) -> dict[str, Any]:
-        """The workload's own functions and constants, those that it has."""
+    def options(self) -> dict[str, Any]:
+        """The workload's own functions and constants, those that it has, as :func:`apply_policy` takes them."""
         names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
         return {name: value for name in names if (value := getattr(self.workload, name))}
 

@@ -71,6 +71,7 @@ def probe(bench: Bench) -> Facts:
             first_loss=first_loss,
             matmul_flops_per_second=matmul_rates(bench.device),
             torch_version=str(torch.__version__),  # a class of its own otherwise
+            workload_options=tuple(bench.options()),
             libraries=libraries(sorted({name for method in CATALOGUE for name in method.requires})),
         )
 
