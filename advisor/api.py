@@ -78,7 +78,7 @@ def tune(
         global_batch: Samples per optimizer step, if that must stay fixed.
         output: Folder for everything that is written; by default ``momadvise-runs/<name>-<fingerprint>``.
         seed: Seed of models, batches and proposals.
-        progress: Told of everything that happens; by default nothing is shown.
+        progress: Told of everything that happens; by default the logger ``advisor`` is.
         wait: Whether to wait while another process tunes into the same folder.
 
     Returns:
@@ -89,7 +89,7 @@ def tune(
             (guard it with ``if __name__ == "__main__":``).
         TrialError: Nothing could be measured, or nothing fits.
     """
-    from advisor.report.progress import SilentProgress
+    from advisor.report.progress import LoggingProgress
     from advisor.session.tune import run_session
 
     refuse_while_importing("advisor.tune")
@@ -121,7 +121,7 @@ def tune(
         seed=seed,
         wait=wait,
     )
-    return run_session(request, SilentProgress() if progress is None else progress)
+    return run_session(request, LoggingProgress() if progress is None else progress)
 
 
 def apply_policy(

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["make_batches", "seed_everything", "tokens_per_sample"]
+__all__ = ["make_batches", "pinned", "seed_everything", "tokens_per_sample"]
 
 
 def seed_everything(seed: int) -> None:
@@ -38,6 +38,23 @@ def make_batches(make_batch: Callable[[int], Any], size: int, count: int, seed: 
         seed_everything(seed * 1000 + index)
         batches.append(make_batch(size))
     return batches
+
+
+def pinned(batch: Any, pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory) -> Any:
+    """The batch in page-locked memory, as a ``DataLoader`` with ``pin_memory=True`` hands it out.
+
+    From pageable memory a copy to the device blocks the host, whatever ``non_blocking`` asks for.
+
+    Args:
+        batch: Mappings that are no ``dict`` become one, as when the batch is moved to the device.
+        pin: Copies a tensor of the host into page-locked memory.
+    """
+
+    def on_host(tensor: torch.Tensor) -> torch.Tensor:
+        return pin(tensor) if tensor.device.type == "cpu" and tensor.layout == torch.strided else tensor
+
+    plain = dict(batch) if isinstance(batch, Mapping) and not isinstance(batch, dict) else batch
+    return tree_map_only(torch.Tensor, on_host, plain)
 
 
 def tokens_per_sample(batch: Any) -> int | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from advisor.measure.energy import NvmlDevice
@@ -100,6 +102,30 @@ class CudaMemory:
                 activations=activations,
             ),
         )
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Callable[[MemoryMeasurement], MemoryMeasurement]]:
+        """Steps that are not measured themselves, such as timed ones; see :class:`MemoryMeter`.
+
+        The reserved peak of a single step is not the last word: fragments pile up over steps, and an optimizer may
+        work in another order later.
+        """
+        self._cuda.synchronize(self._device)
+        self._cuda.reset_peak_memory_stats(self._device)
+        retries = self._retries()
+
+        def completed(memory: MemoryMeasurement) -> MemoryMeasurement:
+            assert memory.peak_reserved_bytes is not None
+            assert memory.allocation_retries is not None
+            reserved = max(memory.peak_reserved_bytes, int(self._cuda.max_memory_reserved(self._device)))
+            return msgspec.structs.replace(
+                memory,
+                peak_bytes=reserved,
+                peak_reserved_bytes=reserved,
+                allocation_retries=memory.allocation_retries + self._retries() - retries,
+            )
+
+        yield completed
 
     def _retries(self) -> int:
         return int(self._cuda.memory_stats(self._device).get("num_alloc_retries", 0))

@@ -8,6 +8,9 @@ from typing import Any
 
 __all__ = ["EnergyMeter", "NvmlDevice"]
 
+_LEAST_SECONDS = 0.5
+"""The counter is refreshed every 20 to 100 ms: a shorter stretch is mostly the luck of where the refreshes fall."""
+
 
 class NvmlDevice:
     """One GPU as the NVIDIA management library sees it.
@@ -69,9 +72,13 @@ class EnergyMeter:
         """Begin to count."""
         self._start = self._device.energy_joules() if self._device else None
 
-    def joules(self) -> float | None:
-        """Energy since :meth:`start`."""
-        if self._device is None or self._start is None:
+    def joules(self, seconds: float) -> float | None:
+        """Energy since :meth:`start`.
+
+        Args:
+            seconds: How long the steps took of which the energy is asked; ``None`` is the answer below 0.5 s.
+        """
+        if self._device is None or self._start is None or seconds < _LEAST_SECONDS:
             return None
         now = self._device.energy_joules()
         return None if now is None else now - self._start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -26,12 +27,20 @@ class MemoryBaseline:
         device: Where the trial runs.
         host_data: Everything that existed before; it is no leftover.
         cuda: ``torch.cuda``, or an object with the same functions.
+        empty_host_cache: Gives page-locked memory back that torch keeps in store; found by default.
     """
 
-    def __init__(self, device: torch.device, host_data: HostData, cuda: Any = torch.cuda) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        host_data: HostData,
+        cuda: Any = torch.cuda,
+        empty_host_cache: Callable[[], None] | None = None,
+    ) -> None:
         self._device = device
         self._host_data = host_data
         self._cuda = cuda
+        self._empty_host_cache = empty_host_cache or _host_cache_emptier(torch)
         self._host_bytes = _host_bytes()
         self._cuda_bytes = self._allocated()
 
@@ -41,6 +50,8 @@ class MemoryBaseline:
         Call it when nothing of the trial is referred to any more.
         """
         gc.collect()
+        if self._device.type == "cuda":
+            self._empty_host_cache()
         kept = sum(
             storage.nbytes()
             for storage in storages_of(living_tensors(), torch.device("cpu")).values()
@@ -69,10 +80,23 @@ class MemoryBaseline:
         return int(self._cuda.memory_allocated(self._device))
 
 
+def _host_cache_emptier(library: Any) -> Callable[[], None]:
+    """The function that empties the cache of page-locked memory; it has had two places, and none before torch 2.5."""
+    for place, name in ((getattr(library, "accelerator", None), "empty_host_cache"), (library._C, "_host_emptyCache")):
+        found: Callable[[], None] | None = getattr(place, name, None)
+        if found is not None:
+            return found
+    return lambda: None
+
+
 def _host_bytes() -> int:
-    """Resident bytes of this process, after the C allocator gave back what it only keeps in store."""
+    """Resident bytes that are this process's own, after the C allocator gave back what it only keeps in store.
+
+    Pages of files do not count: libraries are loaded when they are first used, and are nobody's leftover.
+    """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
         if trim is not None:
             trim(0)
-    return int(psutil.Process().memory_info().rss)
+    memory = psutil.Process().memory_info()
+    return int(memory.rss) - int(getattr(memory, "shared", 0))  # Linux alone tells the shared pages apart

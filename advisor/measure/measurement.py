@@ -45,9 +45,11 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         peak_bytes: The figure that a memory limit is compared with: reserved bytes on CUDA (what the process really
             takes), live tensor storage on CPU.
         peak_allocated_bytes: Peak of live tensor storage.
-        peak_reserved_bytes: Peak reserved by the caching allocator (CUDA), else ``None``.
+        peak_reserved_bytes: Peak reserved by the caching allocator (CUDA), in a timed trial that of the timed steps
+            included, else ``None``.
         device_used_bytes: Memory of the whole device in use by this process according to NVML, else ``None``.
-        allocation_retries: Times the CUDA allocator had to flush its cache and retry, else ``None``.
+        allocation_retries: Times the CUDA allocator had to flush its cache and retry, in a timed trial those of the
+            timed steps included, else ``None``.
         forward_peak_bytes: Peak during the forward passes.
         backward_peak_bytes: Peak during the backward passes.
         optimizer_peak_bytes: Peak during the optimizer step.

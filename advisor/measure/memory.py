@@ -52,6 +52,12 @@ class MemoryMeter(Protocol):
             torch.OutOfMemoryError: The allocator refused (CUDA).
         """
 
+    def watching(self) -> contextlib.AbstractContextManager[Callable[[MemoryMeasurement], MemoryMeasurement]]:
+        """Steps without instruments that may show more than the measured one did.
+
+        What is entered is a function that completes a figure measured before with what has been seen since.
+        """
+
 
 def memory_meter(device: torch.device, limit_bytes: int, host_data: HostData) -> MemoryMeter:
     """The meter for a device.

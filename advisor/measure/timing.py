@@ -18,6 +18,7 @@ __all__ = ["Timing", "TimingPlan", "median_interval", "time_steps"]
 _STEADY_GAIN = 0.05
 """Warm-up goes on while a step is faster than the best before it by more than this share."""
 _MOST_WARMUP_STEPS = 10
+_MOST_TIMED_STEPS = 1000
 _STUDENT_T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447}
 """Two-sided 95 % quantiles of Student's t distribution for a number of *values* (degrees of freedom + 1)."""
 
@@ -28,9 +29,11 @@ class TimingPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         warmup_steps: Fewest untimed steps.
         min_timed_steps: Fewest timed steps; two are taken in any case, one has no spread.
-        max_timed_steps: Most timed steps.
+        max_timed_steps: Most timed steps, once they have taken ``min_timed_seconds``; 1000 before.
         target_spread: Stop when the interval's half-width is below this share of the median.
         measure_seconds: Stop adding steps after this many seconds, once there are ``min_timed_steps``.
+        min_timed_seconds: The timed steps take at least this long together, if ``measure_seconds`` allows it. A few
+            steps of milliseconds agree with each other and yet say nothing about clocks that rise and fall.
         outpaced_above_seconds: Stop when even the lower end of the interval is above this, else ``None``.
     """
 
@@ -39,6 +42,7 @@ class TimingPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_timed_steps: int
     target_spread: float
     measure_seconds: float
+    min_timed_seconds: float = 0.0
     outpaced_above_seconds: float | None = None
 
 
@@ -90,12 +94,11 @@ def time_steps(
     if before_timed is not None:
         before_timed()
     steps: list[float] = []
-    while True:
+    reason = None
+    while reason is None:
         steps.append(timed())
-        low, high = median_interval(steps)
-        reason = _stop_reason(steps, low, high, plan, clock() - begin)
-        if reason is not None:
-            break
+        reason = _stop_reason(steps, plan, clock() - begin)
+    low, high = median_interval(steps)
     return Timing(
         median_seconds=statistics.median(steps),
         low_seconds=low,
@@ -115,17 +118,20 @@ def _still_warming(warmup: Sequence[float], spent_share: float) -> bool:
     return spent_share < 0.5 and warmup[-1] < (1 - _STEADY_GAIN) * min(warmup[:-1])
 
 
-def _stop_reason(steps: Sequence[float], low: float, high: float, plan: TimingPlan, spent: float) -> StopReason | None:
+def _stop_reason(steps: Sequence[float], plan: TimingPlan, spent: float) -> StopReason | None:
+    middle = statistics.median(steps)
     outpaced = plan.outpaced_above_seconds
-    if outpaced is not None and len(steps) >= 3 and low > outpaced:
+    if outpaced is not None and len(steps) >= 3 and middle > outpaced and median_interval(steps)[0] > outpaced:
         return StopReason.OUTPACED
     if len(steps) < max(2, plan.min_timed_steps):
         return None
-    if high - low <= 2 * plan.target_spread * statistics.median(steps):
-        return StopReason.STEADY
-    if len(steps) >= plan.max_timed_steps or spent >= plan.measure_seconds:
-        return StopReason.BUDGET
-    return None
+    if sum(steps) >= plan.min_timed_seconds or len(steps) >= _MOST_TIMED_STEPS:
+        low, high = median_interval(steps)
+        if high - low <= 2 * plan.target_spread * middle:
+            return StopReason.STEADY
+        if len(steps) >= plan.max_timed_steps:
+            return StopReason.BUDGET
+    return StopReason.BUDGET if spent >= plan.measure_seconds else None
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -152,10 +158,11 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 def _order_rank(count: int) -> int:
     """The largest k with P(fewer than k of ``count`` fair coins show heads) <= 2.5 %."""
-    tail = 0.0
+    # In whole numbers, one from the next: hundreds of steps are looked at between steps of less than a millisecond.
+    ways = tail = 1
     rank = 0
-    while True:
-        tail += math.comb(count, rank) / 2**count
-        if tail > 0.025:
-            return rank
+    while 40 * tail <= 2**count:
+        ways = ways * (count - rank) // (rank + 1)
+        tail += ways
         rank += 1
+    return rank

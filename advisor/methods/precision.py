@@ -62,6 +62,8 @@ class Precision(Method):
                 f"{dtype} needs compute capability 8.0 (Ampere), but {hardware.name} has "
                 f"{capability[0]}.{capability[1]}" + ("; use fp16" if dtype == "bf16" else "")
             )
+        if facts is None and hardware.kind is DeviceKind.CPU:
+            return Verdict.yes("the first step of a tuning measures whether this CPU only emulates it")
         return Verdict.yes()
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:

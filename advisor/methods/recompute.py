@@ -19,6 +19,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.utils.checkpoint import noop_context_fn
 
+from advisor.methods.random_state import cuda_generators, replaying
+
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
@@ -43,6 +45,7 @@ def recompute_modules(
         inner_contexts: Makes the contexts of one region, e.g. selective ones; default: recompute everything.
     """
     wanted = {id(module) for module in modules}
+    generators = cuda_generators(model)
     assert id(model) not in wanted, "the whole model cannot be wrapped in itself"
 
     def wrap(module: torch.nn.Module) -> torch.nn.Module:
@@ -51,13 +54,14 @@ def recompute_modules(
         def contexts() -> ContextPair:
             forward, recompute = inner_contexts() if inner_contexts else noop_context_fn()  # type: ignore[no-untyped-call]
             before: dict[_Slot, torch.Tensor] = {}
-            return guard.forward(before, forward), _Recompute(guard, before, recompute)
+            guarded = guard.forward(before, forward), _Recompute(guard, before, recompute)
+            return replaying(generators, guarded)
 
         return checkpoint_wrapper(
             module,
             checkpoint_impl=CheckpointImpl.NO_REENTRANT,
-            preserve_rng_state=True,  # Dropout must draw the same mask again.
-            context_fn=contexts if guard.needed else inner_contexts or noop_context_fn,
+            preserve_rng_state=True,  # Dropout must draw the same mask again; torch sees to it on the CPU.
+            context_fn=contexts if guard.needed or generators else inner_contexts or noop_context_fn,
         )
 
     apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrap, check_fn=lambda module: id(module) in wanted)

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from advisor.errors import MethodRefusedError
+from advisor.problem.units import format_bytes
+
 __all__ = ["HostCopy", "SavedTensorSwap"]
 
 
@@ -76,14 +79,18 @@ class SavedTensorSwap:
     Args:
         model: Whose parameters and buffers to leave alone.
         min_bytes: Leave smaller tensors where they are.
+        max_host_bytes: Host memory that all living copies may take, as it is allocated: in powers of two. Page-locked
+            memory cannot be paged out, so too much of it takes the whole machine down, not this process alone.
 
     Attributes:
         swapped_bytes: Host bytes copied since the start of the last forward pass.
     """
 
-    def __init__(self, model: torch.nn.Module, *, min_bytes: int) -> None:
+    def __init__(self, model: torch.nn.Module, *, min_bytes: int, max_host_bytes: int) -> None:
         self._model = model
         self._min_bytes = min_bytes
+        self._max_host_bytes = max_host_bytes
+        self._locked_at_most = 0
         self._cache: weakref.WeakValueDictionary[tuple[Any, ...], HostCopy] = weakref.WeakValueDictionary()
         self._own_storages: set[int] = set()
         self.swapped_bytes = 0
@@ -102,7 +109,11 @@ class SavedTensorSwap:
         return sum(copy.bytes for copy in self._cache.values())
 
     def pack(self, tensor: torch.Tensor) -> _Swapped | _Passed:
-        """What to keep in the graph for ``tensor``."""
+        """What to keep in the graph for ``tensor``.
+
+        Raises:
+            MethodRefusedError: Its copy would take more host memory than is allowed.
+        """
         if not self._wants(tensor):
             return _Passed(tensor)
         start, length = _storage_range(tensor)
@@ -111,6 +122,7 @@ class SavedTensorSwap:
         key = (storage._cdata, tensor._version, tensor.dtype, start, length)
         copy = self._cache.get(key)
         if copy is None:
+            self._reserve(length * tensor.element_size())
             with torch.no_grad():
                 flat = tensor.as_strided((length,), (1,), start)
                 copy = HostCopy(flat, pinned=tensor.device.type == "cuda")
@@ -135,6 +147,20 @@ class SavedTensorSwap:
             return kept.tensor
         return kept.copy.to_device().as_strided(kept.size, kept.stride, kept.offset)
 
+    def _reserve(self, count: int) -> None:
+        """Refuse a copy that does not fit, before its memory is taken."""
+        self._locked_at_most += _allocated(count)
+        if self._locked_at_most <= self._max_host_bytes:
+            return
+        # Copies that are gone are not noticed when they go, but counted out when it matters: this is on the way of
+        # every saved tensor.
+        self._locked_at_most = _allocated(count) + sum(_allocated(copy.bytes) for copy in self._cache.values())
+        if self._locked_at_most > self._max_host_bytes:
+            raise MethodRefusedError(
+                f"swap needs more than {format_bytes(self._max_host_bytes)} of page-locked host memory; give smaller "
+                "micro-batches, checkpoint the blocks too, or swap only larger tensors (min_bytes)"
+            )
+
     def _wants(self, tensor: torch.Tensor) -> bool:
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
             return False  # Subclasses and sparse tensors have no single storage to copy.
@@ -143,6 +169,11 @@ class SavedTensorSwap:
         if tensor.numel() == 0 or tensor.numel() * tensor.element_size() < self._min_bytes:
             return False
         return tensor.untyped_storage()._cdata not in self._own_storages
+
+
+def _allocated(count: int) -> int:
+    """Bytes that torch's allocator of page-locked memory takes for ``count``: the next power of two."""
+    return 1 << (count - 1).bit_length()
 
 
 def _storage_range(tensor: torch.Tensor) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
@@ -16,6 +16,7 @@ from advisor.problem.hardware import Hardware
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.checkpoint import CheckpointPolicy
 
     from advisor.methods.recompute import ContextPair
     from advisor.methods.training import Training
@@ -35,7 +36,7 @@ _EXPENSIVE = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-"""ATen operators whose outputs are kept: they hold nearly all arithmetic of a block."""
+"""ATen operators whose outputs are kept, unless they drop out: they hold nearly all arithmetic of a block."""
 
 
 class SelectiveCheckpoint(Method):
@@ -54,7 +55,7 @@ class SelectiveCheckpoint(Method):
             "recompute",
             ("attention", "elementwise"),
             "attention: the attention modules; elementwise: all of a block but matrix products, convolutions and "
-            "fused attention",
+            "fused attention without dropout",
         ),
     )
     citation = (
@@ -103,17 +104,45 @@ def _contexts_keeping_expensive() -> ContextPair:
     # Regions that share a weight would share its autocast copy too; the second would then record one operator less
     # than its recomputation, which starts without the copy, and the two would not match.
     torch.clear_autocast_cache()
-    forward, recompute = create_selective_checkpoint_contexts(list(_expensive_operators()))  # type: ignore[no-untyped-call]
+    forward, recompute = create_selective_checkpoint_contexts(_keep_expensive)  # type: ignore[no-untyped-call]
     return forward, recompute
 
 
+def _keep_expensive(_context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Keep the outputs of expensive operators, unless they draw random numbers.
+
+    An operator that is kept is not run again, so it would not advance the generator in the recomputation, and every
+    dropout after it would draw another mask than in the forward pass.
+    """
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    if operator not in _expensive_operators() or _dropout(operator, args, kwargs) > 0.0:
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE
+
+
+def _dropout(operator: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
+    """The probability of dropout inside an operator, however it was given; 0 if it has none."""
+    index = _dropout_index(operator)
+    if index is None:
+        return 0.0
+    default = operator._schema.arguments[index].default_value
+    return float(args[index] if index < len(args) else kwargs.get("dropout_p", default or 0.0))
+
+
 @functools.cache
-def _expensive_operators() -> tuple[torch._ops.OpOverload, ...]:
+def _dropout_index(operator: torch._ops.OpOverload) -> int | None:
+    names = [argument.name for argument in operator._schema.arguments]
+    return names.index("dropout_p") if "dropout_p" in names else None
+
+
+@functools.cache
+def _expensive_operators() -> frozenset[torch._ops.OpOverload]:
     """Those of :data:`_EXPENSIVE` that this torch has."""
     import torch
 
     packets = [getattr(torch.ops.aten, name) for name in _EXPENSIVE if hasattr(torch.ops.aten, name)]
-    return tuple(packet.default for packet in packets)
+    return frozenset(packet.default for packet in packets)
 
 
 def _stop_inplace_activations(block: torch.nn.Module) -> None:

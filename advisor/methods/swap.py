@@ -11,6 +11,7 @@ from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
 from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.host import host_memory
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Swap"]
 
 _MIB = 2**20
+_HOST_SHARE = 0.6
+"""Share of the free host memory that copies may take; the rest is for data loading and everything else."""
 
 
 class Swap(Method):
@@ -46,11 +49,15 @@ class Swap(Method):
         return Verdict.yes()
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Install the hooks around every forward pass. On a CPU they really copy, so that results can be compared."""
+        """Install the hooks around every forward pass. On a CPU they really copy, so that results can be compared.
+
+        A forward pass raises :class:`MethodRefusedError` when its copies need more than 60 % of the host memory that
+        is free now.
+        """
         from advisor.methods.saved_tensors import SavedTensorSwap
 
         min_bytes = int(parameters["min_bytes"])
-        swap = SavedTensorSwap(training.model, min_bytes=min_bytes)
+        swap = SavedTensorSwap(training.model, min_bytes=min_bytes, max_host_bytes=int(_HOST_SHARE * host_memory().free_bytes))
         said = False
 
         @contextlib.contextmanager

@@ -54,8 +54,10 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
         head.append(f"{method.fidelity.value:<12}", style="not bold").append(_here(verdicts))
         about = Text(method.summary)
         about.append(f"\nSaves: {_saves(method)}. Costs: {method.costs}.", style="dim")
-        for reason in _refusals(verdicts):
+        for reason in _reasons(verdicts, applicable=False):
             about.append(f"\nNot here: {reason}.", style="yellow")
+        for reason in _reasons(verdicts, applicable=True):
+            about.append(f"\nHere: {reason}.", style="dim")
         parts += [head, Padding(about, (0, 0, 0, 2))]
     parts.append(Text("\nmomadvise methods NAME says more about one.", style="dim"))
     if facts is None:
@@ -90,7 +92,8 @@ def method_view(method: Method, hardware: Hardware, facts: Facts | None = None) 
         rows.append(("needs", ", ".join(method.requires) + extra))
     verdicts = _verdicts(method, hardware, facts)
     rows.append(("here", _here(verdicts).append(f" on {hardware.name}", style="default")))
-    rows += [("", Text(reason, style="yellow")) for reason in _refusals(verdicts)]
+    rows += [("", Text(reason, style="yellow")) for reason in _reasons(verdicts, applicable=False)]
+    rows += [("", Text(reason)) for reason in _reasons(verdicts, applicable=True)]
     rows.append(("from", method.citation))
     title = Text(method.name, style="bold").append(f": {method.summary}", style="not bold")
     return Group(title, Text(), _grid(rows))
@@ -160,15 +163,15 @@ def _verdicts(method: Method, hardware: Hardware, facts: Facts | None) -> dict[s
     return verdicts
 
 
-def _refusals(verdicts: dict[str, Verdict]) -> list[str]:
-    """Why settings are refused, each reason once, with the settings unless it holds for all."""
-    refusals: dict[str, list[str]] = {}
+def _reasons(verdicts: dict[str, Verdict], *, applicable: bool) -> list[str]:
+    """Why settings are refused, or what to know of those that apply: each reason once, with its settings."""
+    reasons: dict[str, list[str]] = {}
     for words, verdict in verdicts.items():
-        if not verdict.applicable:
-            refusals.setdefault(verdict.reason, []).append(words)
+        if verdict.applicable is applicable and verdict.reason:
+            reasons.setdefault(verdict.reason, []).append(words)
     return [
         reason if len(settings) == len(verdicts) else f"{', '.join(settings)}: {reason}"
-        for reason, settings in refusals.items()
+        for reason, settings in reasons.items()
     ]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 from typing import Protocol, Self
 
 from advisor.decide.candidate import Candidate
 from advisor.policy.policy import Policy
 
-__all__ = ["Progress", "SilentProgress"]
+__all__ = ["LoggingProgress", "Progress", "SilentProgress"]
 
 
 class Progress(Protocol):
@@ -62,7 +63,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Shows nothing: for library calls."""
+    """Shows nothing."""
 
     def __enter__(self) -> Self:
         """Nothing to start."""
@@ -89,3 +90,27 @@ class SilentProgress:
 
     def note(self, text: str) -> None:
         """Stay silent."""
+
+
+class LoggingProgress(SilentProgress):
+    """For library calls: what the user should know is a warning, all the rest is information for who asks for it.
+
+    Uses the logger ``advisor``, which a training script can silence or redirect like any other.
+    """
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger("advisor")
+
+    def stage(self, text: str) -> None:
+        """Log it as information."""
+        self._logger.info("%s", text)
+
+    def trial_ended(
+        self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
+    ) -> None:
+        """Log it as information."""
+        self._logger.info("trial %d: %s ended as %s", number, candidate.policy.label, candidate.outcome.value)
+
+    def note(self, text: str) -> None:
+        """Log it as a warning."""
+        self._logger.warning("%s", text)

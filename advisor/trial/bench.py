@@ -13,15 +13,16 @@ from typing import Any
 import torch
 
 from advisor.errors import WorkloadError
-from advisor.measure.batches import make_batches, seed_everything
+from advisor.measure.batches import make_batches, pinned, seed_everything
 from advisor.measure.leftovers import MemoryBaseline
 from advisor.measure.memory import MemoryMeter, memory_meter
 from advisor.measure.storages import HostData
+from advisor.measure.warm_up import warm_up
 from advisor.methods.training import Training
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.problem.loading import Workload, load_workload
-from advisor.trial.failure import DivergedError
+from advisor.trial.failure import AllocatorRefusals, DivergedError
 from advisor.trial.spec import TrialSpec
 
 __all__ = ["Bench", "finite"]
@@ -35,34 +36,47 @@ class Bench:
     Args:
         spec: The trial.
         tell: Hears what is being done, in a few words.
+        refusals: Made when the trial began.
 
     Raises:
         WorkloadError: The workload does not meet its contract.
         Exception: What the user's ``make_batch`` raises.
     """
 
-    def __init__(self, spec: TrialSpec, tell: Callable[[str], None]) -> None:
+    def __init__(self, spec: TrialSpec, tell: Callable[[str], None], refusals: AllocatorRefusals) -> None:
         self.spec = spec
         self.tell = tell
+        self.refusals = refusals
         self.device = torch.device(spec.device)
         self.notes: list[str] = []
         tell("loading the model's code")
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+        warm_up(self.device)
         self.workload: Workload = load_workload(spec.workload)
         self._host_data = HostData()
-        first = self.batches(spec.policy.global_batch)
+        self._batches: tuple[int, list[Any]] | None = None
+        self.batches(spec.policy.global_batch)
         # All that exists by now is data on the host: the batches, and the data set that they are made from.
         self._host_data.add_living(torch.device("cpu"))
         # What lives now is not looked at again by the garbage collector: it would take longer than a small step.
         gc.freeze()
         self._baseline = MemoryBaseline(self.device, self._host_data)
-        del first
 
     def batches(self, samples: int) -> list[Any]:
-        """Distinct batches on the host; the same ones whenever they are asked for."""
+        """Distinct batches on the host; the same ones whenever they are asked for.
+
+        Those of the last size are kept: making them may take longer than training on them.
+        """
+        if self._batches is not None and self._batches[0] == samples:
+            return self._batches[1]
+        self._batches = None  # never two sizes at once
         batches = make_batches(self.workload.make_batch, samples, _DISTINCT_BATCHES, self.spec.seed)
         self._host_data.add(batches, torch.device("cpu"))
+        if self.device.type == "cuda":
+            batches = [pinned(batch) for batch in batches]
+            self._host_data.add(batches, torch.device("cpu"))
+        self._batches = (samples, batches)
         return batches
 
     def meter(self) -> MemoryMeter:
@@ -97,7 +111,8 @@ class Bench:
             yield training
 
     def leftover(self) -> str:
-        """What the trial left in memory, in words; empty when nothing."""
+        """What the trial left in memory, in words; empty when nothing. No batch is there any more afterwards."""
+        self._batches = None
         return self._baseline.leftover()
 
     def options(self) -> dict[str, Any]:

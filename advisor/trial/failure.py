@@ -12,16 +12,40 @@ from advisor.problem.units import format_bytes
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 
-__all__ = ["DivergedError", "failed_result", "is_out_of_memory"]
+__all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_memory"]
 
 _CPU_ALLOCATOR = "can't allocate memory"
 _CUDA_RUNTIME = "CUDA error: out of memory"
 _CUDA_LIBRARIES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
+_PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
+"""What cuDNN and cuBLAS say when they get no workspace, among other reasons: the allocator's counter decides."""
 _ROOM_ON_DEVICE = 256 * 2**20
 
 
 class DivergedError(Exception):
     """A loss became NaN or infinite."""
+
+
+class AllocatorRefusals:
+    """Whether the CUDA allocator has refused memory since this was made.
+
+    Args:
+        device: Where the trial runs.
+        count: How often it has refused so far; the allocator's own counter by default.
+    """
+
+    def __init__(self, device: torch.device, count: Callable[[torch.device], int] | None = None) -> None:
+        self._device = device
+        self._count = count or _refusals
+        self._before = self._count(device)
+
+    def grown(self) -> bool:
+        """Whether the counter has grown."""
+        return self._count(self._device) > self._before
+
+
+def _refusals(device: torch.device) -> int:
+    return int(torch.cuda.memory_stats(device).get("num_ooms", 0)) if device.type == "cuda" else 0
 
 
 def failed_result(
@@ -30,6 +54,7 @@ def failed_result(
     *,
     device: torch.device,
     limit_bytes: int,
+    refusals: AllocatorRefusals | None = None,
     free_device_bytes: Callable[[], int] | None = None,
 ) -> TrialResult:
     """Describe how a trial ended that raised.
@@ -39,10 +64,11 @@ def failed_result(
         error: What it raised.
         device: Where it ran.
         limit_bytes: Its memory limit.
+        refusals: Made when the trial began.
         free_device_bytes: Free memory of the device, for errors that do not say which memory ran out.
     """
     free = free_device_bytes or (lambda: int(torch.cuda.mem_get_info(device)[0]))
-    memory = _memory_outcome(error, device, free)
+    memory = _memory_outcome(error, device, free, refusals)
     if memory is not None:
         outcome, cause = memory
         if isinstance(cause, DeviceOutOfMemoryError):
@@ -69,14 +95,25 @@ def failed_result(
     )
 
 
-def is_out_of_memory(error: BaseException, device: torch.device) -> bool:
-    """Whether the device's memory, or the limit, was exceeded."""
-    memory = _memory_outcome(error, device, lambda: 0)
+def is_out_of_memory(
+    error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None
+) -> bool:
+    """Whether the device's memory, or the limit, was exceeded.
+
+    Args:
+        error: What was raised.
+        device: Where.
+        refusals: Made when the trial began.
+    """
+    memory = _memory_outcome(error, device, lambda: 0, refusals)
     return memory is not None and memory[0] is Outcome.OUT_OF_MEMORY
 
 
 def _memory_outcome(
-    error: BaseException, device: torch.device, free_device_bytes: Callable[[], int]
+    error: BaseException,
+    device: torch.device,
+    free_device_bytes: Callable[[], int],
+    refusals: AllocatorRefusals | None,
 ) -> tuple[Outcome, BaseException] | None:
     for cause in _chain(error):
         text = str(cause)
@@ -92,6 +129,8 @@ def _memory_outcome(
             # Raised for pinned host memory, too; then the device itself still has room.
             on_device = free_device_bytes() < _ROOM_ON_DEVICE
         elif any(name in text for name in _CUDA_LIBRARIES):
+            on_device = True
+        elif refusals is not None and any(words in text for words in _PERHAPS_MEMORY) and refusals.grown():
             on_device = True
         else:
             continue

@@ -85,7 +85,7 @@ def _first_loss(bench: Bench, meter: MemoryMeter, training: Training, batch: Any
             training.backward(loss)
             training.optimizer_step()
     except Exception as error:
-        if not is_out_of_memory(error, bench.device):
+        if not is_out_of_memory(error, bench.device, bench.refusals):
             raise
         training.optimizer.zero_grad(set_to_none=True)
         return None

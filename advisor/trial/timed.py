@@ -18,6 +18,9 @@ from advisor.trial.updating import until_updated
 
 __all__ = ["measure"]
 
+_TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
+"""Least seconds of timed steps: a GPU's clocks take about a second to settle, a CPU's less."""
+
 
 def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement:
     """Measure a training.
@@ -56,12 +59,15 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement
         max_timed_steps=spec.max_timed_steps,
         target_spread=spec.target_spread,
         measure_seconds=spec.measure_seconds,
+        min_timed_seconds=_TIMED_SECONDS.get(bench.device.type, _TIMED_SECONDS["cpu"]),
         outpaced_above_seconds=None if pace is None else samples / pace,
     )
     energy = EnergyMeter(nvml_device(bench.device))
     bench.tell("timing")
-    timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start)
-    joules = energy.joules()
+    with meter.watching() as completed:
+        timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start)
+        joules = energy.joules(sum(timing.step_seconds))
+        memory = completed(memory)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))
     tokens = tokens_per_sample(batches[0])
     rate = samples / timing.median_seconds

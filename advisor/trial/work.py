@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from advisor.trial.bench import Bench
-from advisor.trial.failure import failed_result
+from advisor.trial.failure import AllocatorRefusals, failed_result
 from advisor.trial.outcome import Outcome
 from advisor.trial.probe import probe
 from advisor.trial.sizing import size
@@ -28,12 +28,15 @@ def run_trial(spec: TrialSpec, tell: Callable[[str], None]) -> tuple[TrialResult
     Returns:
         The result, and what the trial left in memory in words (empty: nothing).
     """
+    device = torch.device(spec.device)
+    refusals = AllocatorRefusals(device)
     try:
-        bench = Bench(spec, tell)
+        bench = Bench(spec, tell, refusals)
         result = _run(spec, bench)
     except BaseException as error:  # SystemExit too: the user's code may call sys.exit, and that is an outcome
-        device = torch.device(spec.device)
-        failed = failed_result(spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes)
+        failed = failed_result(
+            spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes, refusals=refusals
+        )
         return failed, f"the trial ended as {failed.outcome.value}"
     return result, bench.leftover()
 

@@ -182,3 +182,12 @@ def test_the_best_so_far_is_one_that_may_win() -> None:
     ]
     assert best_so_far([*others, best], goal()) == best
     assert best_so_far([others[1], others[3]], goal()) is None
+
+
+def test_no_tie_reaches_below_the_users_own_setting() -> None:
+    """The trap: a wide interval ties with the fastest, and its simpler policy would win though it is slower."""
+    noisy = measured(90, CHECKPOINT, spread=0.15)
+    answer = decide([baseline(95), measured(100, BF16, ADAM), noisy])
+    assert answer.winner != noisy
+    assert answer.winner.measurement is not None
+    assert answer.winner.measurement.samples_per_second >= 95

@@ -13,7 +13,7 @@ from advisor.errors import MethodRefusedError, PolicyError
 from advisor.methods.use import use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
-from advisor.policy.wrapper import wrapper_source, write_wrapper
+from advisor.policy.wrapper import apply_lines, wrapper_source, write_wrapper
 
 
 class Block(torch.nn.Module):
@@ -124,3 +124,18 @@ def test_advisor_names_resolve_lazily() -> None:
         assert getattr(advisor, name) is not None
     with pytest.raises(AttributeError, match="it has: Answer"):
         advisor.nothing  # noqa: B018
+
+
+def test_the_lines_that_apply_it_pass_on_what_the_workload_defines() -> None:
+    """The trap: without them the wrapper would train with AdamW what was measured with the user's optimizer."""
+    lines = apply_lines(POLICY, ("build_optimizer", "max_grad_norm"))
+    names = {
+        "prepare": lambda model, **options: (model, options),
+        "model": "model",
+        "build_optimizer": "mine",
+        "MAX_GRAD_NORM": 1.0,
+    }
+    exec(lines[1], names)
+    assert names["training"] == ("model", {"build_optimizer": "mine", "max_grad_norm": 1.0})
+    source = wrapper_source(POLICY, headline="h", details="d", options=("build_optimizer",))
+    assert "prepare(model, build_optimizer=build_optimizer)" in source

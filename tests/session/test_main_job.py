@@ -19,11 +19,35 @@ TINY = Path(__file__).parent / "workloads" / "tiny.py"
 pytestmark = pytest.mark.slow
 
 
-def tune(out: Path, *options: str, cwd: Path, seconds: int = 25) -> subprocess.CompletedProcess[str]:
+# A low memory limit keeps the batches, and so the steps, small; the trials end the search, not the clock.
+QUICK = ("--memory-limit", "16MiB", "--time-limit", "150s")
+
+
+def tune(out: Path, *options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_command(
-        "--goal", "faster", TINY, "--search-space", "smoke", "--time-limit", f"{seconds}s", "--output", out, *options,
+        "--goal", "faster", TINY, "--search-space", "smoke", "--trials", "3", *QUICK, "--output", out, *options,
         cwd=cwd,
     )  # fmt: skip
+
+
+def measured(out: Path) -> int:
+    """Policies that the parent has written down as measured."""
+    try:
+        return (out / "ledger.jsonl").read_text().count('"outcome":"ok"')
+    except FileNotFoundError:
+        return 0
+
+
+def wait_for_measurements(out: Path, count: int, command: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Wait until some policies are measured and a trial is under way; the processes below the command."""
+    deadline = time.monotonic() + 200
+    while True:
+        below = descendants(command.pid)
+        if measured(out) >= count and below:
+            return below
+        assert command.poll() is None, command.communicate()
+        assert time.monotonic() < deadline, "the search measured nothing"
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +89,13 @@ def test_what_happened_goes_to_stderr_without_colour_in_a_pipe(
     assert "\x1b[" not in result.stderr + result.stdout
 
 
-def test_the_baseline_is_measured_and_the_winner_is_not_slower_beyond_the_noise(
+def test_the_baseline_is_measured_and_the_winner_is_not_slower(
     tuned: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     recommendation = json.loads(tuned[1].stdout)["recommendation"]
     winner = recommendation["winner"]["measurement"]["samples_per_second"]
     baseline = recommendation["baseline"]["measurement"]["samples_per_second"]
-    assert winner >= baseline * (1 - recommendation["noise"])
+    assert winner >= baseline
 
 
 def test_the_wrapper_trains_in_a_process_that_knows_nothing_of_the_search(
@@ -117,32 +141,25 @@ def test_the_study_opens_in_optuna_and_its_first_trial_is_plain_training(
 
 def test_a_search_that_was_killed_goes_on_without_repeating_a_finished_trial(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = start_command(
-        TINY, "--search-space", "smoke", "--time-limit", "60s", "--output", out, cwd=tmp_path
-    )  # fmt: skip
+    command = start_command(TINY, *QUICK, "--output", out, cwd=tmp_path)
     try:
-        deadline = time.monotonic() + 120
-        while len(finished_timings(out)) < 2:
-            assert command.poll() is None, command.communicate()
-            assert time.monotonic() < deadline, "the search measured nothing"
-            time.sleep(0.1)
-        below = descendants(command.pid)
-        assert below, "the trials run in another process"
+        below = wait_for_measurements(out, 2, command)
     finally:
         command.send_signal(signal.SIGKILL)
         command.communicate()
     assert wait_until_gone(below) == [], "no process may outlive the parent"
 
-    finished = {path: path.stat().st_mtime_ns for path in finished_timings(out)}
-    again = tune(out, cwd=tmp_path, seconds=40)
+    finished = {path: path.stat().st_mtime_ns for path in out.glob("trials/*/result.json")}
+    assert len(finished) >= 4, "the probe, a sizing and two timings"
+    before = measured(out)
+    again = run_command(TINY, *QUICK, "--output", out, "--trials", str(before + 1), "--json", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     for path, written in finished.items():
         assert path.stat().st_mtime_ns == written, f"{path} was run again"
+    ranking = json.loads(again.stdout)["recommendation"]["ranking"]
+    assert len(ranking) > before
+    assert all(candidate["loss_drift"] is not None for candidate in ranking), "the loss guard works after a resume"
     assert (out / "policy.yaml").exists()
-
-
-def finished_timings(out: Path) -> list[Path]:
-    return sorted(out.glob("trials/time-*/result.json"))
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
@@ -150,19 +167,11 @@ def test_an_interrupted_search_leaves_a_policy_from_what_was_measured_and_no_pro
     tmp_path: Path, ending: signal.Signals
 ) -> None:
     out = tmp_path / "out"
-    command = start_command(
-        TINY, "--search-space", "smoke", "--time-limit", "60s", "--output", out, "--json", cwd=tmp_path
-    )  # fmt: skip
-    below: list[psutil.Process] = []
+    command = start_command(TINY, *QUICK, "--output", out, "--json", cwd=tmp_path)
     try:
-        deadline = time.monotonic() + 120
-        while not finished_timings(out):
-            assert command.poll() is None, command.communicate()
-            assert time.monotonic() < deadline, "the search measured nothing"
-            time.sleep(0.1)
-        below = descendants(command.pid)
+        below = wait_for_measurements(out, 1, command)
         command.send_signal(ending)
-        stdout, stderr = command.communicate(timeout=60)
+        stdout, stderr = command.communicate(timeout=120)
     finally:
         if command.poll() is None:
             command.kill()
@@ -174,16 +183,41 @@ def test_an_interrupted_search_leaves_a_policy_from_what_was_measured_and_no_pro
     assert "Traceback" not in stderr
 
 
+def test_an_interruption_while_the_winner_is_confirmed_keeps_the_policy(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = start_command(
+        TINY, "--search-space", "smoke", "--trials", "1", *QUICK, "--output", out, cwd=tmp_path
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 200
+        while not list(out.glob("trials/confirm-*")):
+            assert command.poll() is None, command.communicate()
+            assert time.monotonic() < deadline, "nothing was confirmed"
+            time.sleep(0.02)
+        below = descendants(command.pid)
+        command.send_signal(signal.SIGINT)
+        _, stderr = command.communicate(timeout=120)
+    finally:
+        if command.poll() is None:
+            command.kill()
+            command.communicate()
+    assert command.returncode == 130, stderr
+    assert wait_until_gone(below) == []
+    assert "Traceback" not in stderr
+    assert load_policy_file(out / "policy.yaml").policy.micro_batch >= 1
+    assert (out / "wrapper.py").exists()
+
+
 def test_an_interruption_before_anything_was_measured_ends_at_once_without_a_traceback(tmp_path: Path) -> None:
     command = start_command(TINY, "--output", tmp_path / "out", cwd=tmp_path)
     below: list[psutil.Process] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not below:
         assert time.monotonic() < deadline, "no worker was started"
         below = descendants(command.pid)
         time.sleep(0.1)
     command.send_signal(signal.SIGINT)
-    _, stderr = command.communicate(timeout=30)
+    _, stderr = command.communicate(timeout=60)
     assert command.returncode == 130
     assert "Traceback" not in stderr
     assert wait_until_gone(below) == []

@@ -1,0 +1,241 @@
+"""The course of one tuning in an open study folder: probe, search, choose, confirm, write."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import msgspec
+
+import advisor.errors
+from advisor.decide.answer import Answer, store_answer
+from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.eligible import is_measured
+from advisor.decide.score import maximizes
+from advisor.errors import WorkloadError
+from advisor.policy.file import Fingerprints
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Goal
+from advisor.problem.hardware import Hardware
+from advisor.report.progress import Progress
+from advisor.search.resolve import resolve
+from advisor.search.resolved import ResolvedSpace
+from advisor.search.sampler import Proposer
+from advisor.search.space import SearchSpace
+from advisor.session.budget import TimeBudget
+from advisor.session.candidates import append_candidate, read_candidates
+from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
+from advisor.session.evaluate import Evaluator
+from advisor.session.loop import SearchLoop
+from advisor.session.request import TuneRequest
+from advisor.session.study import StudyMarker
+from advisor.session.trials import Trials
+from advisor.trial.folder import StudyFolder
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialResult
+
+__all__ = ["Tuning"]
+
+_FIRST_BATCH = 2
+"""First micro-batch of every sizing: normalization over a batch of one sample is degenerate or an error."""
+
+
+class Tuning:
+    """The steps of one tuning, sharing what the earlier ones found."""
+
+    def __init__(
+        self,
+        request: TuneRequest,
+        goal: Goal,
+        space: SearchSpace,
+        hardware: Hardware,
+        marker: StudyMarker,
+        folder: StudyFolder,
+        budget: TimeBudget,
+        progress: Progress,
+        notes: list[str],
+        usable_bytes: int,
+    ) -> None:
+        self._request = request
+        self._goal = goal
+        self._space = space
+        self._hardware = hardware
+        self._marker = marker
+        self._folder = folder
+        self._budget = budget
+        self._progress = progress
+        self._notes = notes
+        self._usable_bytes = usable_bytes
+
+    def run(self) -> Answer:
+        """Probe, search, choose, confirm, write."""
+        request = self._request
+        self._progress.begin(
+            workload=request.source.name,
+            device=self._hardware.name,
+            goal=self._goal.kind.value,
+            time_limit_seconds=self._budget.limit_seconds,
+            trials=request.trials,
+        )
+        for note in self._notes:
+            self._progress.note(note)
+        candidates = read_candidates(self._folder.ledger)
+        with Runner(self._folder.path) as runner:
+            trials = Trials(
+                runner=runner,
+                source=request.source,
+                hardware=self._hardware,
+                memory_limit_bytes=self._goal.memory_limit_bytes,
+                usable_bytes=max(self._usable_bytes, self._goal.memory_limit_bytes),
+                budget=self._budget,
+                seed=request.seed,
+                first_batch=min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH),
+                earlier=candidates,
+            )
+            facts = self._probe(trials, runner)
+            resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity)
+            return self._search(trials, facts, resolved, candidates)
+
+    def _probe(self, trials: Trials, runner: Runner) -> Facts:
+        self._progress.stage("the model's first plain step")
+        result = trials.probe()
+        if result.facts is not None:
+            return result.facts
+        raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
+
+    def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]) -> Answer:
+        evaluator = Evaluator(
+            trials=trials,
+            budget=self._budget,
+            goal=self._goal,
+            facts=facts,
+            hardware=self._hardware,
+            progress=self._progress,
+        )
+        interrupted = exhausted = False
+        try:
+            stopped_because, exhausted = self._explore(evaluator, resolved, candidates)
+        except KeyboardInterrupt:
+            if not any(is_measured(candidate) for candidate in candidates):
+                raise
+            interrupted = True
+            stopped_because = "it was interrupted"
+        self._notes.extend(evaluator.notes)
+        tried = {candidate.policy.combination_key for candidate in candidates}
+        conclusion = self._conclusion(facts, resolved, max(0, resolved.count - len(tried)), stopped_because)
+        recommendation, interrupted = self._concluded(conclusion, candidates, trials, interrupted)
+        answer = Answer(
+            recommendation=recommendation,
+            workload=self._request.source.name,
+            goal=self._goal,
+            folder=str(self._folder.path),
+            hardware=self._hardware,
+            facts=facts,
+            versions=self._marker.versions,
+            date=conclusion.date,
+            trials=len(recommendation.ranking),
+            trial_budget=self._request.trials,
+            time_budget_seconds=self._budget.limit_seconds,
+            complete=not interrupted,
+            exhausted=exhausted,
+            notes=tuple(self._notes),
+        )
+        store_answer(answer, self._folder)
+        return answer
+
+    def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
+        """Search; why it ended, and whether nothing is left to try."""
+        proposer = Proposer(
+            resolved,
+            storage=self._folder.database,
+            study_name="momadvise",
+            maximize=maximizes(self._goal.kind),
+            seed=self._request.seed,
+        )
+        try:
+            loop = SearchLoop(
+                proposer=proposer,
+                evaluator=evaluator,
+                budget=self._budget,
+                goal=self._goal,
+                trial_budget=self._request.trials,
+                progress=self._progress,
+                candidates=candidates,
+                keep=lambda candidate: append_candidate(self._folder.ledger, candidate),
+            )
+            return loop.run(), proposer.untried == 0
+        finally:
+            proposer.close()
+
+    def _conclusion(self, facts: Facts, resolved: ResolvedSpace, untried: int, stopped_because: str) -> Conclusion:
+        return Conclusion(
+            goal=self._goal,
+            refused_settings=resolved.refused,
+            untried=untried,
+            stopped_because=stopped_because,
+            folder=self._folder,
+            workload=self._request.source.name,
+            hardware=self._hardware,
+            fingerprints=Fingerprints(
+                workload=self._marker.workload,
+                hardware=self._marker.hardware,
+                versions=self._marker.versions,
+                request=self._marker.request,
+            ),
+            date=datetime.date.today().isoformat(),
+            workload_options=facts.workload_options,
+        )
+
+    def _concluded(
+        self, conclusion: Conclusion, candidates: list[Candidate], trials: Trials, interrupted: bool
+    ) -> tuple[Recommendation, bool]:
+        """Choose and confirm; after an interruption the files are written without a confirming run."""
+        if not interrupted:
+            try:
+                recommendation = confirm(
+                    conclusion, candidates, trials=trials, budget=self._budget, progress=self._progress
+                )
+                return recommendation, False
+            except KeyboardInterrupt:
+                pass
+        recommendation = conclusion.choose(candidates)
+        winner = recommendation.winner.measurement
+        assert winner is not None
+        recommendation = msgspec.structs.replace(
+            recommendation,
+            confirmation=Confirmation(
+                outcome=Outcome.INTERRUPTED,
+                reason="interrupted before the wrapper was run",
+                promised_samples_per_second=winner.samples_per_second,
+            ),
+        )
+        emit_wrapper(conclusion, recommendation)
+        emit_policy(conclusion, recommendation)
+        return recommendation, True
+
+
+def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -> str:
+    """The probe is plain training at the smallest batch: if it fails, nothing can be tuned."""
+    rule = "The model must complete one plain training step before anything can be tuned"
+    if result.outcome is Outcome.FAILED:
+        return result.reason
+    if result.outcome is Outcome.TIMEOUT:
+        return (
+            f"{rule}, but it did not within {budget.probe_limit_seconds:.0f} s. Make it smaller, look for something "
+            "that waits forever, or raise --time-limit (a third of it is what the first step may take)."
+        )
+    text = f"{rule}, but it ended as {result.outcome.value}"
+    if result.reason:
+        text += f": {result.reason}"
+    tail = _without_own_frames(runner.tail_of_log(result.key))
+    if tail:
+        text += "\nThe last lines that it printed:\n" + tail
+    return text
+
+
+def _without_own_frames(log: str) -> str:
+    """A log without the lines about this package that Python's fault handler adds below the user's own frames."""
+    own = f'File "{Path(advisor.errors.__file__).parent}'
+    noise = (own, "Extension modules:")
+    return "\n".join(line for line in log.splitlines() if not line.strip().startswith(noise))

@@ -1,0 +1,128 @@
+"""Nothing is recommended whose emitted wrapper does not run in a fresh process."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.decide.candidate import Candidate
+from advisor.errors import NothingMeasuredError
+from advisor.measure.measurement import Measurement
+from advisor.methods.use import use
+from advisor.policy.file import Fingerprints, load_policy_file
+from advisor.policy.policy import Policy
+from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.report.progress import SilentProgress
+from advisor.session.budget import TimeBudget
+from advisor.session.conclude import Conclusion, confirm
+from advisor.trial.folder import StudyFolder
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from tests.decide.examples import baseline, goal, measured, measurement
+
+BEST = measured(150, use("checkpoint", every=1))
+SECOND = measured(130, use("checkpoint", every=2))
+THIRD = measured(120, use("checkpoint", every=3))
+BASELINE = baseline(100)
+
+
+class FakeTrials:
+    """Answers confirmations as told; remembers what was confirmed and which wrapper lay there."""
+
+    def __init__(self, outcomes: dict[str, Outcome], rate: float = 150.0) -> None:
+        self.outcomes = outcomes
+        self.rate = rate
+        self.confirmed: list[str] = []
+        self.baselines = 0
+
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
+        text = Path(wrapper_path).read_text()
+        assert all(f"{name}={value!r}" in text for use in policy.methods for name, value in use.parameters.items())
+        self.confirmed.append(policy.label)
+        outcome = self.outcomes.get(policy.label, Outcome.OK)
+        figures = measurement(self.rate) if outcome is Outcome.OK else None
+        return TrialResult(key="confirm", outcome=outcome, reason="it was told to", measurement=figures)
+
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+        assert repeat > 0, "the baseline is measured again, not read back"
+        self.baselines += 1
+        figures: Measurement = measurement(99.0)
+        return TrialResult(key="time", outcome=Outcome.OK, measurement=figures)
+
+
+def conclusion(folder: Path) -> Conclusion:
+    return Conclusion(
+        goal=goal(),
+        refused_settings={},
+        untried=0,
+        stopped_because="every policy of the search space was tried",
+        folder=StudyFolder(folder),
+        workload="tiny",
+        hardware=Hardware(
+            kind=DeviceKind.CPU,
+            device="cpu",
+            name="a CPU",
+            memory_bytes=1,
+            free_bytes=1,
+            host_memory_bytes=1,
+            host_free_bytes=1,
+            host_cores=1,
+        ),
+        fingerprints=Fingerprints(workload={}, hardware={}, versions={"momadvise": "0", "torch": "2"}, request="r"),
+        date="2026-01-02",
+    )
+
+
+def conclude(folder: Path, candidates: list[Candidate], trials: Any, seconds: float = 100.0) -> Any:
+    return confirm(
+        conclusion(folder), candidates, trials=trials, budget=TimeBudget(seconds), progress=SilentProgress()
+    )
+
+
+def test_the_winner_is_confirmed_and_the_baseline_measured_again_beside_it(tmp_path: Path) -> None:
+    trials = FakeTrials({})
+    recommendation = conclude(tmp_path, [BASELINE, BEST], trials)
+    assert recommendation.winner == BEST
+    assert recommendation.confirmation.kept == 1.0
+    assert recommendation.confirmation.baseline_samples_per_second == 99.0
+    evidence = load_policy_file(tmp_path / "policy.yaml").evidence
+    assert evidence is not None
+    assert evidence.confirmed_samples_per_second == 150.0
+
+
+def test_a_winner_whose_wrapper_fails_gives_way_to_the_next_and_keeps_its_reason(tmp_path: Path) -> None:
+    trials = FakeTrials({BEST.policy.label: Outcome.OUT_OF_MEMORY}, rate=130.0)
+    recommendation = conclude(tmp_path, [BASELINE, BEST, SECOND], trials)
+    assert recommendation.winner == SECOND
+    assert load_policy_file(tmp_path / "policy.yaml").policy == SECOND.policy
+    assert "every=2" in (tmp_path / "wrapper.py").read_text()
+    (failed,) = recommendation.not_measured
+    assert failed.policy == BEST.policy
+    assert failed.outcome is Outcome.OUT_OF_MEMORY
+    assert "fresh process" in failed.reason
+
+
+def test_when_too_many_wrappers_fail_nothing_is_recommended_and_no_file_is_left(tmp_path: Path) -> None:
+    broken = {one.policy.label: Outcome.CRASHED for one in (BEST, SECOND, THIRD)}
+    trials = FakeTrials(broken)
+    with pytest.raises(NothingMeasuredError, match="the best 3 did not"):
+        conclude(tmp_path, [BASELINE, BEST, SECOND, THIRD], trials)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_confirmation_out_of_time_leaves_a_recommendation_that_says_so(tmp_path: Path) -> None:
+    trials = FakeTrials({BEST.policy.label: Outcome.TIMEOUT})
+    recommendation = conclude(tmp_path, [BASELINE, BEST], trials)
+    assert recommendation.winner == BEST
+    assert recommendation.confirmation.outcome is Outcome.TIMEOUT
+    assert recommendation.confirmation.kept is None
+
+
+def test_a_broken_promise_is_held_against_the_baseline_even_when_time_is_up(tmp_path: Path) -> None:
+    slow = FakeTrials({}, rate=75.0)
+    recommendation = conclude(tmp_path, [BASELINE, BEST], slow, seconds=1e-9)
+    assert recommendation.confirmation.kept == 0.5
+    assert slow.baselines == 1
+    as_promised = FakeTrials({})
+    conclude(tmp_path, [BASELINE, BEST], as_promised, seconds=1e-9)
+    assert as_promised.baselines == 0
