@@ -13,7 +13,7 @@ import torch
 
 from advisor.measure.storages import HostData, living_tensors, storages_of
 
-__all__ = ["MemoryBaseline"]
+__all__ = ["MemoryBaseline", "host_cache_emptier"]
 
 _TENSOR_TOLERANCE = 2**20
 _CUDA_TOLERANCE = 4 * 2**20
@@ -40,7 +40,7 @@ class MemoryBaseline:
         self._device = device
         self._host_data = host_data
         self._cuda = cuda
-        self._empty_host_cache = empty_host_cache or _host_cache_emptier(torch)
+        self._empty_host_cache = empty_host_cache or host_cache_emptier(torch)
         self._host_bytes = _host_bytes()
         self._cuda_bytes = self._allocated()
 
@@ -80,7 +80,7 @@ class MemoryBaseline:
         return int(self._cuda.memory_allocated(self._device))
 
 
-def _host_cache_emptier(library: Any) -> Callable[[], None]:
+def host_cache_emptier(library: Any) -> Callable[[], None]:
     """The function that empties the cache of page-locked memory; it has had two places, and none before torch 2.5."""
     for place, name in ((getattr(library, "accelerator", None), "empty_host_cache"), (library._C, "_host_emptyCache")):
         found: Callable[[], None] | None = getattr(place, name, None)

@@ -32,4 +32,5 @@ def use_libraries(device: torch.device) -> None:
         (matrix @ matrix).sum().item()
     images = torch.ones(2, 8, 16, 16, device=device, requires_grad=True)
     weight = torch.ones(8, 8, 3, 3, device=device, requires_grad=True)
-    torch.nn.functional.conv2d(images, weight, padding=1).sum().backward()
+    output = torch.nn.functional.conv2d(images, weight, padding=1)
+    torch.autograd.grad(output.sum(), (images, weight))

@@ -34,7 +34,8 @@ class Swap(Method):
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
     costs = (
-        "every swapped byte crosses the host link twice per step, and takes up to twice as much page-locked host memory"
+        "every swapped byte crosses the host link twice per step, and takes up to twice as much page-locked host "
+        "memory, of which at most 60 % of what is free is used"
     )
     pays = "with a fast host link, or with checkpointing, where only the blocks' inputs are left to move"
     does_not_pay = "over PCIe without checkpointing: recomputing is usually faster than moving"
@@ -57,7 +58,9 @@ class Swap(Method):
         from advisor.methods.saved_tensors import SavedTensorSwap
 
         min_bytes = int(parameters["min_bytes"])
-        swap = SavedTensorSwap(training.model, min_bytes=min_bytes, max_host_bytes=int(_HOST_SHARE * host_memory().free_bytes))
+        swap = SavedTensorSwap(
+            training.model, min_bytes=min_bytes, max_host_bytes=int(_HOST_SHARE * host_memory().free_bytes)
+        )
         said = False
 
         @contextlib.contextmanager

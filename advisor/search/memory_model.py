@@ -7,6 +7,10 @@ is far off, so that each phase gets its own line and the peak is their maximum. 
 a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step is the
 peak are taken when there are two such points. No line is flatter than what the activations of a sample add.
 
+The lines are drawn through live bytes. What the allocator holds back beyond them depends on how its blocks happened
+to be cut, and no line goes through that: the largest point has what was measured there, and from there on it grows
+with the live bytes by the share that every point showed at least. What comes on top of that is the margin's to bear.
+
 This model stands in until a predictor that traces the step is there; a session uses it through ``predict``,
 ``largest_batch`` and ``seconds`` alone, so that the predictor can take its place.
 """
@@ -14,7 +18,7 @@ This model stands in until a predictor that traces the step is there; a session 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -79,8 +83,8 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             optimizer = _line(first, second, _optimizer_peak)
             time = _line(first, second, lambda point: point.step_seconds)
         return cls(
-            passes=passes,
-            optimizer=optimizer,
+            passes=_with_held_back(passes, used),
+            optimizer=_with_held_back(optimizer, used),
             time=time,
             margin=margin,
             out_of_memory_at=sizing.out_of_memory_at,
@@ -168,12 +172,20 @@ def _held_back(point: SizePoint) -> int:
     return max(0, point.memory.peak_bytes - point.memory.peak_allocated_bytes)
 
 
+def _with_held_back(line: Line, points: Sequence[SizePoint]) -> Line:
+    """A line of live bytes as one of bytes that the limit is compared with."""
+    last = points[-1]
+    share = min(_held_back(point) / max(1, point.memory.peak_allocated_bytes) for point in points)
+    slope = line.slope * (1 + share)
+    return Line(line.at(last.micro_batch) + _held_back(last) - slope * last.micro_batch, slope)
+
+
 def _passes_peak(point: SizePoint) -> float:
-    return max(point.memory.forward_peak_bytes, point.memory.backward_peak_bytes) + _held_back(point)
+    return max(point.memory.forward_peak_bytes, point.memory.backward_peak_bytes)
 
 
 def _optimizer_peak(point: SizePoint) -> float:
-    return point.memory.optimizer_peak_bytes + _held_back(point)
+    return point.memory.optimizer_peak_bytes
 
 
 def _line(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.util
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ class Bench:
         warm_up(self.device)
         self.workload: Workload = load_workload(spec.workload)
         self._host_data = HostData()
+        self.making_seconds = 0.0
+        """How long the last batches took to make."""
         self._batches: tuple[int, list[Any]] | None = None
         self.batches(spec.policy.global_batch)
         # All that exists by now is data on the host: the batches, and the data set that they are made from.
@@ -71,12 +74,14 @@ class Bench:
         if self._batches is not None and self._batches[0] == samples:
             return self._batches[1]
         self._batches = None  # never two sizes at once
+        begin = time.perf_counter()
         batches = make_batches(self.workload.make_batch, samples, _DISTINCT_BATCHES, self.spec.seed)
         self._host_data.add(batches, torch.device("cpu"))
         if self.device.type == "cuda":
             batches = [pinned(batch) for batch in batches]
             self._host_data.add(batches, torch.device("cpu"))
         self._batches = (samples, batches)
+        self.making_seconds = time.perf_counter() - begin
         return batches
 
     def meter(self) -> MemoryMeter:

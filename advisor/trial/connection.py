@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import TrialError
+from advisor.trial.folder import writing
 from advisor.trial.protocol import Answer, Exited, LineReader, Request, encode_line
 
 __all__ = ["WORKER_COMMAND", "Connection", "SilenceError", "child_environment"]
@@ -61,7 +62,9 @@ class Connection:
         given = (request_read, answer_write, lifeline_read)
         flags = [f"--requests={request_read}", f"--answers={answer_write}", f"--lifeline={lifeline_read}"]
         try:
-            with log.open("ab") as output:
+            with writing(log):
+                output = log.open("ab")
+            with output:
                 self._process = subprocess.Popen(
                     [*command, *flags],
                     stdin=subprocess.DEVNULL,

@@ -95,9 +95,7 @@ def failed_result(
     )
 
 
-def is_out_of_memory(
-    error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None
-) -> bool:
+def is_out_of_memory(error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None) -> bool:
     """Whether the device's memory, or the limit, was exceeded.
 
     Args:
@@ -128,14 +126,16 @@ def _memory_outcome(
         elif _CUDA_RUNTIME in text:
             # Raised for pinned host memory, too; then the device itself still has room.
             on_device = free_device_bytes() < _ROOM_ON_DEVICE
-        elif any(name in text for name in _CUDA_LIBRARIES):
-            on_device = True
-        elif refusals is not None and any(words in text for words in _PERHAPS_MEMORY) and refusals.grown():
+        elif any(name in text for name in _CUDA_LIBRARIES) or _is_hidden_refusal(text, refusals):
             on_device = True
         else:
             continue
         return (Outcome.OUT_OF_MEMORY if on_device else Outcome.HOST_OUT_OF_MEMORY), cause
     return None
+
+
+def _is_hidden_refusal(text: str, refusals: AllocatorRefusals | None) -> bool:
+    return refusals is not None and any(words in text for words in _PERHAPS_MEMORY) and refusals.grown()
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

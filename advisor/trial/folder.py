@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from advisor.errors import OutputFolderError
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult, TrialSpec
 
-__all__ = ["StudyFolder", "TrialFolder", "write_atomically"]
+__all__ = ["StudyFolder", "TrialFolder", "write_atomically", "writing"]
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write into an error that says what to do.
+
+    Args:
+        path: What is written.
+
+    Raises:
+        OutputFolderError: An ``OSError`` came out of the block: no space, no permission.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputFolderError(
+            f"the output folder must be a folder that can be written, but {path} cannot: {error.strerror or error}. "
+            "Make room or give permission there and run the same again: nothing that has finished is lost."
+        ) from error
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -21,19 +43,20 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         content: Text is written as UTF-8.
 
     Raises:
-        OSError: It could not be written; the old file, if any, is untouched.
+        OutputFolderError: It could not be written; the old file, if any, is untouched.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     data = content.encode() if isinstance(content, str) else content
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 class TrialFolder:

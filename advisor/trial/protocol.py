@@ -11,7 +11,7 @@ import msgspec
 
 from advisor.trial.spec import TrialSpec
 
-__all__ = ["Answer", "Exited", "Finished", "LineReader", "Progress", "Ready", "Request", "encode_line"]
+__all__ = ["Answer", "Exited", "Finished", "LineReader", "Progress", "Ready", "Request", "Unwritten", "encode_line"]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +54,16 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str = ""
 
 
+class Unwritten(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Worker to parent: the folder of the trial could not be written, so that there is no result.
+
+    Attributes:
+        reason: Rule, value and fix.
+    """
+
+    reason: str
+
+
 class Exited(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Guardian to parent: the worker has ended.
 
@@ -64,7 +74,7 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     status: int
 
 
-Answer = Ready | Progress | Finished | Exited
+Answer = Ready | Progress | Finished | Unwritten | Exited
 
 
 def encode_line(message: msgspec.Struct) -> bytes:

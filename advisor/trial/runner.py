@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import signal
@@ -12,11 +13,12 @@ from types import TracebackType
 
 import msgspec
 
+from advisor.errors import OutputFolderError
 from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
-from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically
+from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically, writing
 from advisor.trial.host_memory import OutOfMemoryEvidence
 from advisor.trial.outcome import Outcome
-from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request
+from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, Unwritten
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
 __all__ = ["Runner", "RunnerEvent", "RunnerEventKind"]
@@ -97,11 +99,13 @@ class Runner:
             How it ended; never raises for anything that happens inside the trial.
 
         Raises:
-            KeyboardInterrupt: The user interrupted; the worker is ended, no result is stored.
-            OSError: The study folder cannot be written.
+            KeyboardInterrupt: The user interrupted; the worker is ended, and a result that was not complete is not
+                stored.
+            OutputFolderError: The study folder cannot be written.
         """
         folder = self._folder.trial(spec.key)
-        stored = folder.finished(spec)
+        with writing(folder.path):
+            stored = folder.finished(spec)
         if stored is not None:
             return stored
         _clear(folder, spec)
@@ -110,14 +114,24 @@ class Runner:
             self._end_worker("a confirmation runs in a fresh process")
         begin = time.monotonic()
         warm = self._connection is not None
+
+        def completed(result: TrialResult) -> TrialResult:
+            return msgspec.structs.replace(result, wall_seconds=time.monotonic() - begin, warm=warm)
+
         try:
             result, healthy, why = self._run(spec, folder)
         except BaseException:
-            # Ctrl-C above all: a trial that was cut off has no result.
+            # Ctrl-C above all. The worker may have finished a moment before, and what is finished is not lost: the
+            # old result went before this request was written, so a complete one belongs to it.
             self._end_worker("interrupted")
-            folder.result.unlink(missing_ok=True)
+            complete = folder.read_result()
+            if complete is None or complete.key != spec.key:
+                folder.result.unlink(missing_ok=True)
+            else:
+                with contextlib.suppress(OutputFolderError):  # as the worker wrote it, it is good enough
+                    folder.write_result(completed(complete))
             raise
-        result = msgspec.structs.replace(result, wall_seconds=time.monotonic() - begin, warm=warm)
+        result = completed(result)
         if result.outcome is not Outcome.OK or not healthy or fresh:
             self._end_worker(why or f"the trial ended as {result.outcome.value}")
         if why != _NOT_STARTED:
@@ -196,6 +210,8 @@ class Runner:
                     if result is None:
                         return self._crashed(spec, 0, evidence), False, "its result cannot be read"
                     return result, clean, why
+                case Unwritten(reason=reason):
+                    raise OutputFolderError(reason)
                 case Exited(status=status):
                     # Its result counts if it was complete before the end.
                     result = folder.read_result() or self._crashed(spec, status, evidence)
@@ -229,9 +245,10 @@ def _clear(folder: TrialFolder, spec: TrialSpec) -> None:
 
     The old result goes first: it must never be read together with the new request.
     """
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.result.unlink(missing_ok=True)
-    folder.log.unlink(missing_ok=True)
+    with writing(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.result.unlink(missing_ok=True)
+        folder.log.unlink(missing_ok=True)
     write_atomically(folder.spec, msgspec.json.format(msgspec.json.encode(spec)))
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 import torch
 
-from advisor.trial.folder import TrialFolder
-from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Request, encode_line
+from advisor.errors import OutputFolderError
+from advisor.trial.folder import TrialFolder, writing
+from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
 from advisor.trial.work import run_trial
 
 __all__ = ["serve"]
@@ -35,10 +36,14 @@ def serve(requests: int, answers: int) -> None:
         for line in lines:
             request = msgspec.json.decode(line, type=Request)
             folder = TrialFolder(Path(request.folder))
-            _print_into(folder.log)
-            with _settings_kept():
-                result, leftover = run_trial(request.spec, tell)
-            folder.write_result(result)
+            try:
+                _print_into(folder.log)
+                with _settings_kept():
+                    result, leftover = run_trial(request.spec, tell)
+                folder.write_result(result)
+            except OutputFolderError as error:  # run_trial raises nothing: this is ours, and no fault of the trial
+                os.write(answers, encode_line(Unwritten(reason=str(error))))
+                continue
             os.write(answers, encode_line(Finished(key=result.key, clean=not leftover, why=leftover)))
 
 
@@ -46,7 +51,8 @@ def _print_into(log: Path) -> None:
     """From here on, what anything prints (also from C, also in processes of its own) goes to this file."""
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with writing(log):
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

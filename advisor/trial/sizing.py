@@ -14,10 +14,18 @@ from advisor.measure.memory import MemoryMeter
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import is_out_of_memory
+from advisor.trial.spec import TrialSpec
 from advisor.trial.updating import until_updated
 
-__all__ = ["size", "suffice"]
+__all__ = ["next_batch", "size", "suffice", "telling"]
 
+_QUICK_SECONDS = 0.1
+_QUICK_REPETITIONS = 3
+"""A quick step is timed this often: anything may have disturbed a single one."""
+_TELLING_SECONDS = 0.2
+"""A GPU that is busy for so long is no longer waiting for the host to launch its kernels."""
+_TELLING_SHARE = 1 / 8
+"""Share of the room for growth that the batch must take, so that figures are extrapolated eightfold at most."""
 _LEAST_STEPS = 3
 """One creates the optimizer's state, one is timed, one is measured."""
 _RISING_SHARE = 0.5
@@ -42,11 +50,11 @@ def size(bench: Bench) -> Sizing:
         begin = time.perf_counter()
         losses, point = _first_point(bench, meter, training)
         points.append(point)
-        while (micro_batch := _next(points, bench, time.perf_counter() - begin)) is not None:
+        while (micro_batch := _following(points, bench, begin)) is not None:
             try:
                 points.append(_further_point(bench, meter, training, micro_batch, points[-1]))
             except Exception as error:
-                if not is_out_of_memory(error, bench.device):
+                if not is_out_of_memory(error, bench.device, bench.refusals):
                     raise
                 out_of_memory_at = micro_batch
                 break
@@ -58,7 +66,7 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
     batches = bench.batches(spec.policy.micro_batch * spec.policy.accumulation_steps)
     count = max(_LEAST_STEPS, spec.fidelity_steps)
     losses = []
-    fastest = float("inf")
+    timed: list[float] = []
     for index in range(count):
         bench.tell(f"batch {spec.policy.micro_batch}, step {index + 1} of {count}")
         batch = batches[index % len(batches)]
@@ -69,11 +77,16 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
                 loss = until_updated(training, functools.partial(_seeded_step, training, batch, seed))
         elif index < count - 1:
             loss, seconds = until_updated(training, functools.partial(_timed_step, bench, training, batch, seed))
-            fastest = min(fastest, seconds)
+            timed.append(seconds)
         else:
             loss, memory = until_updated(training, functools.partial(_measured_step, meter, training, batch, seed))
         losses.append(finite(loss, index))
-    point = SizePoint(micro_batch=spec.policy.micro_batch, memory=memory, step_seconds=fastest)
+    # After the losses that are compared: how many more steps are made depends on the clock.
+    while _is_quick(timed):
+        loss, seconds = _timed_step(bench, training, batches[0], spec.seed)
+        finite(loss, count)
+        timed.append(seconds)
+    point = SizePoint(micro_batch=spec.policy.micro_batch, memory=memory, step_seconds=min(timed))
     return tuple(losses[: spec.fidelity_steps]), point
 
 
@@ -92,10 +105,17 @@ def _further_point(
     bench.tell(f"batch {micro_batch}, time")
     loss, seconds = _timed_step(bench, training, batches[1], bench.spec.seed)
     finite(loss, 1)
-    if seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch:
-        # Larger batches are not dearer per sample: something else had the machine. Once more, and the faster counts.
-        seconds = min(seconds, _timed_step(bench, training, batches[1], bench.spec.seed)[1])
-    return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=seconds)
+    timed = [seconds]
+    # Larger batches are not dearer per sample: else something else had the machine, and the faster of two counts.
+    suspicious = seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch
+    while _is_quick(timed) or (suspicious and len(timed) < 2):
+        timed.append(_timed_step(bench, training, batches[1], bench.spec.seed)[1])
+    return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=min(timed))
+
+
+def _is_quick(timed: list[float]) -> bool:
+    """Whether the step is so quick that it must be timed again before its time counts."""
+    return min(timed) < _QUICK_SECONDS and len(timed) < _QUICK_REPETITIONS
 
 
 def _seeded_step(training: Training, batch: Any, seed: int) -> torch.Tensor:
@@ -118,19 +138,32 @@ def _measured_step(
     return meter.measured_step(training, batch)
 
 
-def _next(points: list[SizePoint], bench: Bench, spent: float) -> int | None:
-    """The next batch to try, or ``None`` when the points suffice or there is no more time."""
-    spec = bench.spec
+def _following(points: list[SizePoint], bench: Bench, begin: float) -> int | None:
+    # The first batches may have loaded a whole data set: no measure for those that follow.
+    making = bench.making_seconds if len(points) >= 2 else 0.0
+    return next_batch(points, bench.spec, time.perf_counter() - begin, making)
+
+
+def next_batch(points: list[SizePoint], spec: TrialSpec, spent: float, making: float) -> int | None:
+    """The next batch to try, or ``None`` when the points suffice or there is no more time.
+
+    Args:
+        points: What is known, by growing batch.
+        spec: The trial.
+        spent: Seconds since the first step.
+        making: Seconds that the batches of the last point took to make.
+    """
     last = points[-1]
-    # Two steps, one of them with instruments; a step takes at most as much longer as its batch is larger.
-    seconds_per_factor = 2 * last.step_seconds
+    # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
+    steps = 1 + (_QUICK_REPETITIONS if last.step_seconds < _QUICK_SECONDS else 1)
+    seconds_per_factor = steps * last.step_seconds + making
     factor = _factor(last, spec.memory_limit_bytes)
     while factor > 2 and spent + seconds_per_factor * factor > spec.measure_seconds:
         factor //= 2
     following = last.micro_batch * factor
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
-    if following <= last.micro_batch or suffice(points):
+    if following <= last.micro_batch or (suffice(points) and telling(last, spec)):
         return None
     expected = spent + seconds_per_factor * following / last.micro_batch
     if len(points) >= 2 and expected > spec.measure_seconds:
@@ -156,6 +189,19 @@ def _factor(point: SizePoint, limit_bytes: int) -> int:
     while 2 * factor <= min(wanted, allowed):
         factor *= 2
     return factor
+
+
+def telling(point: SizePoint, spec: TrialSpec) -> bool:
+    """Whether a point says something about batches far above it.
+
+    On a GPU a small batch costs no more than launching its kernels, and its memory is mostly what every batch needs.
+    A CPU is busy from the first sample on.
+    """
+    if torch.device(spec.device).type != "cuda" or point.step_seconds >= _TELLING_SECONDS:
+        return True
+    kept = point.memory.breakdown
+    fixed = kept.parameters + kept.buffers + kept.gradients + kept.optimizer_state
+    return point.memory.peak_bytes - fixed >= _TELLING_SHARE * (spec.memory_limit_bytes - fixed)
 
 
 def suffice(points: list[SizePoint]) -> bool:

@@ -34,9 +34,7 @@ def run_trial(spec: TrialSpec, tell: Callable[[str], None]) -> tuple[TrialResult
         bench = Bench(spec, tell, refusals)
         result = _run(spec, bench)
     except BaseException as error:  # SystemExit too: the user's code may call sys.exit, and that is an outcome
-        failed = failed_result(
-            spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes, refusals=refusals
-        )
+        failed = failed_result(spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes, refusals=refusals)
         return failed, f"the trial ended as {failed.outcome.value}"
     return result, bench.leftover()
 

@@ -14,9 +14,20 @@ from advisor.methods.compose import apply_uses
 from advisor.methods.saved_tensors import HostCopy
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse
+from advisor.problem.goal import Fidelity
 from tests.methods.tiny import MODELS, training_of
 
 STEPS = 2
+
+UPDATE_TOLERANCE = {
+    Fidelity.EXACT: 0.0,
+    Fidelity.ROUNDING: 0.05,
+    Fidelity.PRECISION: 0.5,
+    Fidelity.LOSSY: 0.3,
+}
+"""Largest relative error of how far the parameters moved. Adam divides by the size of the gradient, so the small
+gradients, which are the least exact, count in full; an optimizer that does not step has an error of 1.
+"""
 
 
 @dataclass
@@ -25,6 +36,8 @@ class Observation:
 
     losses: list[torch.Tensor] = field(default_factory=list)
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    updates: dict[str, torch.Tensor] = field(default_factory=dict)
+    """How far each parameter moved: compared with whole parameters, an optimizer that never steps looks right."""
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     held_bytes: int = 0
     gradient_bytes: int = 0
@@ -62,12 +75,14 @@ def observe(model: str, uses: Sequence[MethodUse], monkeypatch: Any, **options: 
         MethodRefusedError: A method does not apply.
     """
     training = training_of(model, **options)
+    before = {name: parameter.detach().clone() for name, parameter in training.model.named_parameters()}
     apply_uses(training, uses)
     seen = Observation(notes=training.notes)
     try:
         _watch_steps(training, model, seen, monkeypatch)
     finally:
         training.close()
+    seen.updates = {name: seen.state[name] - value for name, value in before.items()}
     return seen
 
 

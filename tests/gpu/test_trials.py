@@ -6,8 +6,10 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import advisor
 from advisor.errors import HardwareError
@@ -19,8 +21,11 @@ from advisor.problem.detect import choose_device, detect_hardware
 from advisor.problem.gpus import list_gpus
 from advisor.problem.hardware import DeviceKind
 from advisor.problem.workload import WorkloadKind, WorkloadSource
+from advisor.trial.bench import Bench
+from advisor.trial.failure import AllocatorRefusals
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
+from advisor.trial.sizing import telling
 from advisor.trial.spec import TrialKind, TrialSpec
 from tests.methods.tiny import text, training_of
 from tests.session.test_library_call import StoppedError, StoppingBeforeTrials
@@ -157,6 +162,41 @@ def test_a_warm_worker_serves_on_because_memory_comes_back(runner: Runner) -> No
     second = runner.run(on_cuda(24, 4 * GIB))
     assert first.outcome is second.outcome is Outcome.OK
     assert second.warm
+
+
+@pytest.mark.slow
+def test_what_the_first_trial_of_a_process_loads_is_no_leak(cuda: torch.device, tmp_path: Path) -> None:
+    with Runner(tmp_path) as fresh:
+        assert not fresh.run(on_cuda(16, 4 * GIB)).warm
+        assert fresh.run(on_cuda(24, 4 * GIB)).warm
+
+
+@pytest.mark.slow
+def test_batches_wait_in_page_locked_memory(cuda: torch.device) -> None:
+    trial = on_cuda(8, 4 * GIB)
+    bench = Bench(trial, lambda text: None, AllocatorRefusals(cuda))
+    leaves = [leaf for batch in bench.batches(8) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    assert leaves
+    assert all(leaf.is_pinned() for leaf in leaves)
+    gc.unfreeze()
+
+
+def test_the_allocator_counts_what_it_refuses(cuda: torch.device) -> None:
+    torch.ones(1, device=cuda)
+    refusals = AllocatorRefusals(cuda)
+    assert not refusals.grown()
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**44, dtype=torch.uint8, device=cuda)
+    assert refusals.grown()
+
+
+@pytest.mark.slow
+def test_the_largest_batch_of_a_sizing_says_something_about_large_ones(runner: Runner) -> None:
+    trial = on_cuda(2, 4 * GIB, TrialKind.SIZE)
+    trial = msgspec.structs.replace(trial, measure_seconds=60.0)
+    sizing = runner.run(trial).sizing
+    assert sizing is not None
+    assert telling(sizing.points[-1], trial)
 
 
 @pytest.mark.slow

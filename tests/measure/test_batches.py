@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+from collections import UserDict
 
 import numpy
 import torch
 
-from advisor.measure.batches import make_batches, tokens_per_sample
+from advisor.measure.batches import make_batches, pinned, tokens_per_sample
 
 
 def make_batch(size: int) -> dict[str, object]:
@@ -25,6 +26,27 @@ def test_batches_are_distinct_and_the_same_every_time() -> None:
 
 def test_another_seed_makes_other_batches() -> None:
     assert make_batches(make_batch, 4, 1, seed=0)[0]["python"] != make_batches(make_batch, 4, 1, seed=1)[0]["python"]
+
+
+def test_every_tensor_of_a_batch_is_pinned_and_nothing_else_changes() -> None:
+    copies: list[torch.Tensor] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        copies.append(tensor.clone())
+        return copies[-1]
+
+    images, labels = torch.randn(4, 3), torch.arange(4)
+    batch = pinned({"images": images, "more": (labels, "name", 7)}, pin)
+    assert [id(batch["images"]), id(batch["more"][0])] == [id(copy) for copy in copies]
+    assert torch.equal(batch["images"], images)
+    assert batch["more"][1:] == ("name", 7)
+    tokenized = pinned(UserDict({"input_ids": labels}), pin)
+    assert tokenized["input_ids"] is copies[-1]
+
+
+def test_what_is_not_on_the_host_cannot_be_pinned() -> None:
+    elsewhere = torch.empty(2, device="meta")
+    assert pinned([elsewhere], lambda tensor: torch.zeros(1))[0] is elsewhere
 
 
 def test_tokens_of_a_sample() -> None:

@@ -97,6 +97,32 @@ def test_peaks_are_kept_apart_by_phase_and_reserved_over_all() -> None:
     assert memory.breakdown.activations == 300
 
 
+def test_what_later_steps_reserve_belongs_to_the_figure() -> None:
+    """The trap: fragments pile up, so that one step is no proof that the next ones stay below the limit."""
+    cuda = FakeCuda()
+    with CudaMemory(GPU, 8 * 2**30, cuda) as meter:
+        _, measured = meter.measured_step(Scripted(cuda), None)  # type: ignore[arg-type]
+        with meter.watching() as completed:
+            cuda.change(0, +600)
+            cuda.change(0, -600)
+            cuda.retries += 3
+            memory = completed(measured)
+    assert memory.peak_bytes == memory.peak_reserved_bytes == measured.peak_bytes + 600
+    assert memory.allocation_retries == 5
+    assert memory.peak_allocated_bytes == measured.peak_allocated_bytes
+    assert memory.breakdown == measured.breakdown
+
+
+def test_what_was_reserved_before_the_later_steps_is_not_theirs() -> None:
+    cuda = FakeCuda()
+    with CudaMemory(GPU, 8 * 2**30, cuda) as meter:
+        _, measured = meter.measured_step(Scripted(cuda), None)  # type: ignore[arg-type]
+        cuda.change(0, +9000)
+        cuda.change(0, -9000)
+        with meter.watching() as completed:
+            assert completed(measured) == measured
+
+
 def test_an_earlier_peak_is_not_this_steps() -> None:
     cuda = FakeCuda()
     cuda.change(10_000, 10_000)

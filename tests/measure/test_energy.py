@@ -42,14 +42,23 @@ def test_energy_is_the_difference_of_the_counter_in_joules() -> None:
     meter = EnergyMeter(NvmlDevice("GPU-1", library))
     meter.start()
     library.millijoules += 2500
-    assert meter.joules() == 2.5
+    assert meter.joules(1.0) == 2.5
+
+
+def test_less_than_half_a_second_is_the_luck_of_the_counters_refresh() -> None:
+    library = Library()
+    meter = EnergyMeter(NvmlDevice("GPU-1", library))
+    meter.start()
+    library.millijoules += 2500
+    assert meter.joules(0.49) is None
+    assert meter.joules(0.5) == 2.5
 
 
 def test_without_counter_driver_or_gpu_there_is_no_figure() -> None:
     for device in (NvmlDevice("GPU-1", Library(counts_energy=False)), NvmlDevice("GPU-1", Library(there=False)), None):
         meter = EnergyMeter(device)
         meter.start()
-        assert meter.joules() is None
+        assert meter.joules(1.0) is None
 
 
 def test_used_memory_is_this_process_alone() -> None:

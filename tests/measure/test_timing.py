@@ -79,6 +79,34 @@ def test_noisy_steps_take_more_until_sure() -> None:
     assert (timing.high_seconds - timing.low_seconds) / 2 <= 0.02 * timing.median_seconds
 
 
+def test_short_steps_are_repeated_until_they_add_up() -> None:
+    """The trap: three steps of 30 ms agree with each other while the clocks still rise."""
+    timing = run([0.03], min_timed_seconds=1.0, max_timed_steps=5)
+    assert timing.stop_reason is StopReason.STEADY
+    assert sum(timing.step_seconds) == pytest.approx(1.0, abs=0.03)
+
+
+def test_the_shortest_steps_end_after_a_thousand() -> None:
+    timing = run([1e-5], min_timed_seconds=1.0)
+    assert timing.stop_reason is StopReason.STEADY
+    assert len(timing.step_seconds) == 1000
+    uneven = run([1e-5, 1e-5, *([1e-5, 3e-5] * 1000)], min_timed_seconds=1.0)
+    assert uneven.stop_reason is StopReason.BUDGET
+    assert len(uneven.step_seconds) == 1000
+
+
+def test_the_time_ends_short_steps_too() -> None:
+    timing = run([0.03], min_timed_seconds=1.0, measure_seconds=0.3)
+    assert timing.stop_reason is StopReason.BUDGET
+    assert sum(timing.step_seconds) < 0.4
+
+
+def test_a_clearly_slower_candidate_need_not_add_up() -> None:
+    timing = run([0.03], min_timed_seconds=1.0, outpaced_above_seconds=0.01)
+    assert timing.stop_reason is StopReason.OUTPACED
+    assert len(timing.step_seconds) == 3
+
+
 def test_one_slow_step_does_not_move_the_answer() -> None:
     timing = run([1.0] * 4 + [7.0] + [1.0] * 100)
     assert timing.median_seconds == pytest.approx(1.0)

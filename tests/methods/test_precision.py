@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.base import Verdict
 from advisor.methods.compose import apply_uses
-from advisor.methods.precision import use_tf32
+from advisor.methods.precision import Precision, use_tf32
 from advisor.methods.use import use
-from tests.methods.tiny import images, training_of
+from tests.methods.tiny import cpu, facts_of, gpu, images, training_of
 
 
 def switches() -> list[str]:
@@ -46,7 +47,9 @@ def test_float16_skips_a_step_whose_scaled_gradients_overflow_and_goes_on() -> N
     assert torch.equal(training.model.head.weight, before)  # type: ignore[arg-type,union-attr]
     for _ in range(40):
         training.step(images(2))
-    assert not torch.equal(training.model.head.weight, before)  # type: ignore[arg-type,union-attr]
+        if not torch.equal(training.model.head.weight, before):  # type: ignore[arg-type,union-attr]
+            return
+    pytest.fail("every step was skipped")
 
 
 def test_tf32_is_on_until_the_training_closes() -> None:
@@ -67,3 +70,20 @@ def test_tf32_that_was_already_on_is_said_to_change_nothing() -> None:
     second.close()
     assert switches() == ["tf32"] * 3
     first.close()
+
+
+class TestOnACpu:
+    """Trap: only a measurement tells whether a CPU has 16-bit arithmetic; 'yes' alone promises what may be refused."""
+
+    @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+    def test_before_a_measurement_it_is_said_that_one_will_be_made(self, dtype: str) -> None:
+        verdict = Precision().applicable({"dtype": dtype}, None, cpu())
+        assert verdict.applicable
+        assert "measures whether this CPU only emulates it" in verdict.reason
+
+    def test_after_it_nothing_is_left_to_say(self) -> None:
+        facts = facts_of("convnet", matmul_flops_per_second={"float32": 1e11, "bfloat16": 2e11})
+        assert Precision().applicable({"dtype": "bf16"}, facts, cpu()) == Verdict.yes()
+
+    def test_a_gpu_is_known_by_its_compute_capability(self) -> None:
+        assert Precision().applicable({"dtype": "bf16"}, None, gpu((9, 0))) == Verdict.yes()

@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from advisor.errors import MethodRefusedError
 from advisor.methods.saved_tensors import SavedTensorSwap
 from advisor.methods.swap import Swap
+from advisor.problem.host import HostMemory
 from tests.methods.tiny import convnet, images, training_of
 
 
-def swap_of(model: nn.Module | None = None, min_bytes: int = 1) -> SavedTensorSwap:
-    return SavedTensorSwap(model or nn.Module(), min_bytes=min_bytes)
+def swap_of(model: nn.Module | None = None, min_bytes: int = 1, max_host_bytes: int = 2**30) -> SavedTensorSwap:
+    return SavedTensorSwap(model or nn.Module(), min_bytes=min_bytes, max_host_bytes=max_host_bytes)
 
 
 def restored(swap: SavedTensorSwap, tensor: torch.Tensor) -> torch.Tensor:
@@ -125,6 +127,54 @@ class TestWhatStays:
         middle.detach().add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+
+
+class TestHostMemory:
+    """Page-locked memory cannot be paged out: without a bound, a large batch takes the whole machine down."""
+
+    def test_copies_up_to_the_bound_are_made_and_no_more(self) -> None:
+        swap = swap_of(max_host_bytes=3 * 1024)
+        kept = [swap.pack(torch.ones(256)) for _ in range(3)]
+        with pytest.raises(
+            MethodRefusedError, match=r"swap needs more than 3\.00 KiB of page-locked host memory; give"
+        ):
+            swap.pack(torch.ones(256))
+        assert swap.live_host_bytes() == 3 * 1024
+        assert all(torch.equal(swap.unpack(each), torch.ones(256)) for each in kept)
+
+    def test_a_copy_counts_as_the_power_of_two_that_its_allocator_takes(self) -> None:
+        swap = swap_of(max_host_bytes=2048)
+        with pytest.raises(MethodRefusedError, match="page-locked"):
+            swap.pack(torch.ones(513))  # 2052 bytes: 4096 of page-locked memory
+        kept = swap.pack(torch.ones(257))  # 1028 bytes: all 2048
+        with pytest.raises(MethodRefusedError, match="page-locked"):
+            swap.pack(torch.ones(1))
+        del kept
+
+    def test_a_tensor_that_is_copied_already_takes_no_more(self) -> None:
+        tensor, swap = torch.ones(256), swap_of(max_host_bytes=1024)
+        kept = [swap.pack(each) for each in (tensor, tensor.view(16, 16), tensor.detach())]
+        assert len(kept) == 3
+
+    def test_what_a_backward_pass_gave_back_can_be_taken_again(self) -> None:
+        swap = swap_of(max_host_bytes=1024)
+        for _ in range(10):
+            assert swap.unpack(swap.pack(torch.ones(256))).sum() == 256
+
+    def test_the_bound_is_a_share_of_what_is_free_when_it_is_applied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def free(count: int) -> None:
+            monkeypatch.setattr(
+                "advisor.methods.swap.host_memory", lambda: HostMemory(total_bytes=2**30, free_bytes=count)
+            )
+
+        roomy, tight = training_of("convnet"), training_of("convnet")
+        free(2**30)
+        Swap().apply(roomy, min_bytes=1)
+        free(2**20)
+        Swap().apply(tight, min_bytes=1)
+        roomy.step(images(4))
+        with pytest.raises(MethodRefusedError, match=r"more than 614 KiB"):
+            tight.step(images(4))
 
 
 class TestInTraining:

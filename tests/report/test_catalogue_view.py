@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from rich.console import RenderableType
 
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.problem.hardware import DeviceKind
@@ -30,6 +31,11 @@ def test_a_refusal_has_its_reason_and_the_settings_that_it_is_for() -> None:
     assert "precision precision in part" in text
     assert "Not here: dtype=tf32: tf32 is a format of NVIDIA GPUs, but the device is a CPU." in text
     assert "swap exact no" in text
+
+
+@pytest.mark.parametrize("view", [methods_view(CATALOGUE, CPU), method_view(get_method("precision"), CPU)])
+def test_what_applies_for_now_says_what_may_yet_refuse_it(view: RenderableType) -> None:
+    assert "dtype=bf16, dtype=fp16: the first step of a tuning measures whether this CPU only" in words(shown(view))
 
 
 @pytest.mark.parametrize("method", CATALOGUE, ids=lambda method: method.name)

@@ -90,9 +90,30 @@ def test_the_two_largest_points_decide() -> None:
 
 
 def test_what_the_allocator_holds_beyond_live_tensors_counts() -> None:
-    model = MemoryModel.fit(sizing(point(2, passes=120, held_back=10), point(4, passes=140, held_back=14)))
+    model = MemoryModel.fit(sizing(point(2, passes=120, held_back=12), point(4, passes=140, held_back=14)))
     assert model.predict(4) == 154 * MIB
-    assert model.predict(8) == 202 * MIB
+    assert model.predict(8) == 198 * MIB  # a tenth of the live bytes, at both points
+
+
+def test_what_the_allocator_happens_to_hold_back_at_one_point_does_not_move_the_largest_batch() -> None:
+    """The trap: a line through what is held back multiplies the chance of two small batches by their distance."""
+
+    def largest(*held_gib: float) -> int:
+        points = (
+            point(batch, passes=1024 * (1.6 + 0.75 * batch), held_back=1024 * held)
+            for batch, held in zip((2, 4), held_gib, strict=True)
+        )
+        return MemoryModel.fit(sizing(*points)).largest_batch(80 * 2**30, rounded=False)
+
+    live_alone = largest(0.0, 0.0)
+    assert live_alone == 99
+    for held in ((0.5, 0.1), (0.1, 0.6)):
+        assert 0.95 * live_alone <= largest(*held) <= live_alone, held
+
+
+def test_what_every_point_holds_back_is_expected_of_large_batches_too() -> None:
+    model = MemoryModel.fit(sizing(point(2, passes=120, held_back=24), point(4, passes=140, held_back=28)))
+    assert model.predict(100) == pytest.approx(1.2 * 1100 * MIB)
 
 
 def test_the_largest_batch_is_in_closed_form_with_a_margin() -> None:

@@ -18,7 +18,7 @@ import msgspec
 from advisor.trial.folder import TrialFolder
 from advisor.trial.guardian import guard
 from advisor.trial.outcome import Outcome
-from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Request, encode_line
+from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
 from advisor.trial.spec import TrialResult
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -80,6 +80,9 @@ def behave(name: str, folder: TrialFolder, answers: int) -> TrialResult | None:
         return msgspec.structs.replace(result, reason=f"{kept} {score}")
     elif name == "reports":
         os.write(answers, encode_line(Progress(text="half way")))
+    elif name == "finds the disk full":
+        os.write(answers, encode_line(Unwritten(reason="No space left on device")))
+        time.sleep(600)
     elif name == "fails":
         return msgspec.structs.replace(result, outcome=Outcome.FAILED, reason="on purpose")
     return result

@@ -31,7 +31,7 @@ def spec(name: str = "tiny", *, kind: TrialKind = TrialKind.TIME, micro_batch: i
         "memory_limit_bytes": 2**30,
         "max_timed_steps": 5,
         "measure_seconds": 5.0,
-        "time_limit_seconds": 60.0,
+        "time_limit_seconds": 120.0,
     }
     return TrialSpec(**{**fields, **changes})
 
@@ -44,7 +44,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

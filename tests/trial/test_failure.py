@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
-from advisor.trial.failure import DivergedError, failed_result, is_out_of_memory
+from advisor.trial.failure import AllocatorRefusals, DivergedError, failed_result, is_out_of_memory
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 
@@ -12,8 +12,12 @@ CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
 
 
-def result_of(error: BaseException, device: torch.device = GPU, free: int = 0) -> TrialResult:
-    return failed_result("key", error, device=device, limit_bytes=2**30, free_device_bytes=lambda: free)
+def result_of(
+    error: BaseException, device: torch.device = GPU, free: int = 0, refusals: AllocatorRefusals | None = None
+) -> TrialResult:
+    return failed_result(
+        "key", error, device=device, limit_bytes=2**30, refusals=refusals, free_device_bytes=lambda: free
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,6 +46,30 @@ def test_an_exception_has_its_outcome(error: BaseException, device: torch.device
 
 def test_the_words_out_of_memory_in_a_users_error_are_no_evidence() -> None:
     assert result_of(ValueError("my cache is out of memory slots")).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "GET was unable to find an engine to execute this computation",
+        "FIND was unable to find an engine to execute this computation",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_a_library_that_got_no_memory_says_something_else_and_the_allocators_counter_tells(words: str) -> None:
+    count = 3  # earlier trials of the process
+    refusals = AllocatorRefusals(GPU, lambda device: count)
+    error = RuntimeError(words)
+    assert result_of(error, refusals=refusals).outcome is Outcome.FAILED
+    assert not is_out_of_memory(error, GPU, refusals)
+    count = 4
+    assert result_of(error, refusals=refusals).outcome is Outcome.OUT_OF_MEMORY
+    assert is_out_of_memory(error, GPU, refusals)
+    assert result_of(RuntimeError("shapes do not match"), refusals=refusals).outcome is Outcome.FAILED
+
+
+def test_the_cpu_has_no_such_counter() -> None:
+    assert not AllocatorRefusals(CPU).grown()
 
 
 def test_an_error_that_the_users_code_wrapped_is_still_found() -> None:

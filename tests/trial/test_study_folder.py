@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from advisor.errors import OutputFolderError
 from advisor.trial.folder import StudyFolder, write_atomically
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
@@ -19,17 +21,18 @@ def test_writing_replaces_the_file_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_writing_that_fails_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     path = tmp_path / "file"
     write_atomically(path, "first")
 
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(OutputFolderError, match=r"can be written, but .*file cannot: No space left on device\. Make"):
         write_atomically(path, "second")
     assert path.read_text() == "first"
     assert os.listdir(tmp_path) == ["file"]

@@ -16,7 +16,7 @@ from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind
 from tests.trial.specs import my_children, spec
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

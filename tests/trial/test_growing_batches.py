@@ -1,0 +1,100 @@
+"""When short runs at growing batches end: pure decisions, on made-up points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint
+from advisor.trial.sizing import next_batch, suffice, telling
+from advisor.trial.spec import TrialKind
+from tests.trial.specs import spec
+
+MIB = 2**20
+
+
+def size_point(
+    micro_batch: int, *, peak: int, activations: int, step_seconds: float = 1.0, parameters: int = 1
+) -> SizePoint:
+    breakdown = MemoryBreakdown(
+        parameters=parameters, buffers=0, gradients=0, optimizer_state=2, activations=activations
+    )
+    memory = MemoryMeasurement(
+        peak_bytes=peak,
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=None,
+        device_used_bytes=None,
+        allocation_retries=None,
+        forward_peak_bytes=0,
+        backward_peak_bytes=peak,
+        optimizer_peak_bytes=0,
+        breakdown=breakdown,
+    )
+    return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=step_seconds)
+
+
+def test_a_flat_start_inside_the_backward_pass_does_not_suffice() -> None:
+    """Where the optimizer runs inside the backward pass, its peak has no phase of its own."""
+    one, two, four = (
+        size_point(1, peak=1000, activations=100),
+        size_point(2, peak=1010, activations=200),
+        size_point(4, peak=1180, activations=400),
+    )
+    assert not suffice([one])
+    assert not suffice([one, two])
+    assert suffice([one, two, four])
+
+
+def rising(count: int, step_seconds: Callable[[int], float]) -> list[SizePoint]:
+    """Points at doubling batches, from 2 on, with 10 MiB of activations for each sample."""
+    batches = [2 * 2**index for index in range(count)]
+    return [
+        size_point(
+            batch,
+            peak=(100 + 10 * batch) * MIB,
+            activations=10 * batch * MIB,
+            parameters=100 * MIB,
+            step_seconds=step_seconds(batch),
+        )
+        for batch in batches
+    ]
+
+
+def test_on_a_gpu_batches_grow_until_they_say_something_about_large_ones() -> None:
+    """The trap: two launch-bound steps of the smallest batches, extrapolated a hundredfold."""
+
+    def last_batch(device: str, step_seconds: Callable[[int], float], **changes: Any) -> int:
+        trial = spec(kind=TrialKind.SIZE, device=device, memory_limit_bytes=16 * 2**30, measure_seconds=60.0, **changes)
+        for count in range(1, 20):
+            points = rising(count, step_seconds)
+            following = next_batch(points, trial, spent=0.1, making=0.0)
+            if following is None:
+                return points[-1].micro_batch
+            assert following == 2 * points[-1].micro_batch
+        raise AssertionError("it never ends")
+
+    launch_bound = lambda batch: 0.01  # noqa: E731
+    assert last_batch("cpu", launch_bound) == 4
+    assert last_batch("cuda:0", launch_bound) == 256  # 2.5 of 16 GiB
+    assert last_batch("cuda:0", lambda batch: 0.01 * batch) == 32  # 0.32 s
+    assert last_batch("cuda:0", launch_bound, largest_batch=64) == 64
+
+
+def test_time_ends_the_growth_on_a_gpu_too() -> None:
+    points = rising(4, lambda batch: 0.01)
+    trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=2**36, measure_seconds=10.0)
+    assert next_batch(points, trial, spent=5.0, making=0.0) == 32
+    assert next_batch(points, trial, spent=9.95, making=0.0) is None
+    assert next_batch(points, trial, spent=5.0, making=4.0) is None  # the batches themselves are dear
+    short = msgspec.structs.replace(trial, time_limit_seconds=8.0)
+    assert next_batch(points, short, spent=5.0, making=0.0) is None
+
+
+def test_large_parameters_are_no_sign_of_a_large_batch() -> None:
+    trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=80 * 2**30)
+    heavy = size_point(2, peak=30 * 2**30, parameters=25 * 2**30, activations=5 * 2**30, step_seconds=0.1)
+    assert not telling(heavy, trial)
+    assert telling(msgspec.structs.replace(heavy, step_seconds=0.2), trial)
+    assert telling(heavy, msgspec.structs.replace(trial, memory_limit_bytes=60 * 2**30))
