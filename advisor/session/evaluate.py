@@ -37,10 +37,12 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         candidate: What became of the policy.
         settles_combination: Whether no other batch of the same methods needs to be tried.
+        before: Candidates that were tried on the way to it.
     """
 
     candidate: Candidate
     settles_combination: bool = False
+    before: tuple[Candidate, ...] = ()
 
 
 class Evaluator:
@@ -129,7 +131,24 @@ class Evaluator:
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True)
         candidate = self.time(policy, role, best=best)
+        if candidate.outcome is Outcome.OUT_OF_MEMORY and role is not Role.SEARCHED and policy.micro_batch > 1:
+            return self._retried(candidate, fraction, best)
         return Evaluation(candidate=candidate, settles_combination=candidate.outcome in _ANOTHER_BATCH_WILL_NOT_HELP)
+
+    def _retried(self, failed: Candidate, fraction: float, best: float | None) -> Evaluation:
+        """A setting that everything is compared with gets a second try, at half the batch that did not fit at most."""
+        model = self._trials.model_of(failed.policy.methods)
+        assert model is not None, "a policy that was timed was sized"
+        largest = min(model.largest_batch(self._goal.memory_limit_bytes), failed.policy.micro_batch // 2)
+        batch = choose_batch(largest=largest, fraction=fraction, global_batch=self._goal.global_batch)
+        if batch is None:
+            return Evaluation(candidate=failed)
+        policy = Policy(
+            methods=failed.policy.methods, micro_batch=batch.micro_batch, accumulation_steps=batch.accumulation_steps
+        )
+        if self._refusal(policy) is not None:
+            return Evaluation(candidate=failed)
+        return Evaluation(candidate=self.time(policy, failed.role, best=best), before=(failed,))
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
         """Measure a policy."""

@@ -86,7 +86,8 @@ class SearchLoop:
             except BaseException:
                 self._proposer.abandon(proposal)
                 raise
-            self._record(evaluation.candidate)
+            for candidate in (*evaluation.before, evaluation.candidate):
+                self._record(candidate)
             self._tell(proposal, evaluation)
             if is_measured(evaluation.candidate):
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)

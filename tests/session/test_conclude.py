@@ -74,9 +74,7 @@ def conclusion(folder: Path) -> Conclusion:
 
 
 def conclude(folder: Path, candidates: list[Candidate], trials: Any, seconds: float = 100.0) -> Any:
-    return confirm(
-        conclusion(folder), candidates, trials=trials, budget=TimeBudget(seconds), progress=SilentProgress()
-    )
+    return confirm(conclusion(folder), candidates, trials=trials, budget=TimeBudget(seconds), progress=SilentProgress())
 
 
 def test_the_winner_is_confirmed_and_the_baseline_measured_again_beside_it(tmp_path: Path) -> None:

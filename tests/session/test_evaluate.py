@@ -1,0 +1,173 @@
+"""A combination becomes a candidate: every way to end has an outcome and a reason."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Role
+from advisor.measure.measurement import Sizing
+from advisor.methods.use import MethodUse, use
+from advisor.policy.policy import Policy
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Goal
+from advisor.report.progress import SilentProgress
+from advisor.search.line import Line
+from advisor.search.memory_model import MemoryModel
+from advisor.session.budget import TimeBudget
+from advisor.session.evaluate import Evaluator
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from tests.decide.examples import goal, measurement
+from tests.report.scenario import CPU
+from tests.search.test_resolve import FACTS
+
+MIB = 2**20
+CHECKPOINT = (use("checkpoint", every=1),)
+
+
+class FakeTrials:
+    """Needs 100 MiB and 10 MiB per sample, 0.01 s per sample; runs what fits below a secret limit."""
+
+    def __init__(self, *, really_fits: int = 1000, fails: Outcome | None = None) -> None:
+        self.first_batch = 2
+        self.really_fits = really_fits
+        self.fails = fails
+        self.timed: list[int] = []
+        self.sized: list[tuple[MethodUse, ...]] = []
+        self.models: dict[str, MemoryModel] = {}
+        self.losses: dict[str, Sizing] = {}
+
+    def size(self, uses: tuple[MethodUse, ...], largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
+        self.sized.append(uses)
+        if self.fails is not None:
+            return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
+        model = MemoryModel(passes=Line(100 * MIB, 10 * MIB), optimizer=Line(0, 0), time=Line(0, 0.01))
+        self.models[label(uses)] = model
+        self.losses[label(uses)] = Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,))
+        return model, TrialResult(key="size", outcome=Outcome.OK)
+
+    def model_of(self, uses: tuple[MethodUse, ...]) -> MemoryModel | None:
+        return self.models.get(label(uses))
+
+    def sizing_of(self, uses: tuple[MethodUse, ...]) -> Sizing | None:
+        return self.losses.get(label(uses))
+
+    def drift(self, uses: tuple[MethodUse, ...]) -> float | None:
+        return 0.0 if label(()) in self.losses else None
+
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+        self.timed.append(policy.micro_batch)
+        if policy.micro_batch > self.really_fits:
+            return TrialResult(key="time", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
+        return TrialResult(key="time", outcome=Outcome.OK, measurement=measurement(100.0))
+
+
+def label(uses: tuple[MethodUse, ...]) -> str:
+    return Policy(methods=uses, micro_batch=1).label
+
+
+def evaluator(trials: Any, aim: Goal | None = None, facts: Facts = FACTS) -> Evaluator:
+    return Evaluator(
+        trials=trials,
+        budget=TimeBudget(10_000.0),
+        goal=aim or limited(1100),
+        facts=facts,
+        hardware=CPU,
+        progress=SilentProgress(),
+    )
+
+
+def limited(mebibytes: int, **changes: Any) -> Goal:
+    return msgspec.structs.replace(goal(), memory_limit_bytes=mebibytes * MIB, **changes)
+
+
+def test_the_batch_is_a_fraction_of_the_largest_that_fits() -> None:
+    trials = FakeTrials()
+    whole = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None).candidate
+    half = evaluator(trials).evaluate(CHECKPOINT, 0.5, Role.SEARCHED, best=None).candidate
+    assert whole.outcome is Outcome.OK
+    assert 80 <= whole.policy.micro_batch <= 100
+    assert half.policy.micro_batch == pytest.approx(whole.policy.micro_batch / 2, abs=8)
+
+
+def test_plain_training_is_sized_first_so_that_losses_can_be_compared_also_after_a_resume() -> None:
+    """The trap: a continued study knows the baseline's result, but not its losses."""
+    trials = FakeTrials()
+    candidate = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None).candidate
+    assert trials.sized == [(), CHECKPOINT]
+    assert candidate.loss_drift is not None
+
+
+def test_what_does_not_fit_is_screened_with_its_need_and_nothing_runs() -> None:
+    trials = FakeTrials()
+    evaluation = evaluator(trials, limited(90)).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None)
+    assert evaluation.candidate.outcome is Outcome.SCREENED
+    assert evaluation.candidate.predicted_peak_bytes == 110 * MIB
+    assert evaluation.settles_combination
+    assert trials.timed == []
+
+
+def test_what_is_hopelessly_slow_is_screened_unless_it_is_the_hand_tuned_default() -> None:
+    trials = FakeTrials()
+    slow = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=1000.0).candidate
+    assert slow.outcome is Outcome.SCREENED
+    assert "short runs predict 100 samples/s" in slow.reason
+    assert trials.timed == []
+    tuned = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=1000.0).candidate
+    assert tuned.outcome is Outcome.OK
+
+
+def test_a_hand_tuned_default_that_runs_out_of_memory_is_tried_again_at_half_the_batch() -> None:
+    trials = FakeTrials(really_fits=50)
+    evaluation = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
+    assert evaluation.candidate.outcome is Outcome.OK
+    assert evaluation.candidate.role is Role.HAND_TUNED
+    assert [one.outcome for one in evaluation.before] == [Outcome.OUT_OF_MEMORY]
+    assert trials.timed[1] <= trials.timed[0] // 2
+
+
+def test_a_searched_combination_that_runs_out_of_memory_is_not_tried_again_at_once() -> None:
+    trials = FakeTrials(really_fits=50)
+    evaluation = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None)
+    assert evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY
+    assert not evaluation.settles_combination
+    assert len(trials.timed) == 1
+
+
+def test_a_failed_sizing_settles_the_combination_with_its_reason() -> None:
+    evaluation = evaluator(FakeTrials(fails=Outcome.FAILED)).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None)
+    assert evaluation.candidate.outcome is Outcome.FAILED
+    assert evaluation.candidate.reason == "it was told to"
+    assert evaluation.settles_combination
+
+
+def test_a_global_batch_is_split_into_micro_batches_that_divide_it() -> None:
+    aim = limited(200, global_batch=24)
+    candidate = evaluator(FakeTrials(), aim).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None).candidate
+    assert candidate.policy.global_batch == 24
+    assert candidate.policy.micro_batch in (6, 8)
+
+
+def test_a_method_that_needs_the_whole_gradient_is_refused_where_the_batch_must_be_split() -> None:
+    aim = limited(200, global_batch=24)
+    uses = (use("optimizer_in_backward"),)
+    evaluation = evaluator(FakeTrials(), aim).evaluate(uses, 1.0, Role.SEARCHED, best=None)
+    assert evaluation.candidate.outcome is Outcome.REFUSED
+    assert "accumulates" in evaluation.candidate.reason
+
+
+def test_the_baseline_is_the_users_own_batch_and_is_screened_when_it_cannot_fit() -> None:
+    facts = msgspec.structs.replace(FACTS, default_batch=16)
+    own = evaluator(FakeTrials(), facts=facts).baseline()
+    assert own is not None
+    assert own.policy == Policy(micro_batch=16)
+    assert own.role is Role.BASELINE
+    too_big = evaluator(FakeTrials(), limited(200), facts=facts).baseline()
+    assert too_big is not None
+    assert too_big.outcome is Outcome.SCREENED
+
+
+def test_without_a_batch_of_the_users_own_there_is_no_baseline_yet() -> None:
+    facts = msgspec.structs.replace(FACTS, default_batch=None)
+    assert evaluator(FakeTrials(), facts=facts).baseline() is None
