@@ -22,8 +22,8 @@ __all__ = ["next_batch", "size", "suffice", "telling"]
 _QUICK_SECONDS = 0.1
 _QUICK_REPETITIONS = 3
 """A quick step is timed this often: anything may have disturbed a single one."""
-_TELLING_SECONDS = 0.2
-"""A GPU that is busy for so long is no longer waiting for the host to launch its kernels."""
+_TELLING_SECONDS = {"cuda": 0.2, "cpu": 0.05}
+"""A device that is busy for so long is no longer waiting for the host to launch its kernels; a CPU soon is not."""
 _TELLING_SHARE = 1 / 8
 """Share of the room for growth that the batch must take, so that figures are extrapolated eightfold at most."""
 _LEAST_STEPS = 3
@@ -194,10 +194,9 @@ def _factor(point: SizePoint, limit_bytes: int) -> int:
 def telling(point: SizePoint, spec: TrialSpec) -> bool:
     """Whether a point says something about batches far above it.
 
-    On a GPU a small batch costs no more than launching its kernels, and its memory is mostly what every batch needs.
-    A CPU is busy from the first sample on.
+    A small batch costs no more than launching its kernels, and its memory is mostly what every batch needs.
     """
-    if torch.device(spec.device).type != "cuda" or point.step_seconds >= _TELLING_SECONDS:
+    if point.step_seconds >= _TELLING_SECONDS[torch.device(spec.device).type]:
         return True
     kept = point.memory.breakdown
     fixed = kept.parameters + kept.buffers + kept.gradients + kept.optimizer_state
