@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -185,11 +186,17 @@ def _print_answer(answer: Answer) -> None:
     view = AnswerView(
         answer.recommendation,
         answer.goal,
-        files=answer.files,
+        files={what: _as_seen_from_here(path) for what, path in answer.files.items()},
         apply_lines=apply_lines(answer.policy, answer.facts.workload_options),
         notes=notes,
     )
     _console().print(view, crop=False)
+
+
+def _as_seen_from_here(path: Path) -> Path:
+    """The path a person would type: relative where it lies below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _catalogue(arguments: list[str]) -> int:
