@@ -17,7 +17,7 @@ from advisor.report.wording import policy_words
 
 __all__ = ["explain", "explained"]
 
-_NEAR_LIMIT = 0.85
+_NEAR_LIMIT = 0.75
 """From this share of the limit on, memory is called the thing that stopped a larger batch."""
 
 _FIDELITY = {
@@ -76,12 +76,12 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     if winner == baseline:
         fastest = _fastest_eligible(answer, goal)
         if len(answer.ranking) == 1:
-            return "That is your own setting. Nothing else was measured, so this is no advice against anything."
+            return "That is the baseline itself. Nothing else was measured, so this is no advice against anything."
         if fastest == winner:
-            return "That is your own setting, and nothing measured was faster: use no method."
+            return "That is the baseline itself, and nothing measured was faster: use no method."
         lead = format_percent(_gain(fastest, baseline, goal))
         return (
-            f"That is your own setting: the fastest, {_name(fastest)}, led by {lead}, inside the noise of {noise}. "
+            f"That is the baseline itself: the fastest, {_name(fastest)}, led by {lead}, inside the noise of {noise}. "
             "Use no method."
         )
     ahead = _gain(winner, baseline, goal)

@@ -140,7 +140,12 @@ class Trials:
                 TrialKind.TIME,
                 policy,
                 measure_seconds=self._budget.measure_seconds,
-                hard_limit_seconds=self._budget.hard_limit_seconds(expected),
+                hard_limit_seconds=(
+                    # A repetition belongs to a confirmation, which may outlast the time limit.
+                    self._budget.confirmation_limit_seconds(expected)
+                    if repeat
+                    else self._budget.hard_limit_seconds(expected)
+                ),
                 outpaced_below=outpaced_below,
                 repeat=repeat,
             )

@@ -50,7 +50,7 @@ def test_explaining_fills_in_the_recommendation() -> None:
 
 def test_no_method_is_a_good_answer_when_nothing_was_faster() -> None:
     text = why([baseline(100), measured(70, CHECKPOINT)])
-    assert "That is your own setting, and nothing measured was faster: use no method." in text
+    assert "That is the baseline itself, and nothing measured was faster: use no method." in text
 
 
 def test_no_method_is_a_good_answer_when_the_gain_is_noise() -> None:
