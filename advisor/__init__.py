@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from advisor.version import __version__
 
 if TYPE_CHECKING:
-    from advisor.api import Answer, apply_policy, tune
+    from advisor.api import Answer, tune
     from advisor.errors import MomadviseError, UserError
     from advisor.methods.training import Training
     from advisor.methods.use import MethodUse, use
+    from advisor.policy.apply import apply_policy
     from advisor.policy.file import load_policy_file
     from advisor.policy.policy import Policy
 
@@ -39,7 +40,7 @@ _HOME = {
     "Policy": "advisor.policy.policy",
     "Training": "advisor.methods.training",
     "UserError": "advisor.errors",
-    "apply_policy": "advisor.api",
+    "apply_policy": "advisor.policy.apply",
     "load_policy_file": "advisor.policy.file",
     "tune": "advisor.api",
     "use": "advisor.methods.use",

@@ -1,4 +1,4 @@
-"""The library call: tune from a training bootstrap, and apply what was found."""
+"""The library call that tunes, for a training bootstrap."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from advisor.decide.answer import Answer
 from advisor.errors import OptionError
-from advisor.policy.apply import apply_policy as _apply_policy
-from advisor.policy.file import load_policy_file
-from advisor.policy.policy import Policy
 from advisor.problem.function_source import source_from_functions
 from advisor.problem.goal import Fidelity, GoalKind
 from advisor.problem.importing import refuse_while_importing
@@ -22,10 +19,9 @@ from advisor.session.request import DEFAULT_TIME_LIMIT_SECONDS, DEFAULT_TRIALS, 
 if TYPE_CHECKING:
     import torch
 
-    from advisor.methods.training import Training
     from advisor.report.progress import Progress
 
-__all__ = ["Answer", "apply_policy", "tune"]
+__all__ = ["Answer", "tune"]
 
 _E = TypeVar("_E", GoalKind, Fidelity)
 
@@ -122,55 +118,6 @@ def tune(
         wait=wait,
     )
     return run_session(request, LoggingProgress() if progress is None else progress)
-
-
-def apply_policy(
-    policy: Policy | Answer | str | os.PathLike[str],
-    model: torch.nn.Module,
-    *,
-    device: str | torch.device | None = None,
-    compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
-    build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
-    count_targets: Callable[[Any], int | float] | None = None,
-    linear_head: Callable[[torch.nn.Module, Any], Any] | None = None,
-    max_grad_norm: float | None = None,
-    blocks: tuple[type, ...] = (),
-) -> Training:
-    """Apply a policy to a model: the same code that the trials ran.
-
-    Args:
-        policy: A policy, an answer of :func:`tune`, or the path of a policy file.
-        model: The model; it is moved to ``device`` and changed in place.
-        device: Where to train; by default the first CUDA device if there is one, else the CPU.
-        compute_loss: ``(model, batch) -> scalar``; by default the loss that the model itself returns.
-        build_optimizer: ``(parameters) -> optimizer``; by default AdamW.
-        count_targets: ``(batch) -> number`` of targets that the loss averages over.
-        linear_head: ``(model, batch) -> (hidden, weight, bias or None, targets)`` for losses computed in chunks.
-        max_grad_norm: Clip the gradient's norm to this before every optimizer step.
-        blocks: Classes of the repeated blocks, when they cannot be found.
-
-    Returns:
-        The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
-
-    Raises:
-        PolicyError: The file or the policy is not valid.
-        MethodRefusedError: A method cannot apply to this model.
-    """
-    if isinstance(policy, Answer):
-        policy = policy.policy
-    elif not isinstance(policy, Policy):
-        policy = load_policy_file(policy).policy
-    return _apply_policy(
-        policy,
-        model,
-        device=device,
-        compute_loss=compute_loss,
-        build_optimizer=build_optimizer,
-        count_targets=count_targets,
-        linear_head=linear_head,
-        max_grad_norm=max_grad_norm,
-        blocks=blocks,
-    )
 
 
 def _choice(kind: type[_E], text: str, option: str) -> _E:

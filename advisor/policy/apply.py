@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from advisor.errors import PolicyError
 from advisor.methods.compose import apply_uses, validate_use
+from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -14,11 +16,19 @@ if TYPE_CHECKING:
 
     from advisor.methods.training import Training
 
-__all__ = ["apply_policy"]
+__all__ = ["HasPolicy", "apply_policy"]
+
+
+class HasPolicy(Protocol):
+    """Something that carries a policy, such as the answer of a tuning."""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy."""
 
 
 def apply_policy(
-    policy: Policy,
+    policy: Policy | HasPolicy | str | os.PathLike[str],
     model: torch.nn.Module,
     *,
     device: str | torch.device | None = None,
@@ -29,10 +39,10 @@ def apply_policy(
     max_grad_norm: float | None = None,
     blocks: tuple[type, ...] = (),
 ) -> Training:
-    """Make a training out of a model.
+    """Make a training out of a model: the same code that the trials ran.
 
     Args:
-        policy: What to apply.
+        policy: What to apply: a policy, an answer of ``advisor.tune``, or the path of a policy file.
         model: The model; it is moved to ``device`` and changed in place.
         device: Where to train; by default the first CUDA device if there is one, else the CPU.
         compute_loss: ``(model, batch) -> scalar``; by default the loss that the model itself returns.
@@ -47,7 +57,8 @@ def apply_policy(
         The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
 
     Raises:
-        PolicyError: The policy asks for several GPUs, or names a method or value that does not exist.
+        PolicyError: The file cannot be read, the policy asks for several GPUs, or it names a method or value that
+            does not exist.
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
@@ -55,6 +66,10 @@ def apply_policy(
 
     from advisor.methods.training import Training
 
+    if isinstance(policy, str | os.PathLike):
+        policy = load_policy_file(policy).policy
+    elif not isinstance(policy, Policy):
+        policy = policy.policy
     if policy.gpu_count != 1:
         raise PolicyError(f"gpu_count must be 1 in this version, but got gpu_count={policy.gpu_count}.")
     for use in policy.methods:

@@ -6,6 +6,7 @@ import msgspec
 
 from advisor.errors import OptionError
 from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.units import format_bytes
 
 __all__ = ["MemoryBudget", "memory_budget"]
 
@@ -49,25 +50,21 @@ def memory_budget(hardware: Hardware, asked_bytes: int | None) -> MemoryBudget:
         limit = asked_bytes - hardware.held_bytes
         if limit > usable:
             notes.append(
-                f"the memory limit asked for, {_gib(asked_bytes)}, is more than is free on {hardware.device}; "
-                f"trials may take {_gib(usable)}"
+                f"the memory limit asked for, {format_bytes(asked_bytes)}, is more than is free on {hardware.device}; "
+                f"trials may take {format_bytes(usable)}"
             )
             limit = usable
     if hardware.held_bytes > 0:
         notes.append(
-            f"this process already holds {_gib(hardware.held_bytes)} on {hardware.device}; "
-            f"{_gib(max(limit, 0))} are left for the trials"
+            f"this process already holds {format_bytes(hardware.held_bytes)} on {hardware.device}; "
+            f"{format_bytes(max(limit, 0))} are left for the trials"
         )
     if limit <= 0:
         raise OptionError(
-            f"Some device memory must be left for trials, but {hardware.device} has {_gib(hardware.free_bytes)} free "
-            f"of {_gib(hardware.memory_bytes)}"
-            + (f", the limit is {_gib(asked_bytes)}" if asked_bytes is not None else "")
-            + (f" and this process holds {_gib(hardware.held_bytes)}" if hardware.held_bytes else "")
+            f"Some device memory must be left for trials, but {hardware.device} has "
+            f"{format_bytes(hardware.free_bytes)} free of {format_bytes(hardware.memory_bytes)}"
+            + (f", the limit is {format_bytes(asked_bytes)}" if asked_bytes is not None else "")
+            + (f" and this process holds {format_bytes(hardware.held_bytes)}" if hardware.held_bytes else "")
             + ". Free some, or raise --memory-limit."
         )
     return MemoryBudget(limit_bytes=limit, usable_bytes=usable, notes=tuple(notes))
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"

@@ -1,7 +1,6 @@
 """The emitted wrapper applies exactly the policy that it was written for."""
 
 import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -119,7 +118,6 @@ def test_a_method_that_cannot_apply_is_refused_with_its_reason() -> None:
 
 
 def test_advisor_names_resolve_lazily() -> None:
-    assert "advisor.api" in sys.modules
     for name in advisor.__all__:
         assert getattr(advisor, name) is not None
     with pytest.raises(AttributeError, match="it has: Answer"):

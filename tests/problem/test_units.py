@@ -9,7 +9,7 @@ import advisor.problem.units
 import advisor.search.batching
 import advisor.search.memory_model
 from advisor.errors import OptionError
-from advisor.report.units import (
+from advisor.problem.units import (
     format_bytes,
     format_duration,
     format_percent,
