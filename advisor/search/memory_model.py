@@ -30,6 +30,10 @@ __all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "round_batch"]
 DEFAULT_MARGIN = 0.05
 """Share of the limit that stays free: fragmentation and workspace vary between runs."""
 
+_MOST_SPEED_UP = 2.0
+"""Throughput beyond the largest batch that was run is taken to rise by this factor at most when a batch must end in
+time: two short steps on a busy machine may show no growth at all, and a line through them would promise any batch."""
+
 _MARGIN_STEP = 0.05
 _LARGEST_MARGIN = 0.3
 
@@ -49,6 +53,8 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         margin: Share of a limit that stays free.
         out_of_memory_at: The smallest micro-batch known not to fit, if any.
         fits_at: The largest micro-batch that was really run.
+        timed_at: The largest micro-batch whose step was timed, 0 without.
+        timed_seconds: Seconds of that step, for one micro-batch.
     """
 
     passes: Line
@@ -59,6 +65,8 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     margin: float = DEFAULT_MARGIN
     out_of_memory_at: int | None = None
     fits_at: int = 0
+    timed_at: int = 0
+    timed_seconds: float = 0.0
 
     @classmethod
     def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
@@ -89,6 +97,8 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             margin=margin,
             out_of_memory_at=sizing.out_of_memory_at,
             fits_at=points[-1].micro_batch,
+            timed_at=points[-1].micro_batch,
+            timed_seconds=points[-1].step_seconds,
         )
 
     def predict(self, micro_batch: int) -> int:
@@ -119,7 +129,10 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
 
     def largest_within_seconds(self, seconds: float) -> int:
         """The largest micro-batch whose step is predicted to take at most ``seconds``; at least 1."""
-        return max(1, math.floor(min(self.time.reaches(seconds), float(LARGEST_BATCH))))
+        reach = min(self.time.reaches(seconds), float(LARGEST_BATCH))
+        if self.timed_seconds > 0:
+            reach = min(reach, _MOST_SPEED_UP * self.timed_at * seconds / self.timed_seconds)
+        return max(1, math.floor(reach))
 
     def calibrated(self, micro_batch: int, peak_bytes: int) -> MemoryModel:
         """Take in a measured trial.
@@ -137,13 +150,22 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def timed(self, micro_batch: int, accumulation_steps: int, step_seconds: float) -> MemoryModel:
-        """Take in a measured step time: the line keeps its fixed part and goes through the measurement.
+        """Take in a measured step time: the line goes through the measurement.
 
-        Short runs at small batches say little about a batch a hundred times as large; the first trial there does.
+        Short runs at small batches say little about a batch many times as large; the first trial there does, and only
+        the fixed part of the line is kept. A trial at a batch like theirs says nothing new about the growth: the whole
+        line is moved by the same factor.
         """
         measured = step_seconds / accumulation_steps
-        fixed = min(max(0.0, self.time.at(0)), measured)
-        return msgspec.structs.replace(self, time=Line.through((0, fixed), (micro_batch, measured)))
+        if micro_batch >= 2 * self.timed_at:
+            fixed = min(max(0.0, self.time.at(0)), measured)
+            time = Line.through((0, fixed), (micro_batch, measured))
+        else:
+            factor = measured / self.time.at(micro_batch) if self.time.at(micro_batch) > 0 else 1.0
+            time = Line(self.time.intercept * factor, self.time.slope * factor)
+        if micro_batch < self.timed_at:
+            return msgspec.structs.replace(self, time=time)
+        return msgspec.structs.replace(self, time=time, timed_at=micro_batch, timed_seconds=measured)
 
     def after_out_of_memory(self, micro_batch: int) -> MemoryModel:
         """Take in a trial that did not fit: no batch from there on, and a wider margin."""

@@ -210,3 +210,20 @@ def test_a_line_never_falls() -> None:
 )
 def test_batches_are_rounded_to_what_kernels_like(batch: int, rounded: int) -> None:
     assert round_batch(batch) == rounded
+
+
+class TestTwoShortStepsOnABusyMachine:
+    """Seen with GPT-2 on two cores: 1.88 s at batch 2, 2.14 s at batch 4, then 1.66 s at batch 4 in its trial."""
+
+    flat = sizing(point(2, passes=120, seconds=1.88), point(4, passes=140, seconds=2.14))
+
+    def test_a_trial_at_the_batch_of_the_short_runs_keeps_the_growth(self) -> None:
+        before = MemoryModel.fit(self.flat)
+        after = before.timed(4, 1, 1.66)
+        assert after.seconds(4) == pytest.approx(1.66)
+        assert after.time.slope / after.time.intercept == pytest.approx(before.time.slope / before.time.intercept)
+
+    def test_no_batch_is_promised_that_would_need_throughput_to_more_than_double(self) -> None:
+        model = MemoryModel.fit(sizing(point(2, passes=120, seconds=2.0), point(4, passes=140, seconds=2.0)))
+        assert model.largest_within_seconds(4.0) == 16
+        assert model.timed(16, 1, 4.0).largest_within_seconds(4.0) == 32
