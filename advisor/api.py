@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from advisor.decide.answer import Answer
 from advisor.errors import OptionError
 from advisor.problem.function_source import source_from_functions
-from advisor.problem.goal import Fidelity, GoalKind
+from advisor.problem.goal import Fidelity, GoalKind, Preference, Price
+from advisor.problem.goal_text import parse_floor, parse_gpu_counts
 from advisor.problem.importing import refuse_while_importing
 from advisor.problem.source import resolve_source
 from advisor.problem.units import parse_bytes, parse_duration
@@ -43,6 +44,14 @@ def tune(
     trials: int = DEFAULT_TRIALS,
     time_limit: str | float | None = None,
     global_batch: int | None = None,
+    gpus: int | str | Iterable[int] | None = None,
+    price: float | None = None,
+    kwh_price: float | None = None,
+    max_latency: str | float | None = None,
+    max_cost: float | None = None,
+    deadline: str | float | None = None,
+    iterations: int | None = None,
+    min_throughput: str | float | None = None,
     output: str | os.PathLike[str] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -63,7 +72,7 @@ def tune(
         build_optimizer: ``(parameters) -> optimizer``; by default AdamW.
         count_targets: ``(batch) -> number`` of targets that the loss averages over.
         linear_head: ``(model, batch) -> (hidden, weight, bias or None, targets)`` for losses computed in chunks.
-        goal: ``"faster"``.
+        goal: ``"faster"``, ``"cheapest"`` or ``"bigger"``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; by default the first GPU.
         memory_limit: Bytes, or text such as ``"8GiB"``, for the whole process; by default what is free.
         fidelity: ``"exact"``, ``"rounding"``, ``"precision"``, ``"lossy"`` or ``"model"``; by default the search
@@ -72,6 +81,16 @@ def tune(
         trials: Most policies to measure.
         time_limit: Seconds, or text such as ``"5m"``.
         global_batch: Samples per optimizer step, if that must stay fixed.
+        gpus: Numbers of devices that may train together: ``2``, ``(1, 2, 4)`` or ``"1,2,4"``. By default one; for
+            ``cheapest`` 1, 2, 4, ... up to what is there.
+        price: ``cheapest``: US dollars per hour of one device; by default the list price of its profile.
+        kwh_price: ``cheapest``: US dollars per kilowatt-hour, to count energy as well.
+        max_latency: ``cheapest``: pick the least cost with at most so many seconds per iteration (or ``"200ms"``).
+        max_cost: ``cheapest``: pick the fastest with at most so many dollars per iteration, or for all ``iterations``.
+        deadline: ``cheapest``: pick the least cost that finishes ``iterations`` in so many seconds (or ``"8h"``).
+        iterations: ``cheapest``: iterations of the whole run.
+        min_throughput: ``bigger``: samples per second that must be kept (``20``), or a share of what plain training
+            reaches at the model's own size (``"0.5x"``).
         output: Folder for everything that is written; by default ``momadvise-runs/<name>-<fingerprint>``.
         seed: Seed of models, batches and proposals.
         progress: Told of everything that happens; by default the logger ``advisor`` is.
@@ -113,6 +132,16 @@ def tune(
         trials=trials,
         time_limit_seconds=_seconds(time_limit),
         global_batch=global_batch,
+        gpu_counts=None if gpus is None else parse_gpu_counts(gpus),
+        price=None if price is None else Price(usd_per_hour=price, source="--price", date="as given"),
+        usd_per_kilowatt_hour=kwh_price,
+        preference=Preference(
+            max_latency_seconds=_duration(max_latency, "--max-latency"),
+            max_cost_usd=max_cost,
+            deadline_seconds=_duration(deadline, "--deadline"),
+            iterations=iterations,
+        ),
+        floor=None if min_throughput is None else parse_floor(min_throughput),
         output=None if output is None else Path(output),
         seed=seed,
         wait=wait,
@@ -126,6 +155,10 @@ def _choice(kind: type[_E], text: str, option: str) -> _E:
     except ValueError:
         valid = ", ".join(repr(member.value) for member in kind)
         raise OptionError(f"{option} must be one of {valid}, but got {text!r}.") from None
+
+
+def _duration(value: str | float | None, option: str) -> float | None:
+    return parse_duration(value, option=option) if isinstance(value, str) else value
 
 
 def _seconds(limit: str | float | None) -> float:

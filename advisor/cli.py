@@ -20,32 +20,35 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _HELP = """\
-usage: momadvise --goal faster MODEL [options]   measure, decide, write a policy
-       momadvise methods [NAME]                  the methods, and which apply
-       momadvise hardware                        the devices and their figures
+usage: momadvise [--goal faster|bigger|cheapest] MODEL [options]
+       momadvise methods [NAME]        the methods, and which apply here
+       momadvise hardware              the devices and their figures
 
-Measures on your own device which memory optimization methods and batch size
-to train MODEL with, and writes policy.yaml and wrapper.py that apply them.
+Measures on your own devices how to train MODEL (a Python file with
+build_model() and make_batch(batch_size), or hf:TYPE, or a config.json), and
+writes policy.yaml and wrapper.py that apply what it found.
 
-MODEL  a Python file with build_model() and make_batch(batch_size), or
-       hf:TYPE (such as hf:bert), or a Hugging Face config.json
-
-  --goal faster          what to optimize: the most samples per second
-  --device NAME          cpu, cuda, cuda:1, ...     (default: the first GPU)
-  --memory-limit SIZE    such as 8GiB               (default: what is free)
+goals
+  faster       the most samples per second (the default)
+  bigger       the largest model that keeps  --min-throughput 20 | 0.5x
+  cheapest     cost against latency, and a pick:  --max-latency TIME,
+               --max-cost USD, --deadline TIME, or where the curve bends;
+               for a whole run  --iterations N;  --price USD per GPU-hour,
+               --kwh-price USD
+options
+  --gpus 1,2,4           how many devices may train together (default: 1)
+  --device NAME          cpu, cuda, cuda:1          (default: the first GPU)
+  --memory-limit SIZE    per device, such as 8GiB   (default: what is free)
   --global-batch N       keep N samples per optimizer step
-  --fidelity CLASS       how far training may differ from plain training:
-                         exact, rounding, precision, lossy, model
-                         (default: lossy, if its first losses are like plain's)
+  --fidelity CLASS       exact, rounding, precision, lossy (default), model:
+                         how far training may differ from plain training
   --search-space NAME    default, exact, smoke, or a YAML file
-  --trials N             most policies to measure   (default: 40)
-  --time-limit TIME      such as 5m or 90s          (default: 3m30s)
-  --output DIR           where to write             (default: momadvise-runs/..)
-  --json                 print the result as JSON on stdout, and only that
+  --trials N, --time-limit 5m              when to stop    (40 and 3m30s)
+  --output DIR           where to write       (default: momadvise-runs/..)
+  --json                 the result as JSON on stdout, and only that
   --version, -h, --help
 
-Running the same command again continues where it stopped; Ctrl-C ends the
-search early and keeps the best so far.
+The same command again goes on where it stopped; Ctrl-C keeps the best so far.
 """
 
 _VERBS = ("methods", "hardware")
@@ -73,6 +76,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device")
     parser.add_argument("--memory-limit")
     parser.add_argument("--global-batch", type=int)
+    parser.add_argument("--gpus")
+    parser.add_argument("--price", type=float)
+    parser.add_argument("--kwh-price", type=float)
+    parser.add_argument("--max-latency")
+    parser.add_argument("--max-cost", type=float)
+    parser.add_argument("--deadline")
+    parser.add_argument("--iterations", type=int)
+    parser.add_argument("--min-throughput")
     parser.add_argument("--fidelity", choices=("exact", "rounding", "precision", "lossy", "model"))
     parser.add_argument("--search-space", default="default")
     parser.add_argument("--trials", type=int)
@@ -151,6 +162,14 @@ def _tune(options: argparse.Namespace) -> int:
         trials=DEFAULT_TRIALS if options.trials is None else options.trials,
         time_limit=options.time_limit,
         global_batch=options.global_batch,
+        gpus=options.gpus,
+        price=options.price,
+        kwh_price=options.kwh_price,
+        max_latency=options.max_latency,
+        max_cost=options.max_cost,
+        deadline=options.deadline,
+        iterations=options.iterations,
+        min_throughput=options.min_throughput,
         output=options.output,
         progress=open_progress(Console(stderr=True)),
         wait=False,

@@ -39,6 +39,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ``None`` when it was not measured.
         notes: What its methods said.
         trial_key: Key of the trial behind the figures.
+        model_size: ``bigger``: the arguments of ``build_model`` that set the size; empty for the model as it is.
+        parameter_count: ``bigger``: parameters of the model at this size.
     """
 
     policy: Policy
@@ -51,6 +53,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     loss_drift: float | None = None
     notes: tuple[str, ...] = ()
     trial_key: str | None = None
+    model_size: dict[str, int | float] = {}
+    parameter_count: int | None = None
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

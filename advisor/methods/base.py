@@ -119,6 +119,10 @@ class Method(abc.ABC):
         requires: Importable names of optional libraries it needs.
         extra: The extra of this distribution that installs them.
         accumulates: Whether it works with more than one micro-batch per optimizer step.
+        distributes: Whether it trains one model on several devices. On several devices exactly one such method is in
+            use; on one device none applies.
+        builds_on: Names of methods, one of which must be in use beside it (empty: none needs to be).
+        one_device_only: Why it cannot be used on several devices; empty where it can.
         citation: Paper or documentation it comes from.
     """
 
@@ -136,6 +140,9 @@ class Method(abc.ABC):
     requires: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str | None] = None
     accumulates: ClassVar[bool] = True
+    distributes: ClassVar[bool] = False
+    builds_on: ClassVar[tuple[str, ...]] = ()
+    one_device_only: ClassVar[str] = ""
     citation: ClassVar[str]
 
     @abc.abstractmethod

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Method, Stage, Verdict
-from advisor.methods.catalogue import get_method
+from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.libraries import judge_libraries
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.problem.facts import Facts
@@ -18,7 +18,15 @@ from advisor.problem.hardware import Hardware
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
-__all__ = ["apply_uses", "judge", "settings_of", "validate_use", "worst_fidelity"]
+__all__ = [
+    "apply_uses",
+    "judge",
+    "misplaced",
+    "missing_company",
+    "settings_of",
+    "validate_use",
+    "worst_fidelity",
+]
 
 
 def settings_of(method: Method) -> tuple[MethodUse, ...]:
@@ -51,7 +59,12 @@ def validate_use(use: MethodUse) -> None:
 
 
 def judge(
-    uses: Sequence[MethodUse], *, facts: Facts | None, hardware: Hardware, accumulation_steps: int = 1
+    uses: Sequence[MethodUse],
+    *,
+    facts: Facts | None,
+    hardware: Hardware,
+    accumulation_steps: int = 1,
+    gpu_count: int = 1,
 ) -> Verdict:
     """Judge a combination without running it. Imports no torch.
 
@@ -60,6 +73,7 @@ def judge(
         facts: What the probe learned, or ``None``.
         hardware: The device.
         accumulation_steps: Micro-batches per optimizer step.
+        gpu_count: Devices that train together.
 
     Returns:
         The first refusal, its reason beginning with the method's name; or that the combination applies, with what
@@ -82,8 +96,39 @@ def judge(
                 f"{use.label}: it needs the whole gradient in one backward pass, but the policy accumulates "
                 f"{accumulation_steps} micro-batches"
             )
-    conflict = _conflict(uses)
-    return Verdict.no(conflict) if conflict else Verdict.yes("; ".join(known))
+    reason = _conflict(uses) or missing_company(uses) or misplaced(uses, gpu_count)
+    return Verdict.no(reason) if reason else Verdict.yes("; ".join(known))
+
+
+def missing_company(uses: Sequence[MethodUse]) -> str | None:
+    """Why a method cannot be used without another one that is not in use; ``None`` if each has its company."""
+    names = {use.name for use in uses}
+    for use in uses:
+        wanted = get_method(use.name).builds_on
+        if wanted and not names & set(wanted):
+            return f"{use.label} works on top of {' or '.join(wanted)}, and none of these is in use"
+    return None
+
+
+def misplaced(uses: Sequence[MethodUse], gpu_count: int) -> str | None:
+    """Why methods do not fit the number of devices; ``None`` if they do.
+
+    On several devices exactly one method must distribute the training; on one device none has anything to do.
+    """
+    distributing = [use for use in uses if get_method(use.name).distributes]
+    if gpu_count == 1:
+        if distributing:
+            return f"{distributing[0].label} trains on several devices together, but the policy uses one"
+        return None
+    for use in uses:
+        reason = get_method(use.name).one_device_only
+        if reason:
+            return f"{use.label} cannot be used on {gpu_count} devices: {reason}"
+    if len(distributing) != 1:
+        valid = ", ".join(method.name for method in CATALOGUE if method.distributes)
+        got = " and ".join(use.label for use in distributing) or "none"
+        return f"on {gpu_count} devices exactly one of {valid} must be in use, but got {got}"
+    return None
 
 
 def worst_fidelity(uses: Sequence[MethodUse], *, accumulation_steps: int, facts: Facts | None) -> Fidelity:
@@ -109,9 +154,9 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     """
     for use in uses:
         validate_use(use)
-    conflict = _conflict(uses)
-    if conflict:
-        raise MethodRefusedError(conflict)
+    reason = _conflict(uses) or missing_company(uses)
+    if reason:
+        raise MethodRefusedError(reason)
     ordered = sorted(uses, key=lambda use: (get_method(use.name).stage, use.name))
     try:
         for use in ordered:

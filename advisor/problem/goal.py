@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-__all__ = ["Fidelity", "Goal", "GoalKind"]
+__all__ = ["Fidelity", "Floor", "Goal", "GoalKind", "Preference", "Price"]
 
 
 class GoalKind(enum.Enum):
@@ -40,6 +40,48 @@ class Fidelity(enum.Enum):
         return other.rank <= self.rank
 
 
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an hour of one device costs.
+
+    Attributes:
+        usd_per_hour: US dollars per hour of one device.
+        source: Who says so: a document, or the option ``--price``.
+        date: Day of that figure, as its source states it.
+    """
+
+    usd_per_hour: float
+    source: str
+    date: str
+
+
+class Preference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``cheapest``: which point of the frontier to pick. At most one limit is set; without any it is the knee.
+
+    Attributes:
+        max_latency_seconds: The cheapest point with at most so many seconds per iteration.
+        max_cost_usd: The fastest point with at most so many dollars per iteration (for all ``iterations``, if given).
+        deadline_seconds: The cheapest point that finishes ``iterations`` within so many seconds.
+        iterations: Iterations of the whole run, for which latency and cost are shown as well.
+    """
+
+    max_latency_seconds: float | None = None
+    max_cost_usd: float | None = None
+    deadline_seconds: float | None = None
+    iterations: int | None = None
+
+
+class Floor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``bigger``: the throughput that a larger model must keep. Exactly one of the two is set.
+
+    Attributes:
+        samples_per_second: In samples per second.
+        share_of_baseline: As a share of what plain training reaches at the model's own size.
+    """
+
+    samples_per_second: float | None = None
+    share_of_baseline: float | None = None
+
+
 class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A goal and its fixed quantities.
 
@@ -47,10 +89,21 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         kind: Which metric is optimized.
         global_batch: Samples per optimizer step, when that must not change; ``None`` lets the batch vary.
         fidelity: The worst class of method that may win.
-        memory_limit_bytes: The most device memory that training may take (already less what this process holds).
+        memory_limit_bytes: The most memory of one device that training may take (already less what this process
+            holds).
+        gpu_counts: Numbers of devices that may train together, ascending.
+        price: What an hour of one device costs, if known.
+        usd_per_kilowatt_hour: Price of energy, if stated.
+        preference: ``cheapest``: which point of the frontier to pick.
+        floor: ``bigger``: the throughput to keep.
     """
 
     kind: GoalKind
     global_batch: int | None
     fidelity: Fidelity
     memory_limit_bytes: int
+    gpu_counts: tuple[int, ...] = (1,)
+    price: Price | None = None
+    usd_per_kilowatt_hour: float | None = None
+    preference: Preference = Preference()
+    floor: Floor | None = None

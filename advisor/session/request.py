@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import OptionError
-from advisor.problem.goal import Fidelity, GoalKind
+from advisor.problem.goal import Fidelity, Floor, GoalKind, Preference, Price
 from advisor.problem.workload import WorkloadSource
 
 __all__ = ["DEFAULT_TIME_LIMIT_SECONDS", "DEFAULT_TRIALS", "TuneRequest"]
@@ -30,6 +30,12 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         trials: Most policies to measure.
         time_limit_seconds: Most seconds to spend, confirmation included.
         global_batch: Samples per optimizer step if that must stay fixed.
+        gpu_counts: Numbers of devices to train on, ascending; ``None`` for one, or for ``cheapest`` 1, 2, 4, ... up to
+            what is there.
+        price: ``--price``; ``None`` for the profile's.
+        usd_per_kilowatt_hour: ``--kwh-price``.
+        preference: ``cheapest``: which point of the frontier to pick.
+        floor: ``bigger``: the throughput to keep.
         output: Folder for everything that is written, or ``None`` for one named after the workload.
         seed: Seed of the models, batches and proposals.
         wait: Whether to wait while another process tunes into the same folder (else that is an error).
@@ -44,6 +50,11 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     trials: int = DEFAULT_TRIALS
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
     global_batch: int | None = None
+    gpu_counts: tuple[int, ...] | None = None
+    price: Price | None = None
+    usd_per_kilowatt_hour: float | None = None
+    preference: Preference = Preference()
+    floor: Floor | None = None
     output: Path | None = None
     seed: int = 0
     wait: bool = False
@@ -54,11 +65,6 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             OptionError: An option is outside its rule.
         """
-        if self.goal is not GoalKind.FASTER:
-            raise OptionError(
-                f"--goal must be 'faster' in this version, but got {self.goal.value!r}. "
-                "The goals 'bigger' and 'cheapest' are not built yet."
-            )
         if self.trials < 1:
             raise OptionError(f"--trials >= 1 must hold, but got {self.trials}.")
         if not self.time_limit_seconds > 0:
@@ -67,6 +73,44 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(f"--global-batch >= 1 must hold, but got {self.global_batch}.")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
             raise OptionError(f"--memory-limit must be above zero, but got {self.memory_limit_bytes} bytes.")
+
+        if self.gpu_counts is not None and any(count < 1 for count in self.gpu_counts):
+            raise OptionError(f"--gpus must be numbers from 1, such as 1,2,4, but got {self._gpus}.")
+        self._check_goal()
+
+    def _check_goal(self) -> None:
+        """Options that belong to one goal are not taken by another, and each goal gets what it needs."""
+        only_cheapest = {
+            "--max-latency": self.preference.max_latency_seconds,
+            "--max-cost": self.preference.max_cost_usd,
+            "--deadline": self.preference.deadline_seconds,
+            "--iterations": self.preference.iterations,
+            "--price": self.price,
+            "--kwh-price": self.usd_per_kilowatt_hour,
+        }
+        given = [name for name, value in only_cheapest.items() if value is not None]
+        if given and self.goal is not GoalKind.CHEAPEST:
+            raise OptionError(f"{given[0]} belongs to --goal cheapest, but the goal is {self.goal.value!r}.")
+        limits = [name for name in given if name in ("--max-latency", "--max-cost", "--deadline")]
+        if len(limits) > 1:
+            raise OptionError(f"At most one preference picks the point, but got {' and '.join(limits)}. Keep one.")
+        for name in given:
+            value = only_cheapest[name]
+            if isinstance(value, int | float) and not value > 0:
+                raise OptionError(f"{name} must be above zero, but got {value:g}.")
+        if self.preference.deadline_seconds is not None and self.preference.iterations is None:
+            raise OptionError("--deadline needs --iterations: how many of them must be done by then.")
+        if self.floor is not None and self.goal is not GoalKind.BIGGER:
+            raise OptionError(f"--min-throughput belongs to --goal bigger, but the goal is {self.goal.value!r}.")
+        if self.goal is GoalKind.BIGGER and self.floor is None:
+            raise OptionError(
+                "--goal bigger needs --min-throughput: samples per second such as 20, or 0.5x for half of what plain "
+                "training reaches at the model's own size."
+            )
+
+    @property
+    def _gpus(self) -> str:
+        return ",".join(str(count) for count in self.gpu_counts or ())
 
     def fingerprint(self, space_text: str) -> str:
         """Hash over everything that decides the answer except budgets (trials, time), source and hardware.
@@ -81,5 +125,10 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             space_text,
             self.global_batch,
             self.seed,
+            self.gpu_counts,
+            self.price,
+            self.usd_per_kilowatt_hour,
+            self.preference,
+            self.floor,
         )
         return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]

@@ -35,7 +35,10 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         kind: What to do.
         workload: Where the user's functions are.
-        policy: What to apply. For SIZE, ``micro_batch`` is the first batch tried.
+        policy: What to apply. For SIZE, ``micro_batch`` is the first batch tried. Its ``gpu_count`` is the number of
+            ranks, one process each.
+        model_size: Arguments of ``build_model`` and ``make_batch`` (the workload's ``SIZES``); empty for the model as
+            it is.
         device: torch's device name.
         memory_limit_bytes: Bytes that make the trial end as OUT_OF_MEMORY when passed.
         seed: Seed of the model's initialization, the batches and dropout.
@@ -55,6 +58,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     kind: TrialKind
     workload: WorkloadSource
     policy: Policy
+    model_size: dict[str, int | float] = {}
     device: str
     memory_limit_bytes: int
     seed: int = 0
@@ -87,6 +91,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.seed,
             self.fidelity_steps,
             self.repeat,
+            self.model_size,
         )
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"

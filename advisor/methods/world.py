@@ -1,0 +1,72 @@
+"""The processes that train one model together: what a rank knows of the others.
+
+Without several processes there is a world of one, so that nobody else needs to ask. With them, torch.distributed must
+have been initialized (``torchrun`` and ``torch.distributed.init_process_group`` in the user's training).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["World", "current_world"]
+
+_T = TypeVar("_T")
+
+
+class World:
+    """This process among those that train together.
+
+    Args:
+        rank: Number of this process, from 0.
+        size: How many there are.
+        group: For what is agreed between processes on the CPU, or ``None`` in a world of one.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, group: dist.ProcessGroup | None = None) -> None:
+        self.rank = rank
+        self.size = size
+        self._group = group
+
+    def agreed(self, value: _T) -> _T:
+        """What rank 0 decided, on every rank: a decision that depends on a clock must not differ between ranks."""
+        if self.size == 1:
+            return value
+        held: list[_T] = [value]
+        dist.broadcast_object_list(held, src=0, group=self._group, device=torch.device("cpu"))
+        return held[0]
+
+    def total(self, value: float) -> float:
+        """The sum over all ranks."""
+        if self.size == 1:
+            return value
+        held = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(held, group=self._group)
+        return float(held)
+
+    def wait(self) -> None:
+        """Wait until every rank is here."""
+        if self.size > 1:
+            dist.barrier(group=self._group)
+
+
+_ALONE = World()
+_known: tuple[dist.ProcessGroup, World] | None = None
+
+
+def current_world() -> World:
+    """The world that this process trains in, as torch.distributed knows it.
+
+    Every rank must make its first call at the same point of the program: a group for agreement is made in it.
+    """
+    global _known
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return _ALONE
+    default = dist.group.WORLD
+    assert default is not None, "torch.distributed is initialized"
+    if _known is None or _known[0] is not default:
+        # A group on the CPU: what ranks agree about is decided there, and must not wait for a device's queue.
+        _known = (default, World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo")))
+    return _known[1]
