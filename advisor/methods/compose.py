@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apply_uses",
+    "conflict_between",
     "judge",
+    "judge_alone",
     "misplaced",
     "missing_company",
     "settings_of",
@@ -84,20 +86,57 @@ def judge(
     """
     known: list[str] = []
     for use in uses:
-        validate_use(use)
-        method = get_method(use.name)
-        for verdict in (judge_libraries(method, facts), method.applicable(use.parameters, facts, hardware)):
-            if not verdict.applicable:
-                return Verdict.no(f"{use.label}: {verdict.reason}")
-            if verdict.reason:
-                known.append(f"{use.label}: {verdict.reason}")
-        if accumulation_steps > 1 and not method.accumulates:
-            return Verdict.no(
-                f"{use.label}: it needs the whole gradient in one backward pass, but the policy accumulates "
-                f"{accumulation_steps} micro-batches"
-            )
-    reason = _conflict(uses) or missing_company(uses) or misplaced(uses, gpu_count)
+        verdict = judge_alone(use, facts=facts, hardware=hardware, accumulation_steps=accumulation_steps)
+        if not verdict.applicable:
+            return verdict
+        if verdict.reason:
+            known.append(verdict.reason)
+    reason = conflict_between(uses) or missing_company(uses) or misplaced(uses, gpu_count)
     return Verdict.no(reason) if reason else Verdict.yes("; ".join(known))
+
+
+def judge_alone(
+    use: MethodUse, *, facts: Facts | None, hardware: Hardware, accumulation_steps: int = 1
+) -> Verdict:
+    """Judge one setting by itself, whatever else it needs beside it. Imports no torch.
+
+    Args:
+        use: The setting.
+        facts: What the probe learned, or ``None``.
+        hardware: The device.
+        accumulation_steps: Micro-batches per optimizer step.
+
+    Returns:
+        The refusal, or what it wants known; a reason begins with the setting's label.
+
+    Raises:
+        MethodRefusedError: The name, a parameter or a value is unknown.
+    """
+    validate_use(use)
+    method = get_method(use.name)
+    known: list[str] = []
+    for verdict in (judge_libraries(method, facts), method.applicable(use.parameters, facts, hardware)):
+        if not verdict.applicable:
+            return Verdict.no(f"{use.label}: {verdict.reason}")
+        if verdict.reason:
+            known.append(f"{use.label}: {verdict.reason}")
+    if accumulation_steps > 1 and not method.accumulates:
+        return Verdict.no(
+            f"{use.label}: it needs the whole gradient in one backward pass, but the policy accumulates "
+            f"{accumulation_steps} micro-batches"
+        )
+    return Verdict.yes("; ".join(known))
+
+
+def conflict_between(uses: Sequence[MethodUse]) -> str | None:
+    """Why two of the methods cannot be combined, whichever of them declares it; ``None`` if all can."""
+    names = [use.name for use in uses]
+    assert len(set(names)) == len(names), f"a method is in use twice: {names}"
+    for use, other in itertools.permutations(uses, 2):
+        for conflict in get_method(use.name).conflicts:
+            if conflict.other == other.name and _holds(conflict, use, other):
+                return f"{use.label} cannot be combined with {other.label}: {conflict.reason}"
+    return None
 
 
 def missing_company(uses: Sequence[MethodUse]) -> str | None:
@@ -154,7 +193,7 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     """
     for use in uses:
         validate_use(use)
-    reason = _conflict(uses) or missing_company(uses)
+    reason = conflict_between(uses) or missing_company(uses)
     if reason:
         raise MethodRefusedError(reason)
     ordered = sorted(uses, key=lambda use: (get_method(use.name).stage, use.name))
@@ -169,17 +208,6 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     except BaseException:
         training.close()
         raise
-
-
-def _conflict(uses: Sequence[MethodUse]) -> str | None:
-    """Why two of the methods cannot be combined, whichever of them declares it."""
-    names = [use.name for use in uses]
-    assert len(set(names)) == len(names), f"a method is in use twice: {names}"
-    for use, other in itertools.permutations(uses, 2):
-        for conflict in get_method(use.name).conflicts:
-            if conflict.other == other.name and _holds(conflict, use, other):
-                return f"{use.label} cannot be combined with {other.label}: {conflict.reason}"
-    return None
 
 
 def _holds(conflict: Conflict, own: MethodUse, other: MethodUse) -> bool:

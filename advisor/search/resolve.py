@@ -9,7 +9,7 @@ import msgspec
 
 from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE
-from advisor.methods.compose import judge, settings_of, worst_fidelity
+from advisor.methods.compose import conflict_between, judge_alone, settings_of, worst_fidelity
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -26,6 +26,7 @@ def resolve(
     hardware: Hardware,
     fidelity: Fidelity | None = None,
     *,
+    gpu_counts: tuple[int, ...] = (1,),
     catalogue: Sequence[Method] = CATALOGUE,
 ) -> ResolvedSpace:
     """Keep what applies here.
@@ -37,6 +38,8 @@ def resolve(
         facts: What the probe learned.
         hardware: The device and its host.
         fidelity: The user's ceiling, which replaces the space's own.
+        gpu_counts: Numbers of devices that may train together, ascending. Methods for several devices are no part of
+            the question when it is one.
         catalogue: Every method there is.
     """
     ceiling = space.fidelity if fidelity is None else fidelity
@@ -44,7 +47,7 @@ def resolve(
     refused: dict[str, str] = {}
     reasons: dict[str, str] = {}
     for method in catalogue:
-        if method.name not in space.methods:
+        if method.name not in space.methods or not _has_a_place(method, gpu_counts):
             continue
         settings = [setting for setting in settings_of(method) if _in_space(setting, method, space)]
         refusals = {setting.label: _refusal(setting, facts, hardware, ceiling) for setting in settings}
@@ -52,15 +55,23 @@ def resolve(
         here = {label: reason for label, reason in refusals.items() if reason is not None}
         reasons.update(here)
         if applicable:
-            axes.append(Axis(method=method.name, settings=applicable))
+            axes.append(
+                Axis(
+                    method=method.name,
+                    settings=applicable,
+                    distributes=method.distributes,
+                    builds_on=method.builds_on,
+                    one_device_only=bool(method.one_device_only),
+                )
+            )
             refused.update(here)
         elif here:
             refused[method.name] = _joined(here)
     conflicts = {
-        pair_of(first, second): verdict.reason
+        pair_of(first, second): reason
         for one, other in itertools.combinations(axes, 2)
         for first, second in itertools.product(one.settings, other.settings)
-        if not (verdict := judge(_sorted((first, second)), facts=facts, hardware=hardware)).applicable
+        if (reason := conflict_between(_sorted((first, second)))) is not None
     }
     resolved = ResolvedSpace(
         name=space.name,
@@ -71,12 +82,23 @@ def resolve(
         refused=refused,
         dropped_recipes={},
         conflicts=conflicts,
+        gpu_counts=gpu_counts,
     )
     return _with_recipes(resolved, space, {method.name: method for method in catalogue}, reasons)
 
 
+def _has_a_place(method: Method, gpu_counts: tuple[int, ...]) -> bool:
+    """Whether a method can be in use at one of the numbers of devices."""
+    for_several = method.distributes or any(
+        other.distributes and other.name in method.builds_on for other in CATALOGUE
+    )
+    if for_several:
+        return gpu_counts[-1] > 1
+    return not method.one_device_only or gpu_counts[0] == 1
+
+
 def _refusal(setting: MethodUse, facts: Facts, hardware: Hardware, ceiling: Fidelity) -> str | None:
-    verdict = judge((setting,), facts=facts, hardware=hardware)
+    verdict = judge_alone(setting, facts=facts, hardware=hardware)
     if not verdict.applicable:
         # The reason stands beside the label wherever it is shown.
         return verdict.reason.removeprefix(f"{setting.label}: ")

@@ -10,7 +10,7 @@ import msgspec
 from advisor.methods.use import MethodUse
 from advisor.problem.goal import Fidelity
 
-__all__ = ["Axis", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
+__all__ = ["Axis", "Combination", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,10 +19,34 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         method: Name of the method.
         settings: Its settings that apply here.
+        distributes: Whether it trains on several devices: on several, exactly one such method is in use; on one, none.
+        builds_on: Methods of which one must be in use beside it, if any are named.
+        one_device_only: Whether it cannot be used on several devices.
     """
 
     method: str
     settings: tuple[MethodUse, ...]
+    distributes: bool = False
+    builds_on: tuple[str, ...] = ()
+    one_device_only: bool = False
+
+
+class Combination(msgspec.Struct, frozen=True):
+    """Methods on a number of devices, whatever the batch.
+
+    Attributes:
+        uses: The methods, sorted by name.
+        gpu_count: Devices that train together.
+    """
+
+    uses: tuple[MethodUse, ...] = ()
+    gpu_count: int = 1
+
+    @property
+    def label(self) -> str:
+        """The methods in words (``"plain"`` without any), and the devices when there are several."""
+        methods = " + ".join(use.label for use in self.uses) or "plain"
+        return methods if self.gpu_count == 1 else f"{methods} on {self.gpu_count} devices"
 
 
 class ResolvedRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +77,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         refused: Setting (or method, when all of its settings are) -> why it cannot be used here.
         dropped_recipes: Recipe -> why it is not tried.
         conflicts: Pairs of settings' labels that exclude each other -> why.
+        gpu_counts: Numbers of devices that may train together, ascending.
     """
 
     name: str
@@ -63,6 +88,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, str]
     dropped_recipes: dict[str, str]
     conflicts: dict[tuple[str, str], str]
+    gpu_counts: tuple[int, ...] = (1,)
 
     def conflict_in(self, uses: Sequence[MethodUse]) -> str | None:
         """Why these settings exclude each other, or ``None`` if they do not."""
@@ -72,19 +98,57 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
                 return reason
         return None
 
-    def combinations(self) -> Iterator[tuple[MethodUse, ...]]:
-        """Every valid combination, plain training first, methods sorted by name."""
+    def combinations(self) -> Iterator[Combination]:
+        """Every valid combination; for each number of devices the plainest first."""
+        for gpu_count in self.gpu_counts:
+            yield from self._combinations_on(gpu_count)
 
-        def extend(position: int, chosen: tuple[MethodUse, ...]) -> Iterator[tuple[MethodUse, ...]]:
-            if position == len(self.axes):
-                yield tuple(sorted(chosen, key=lambda use: use.name))
+    def _combinations_on(self, gpu_count: int) -> Iterator[Combination]:
+        axes = [axis for axis in self.axes if not (axis.distributes if gpu_count == 1 else axis.one_device_only)]
+
+        def extend(position: int, chosen: tuple[MethodUse, ...]) -> Iterator[Combination]:
+            if position == len(axes):
+                if self._has_company(chosen) and (gpu_count == 1) == (self._distributing(chosen) == 0):
+                    yield Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count)
                 return
             yield from extend(position + 1, chosen)
-            for setting in self.axes[position].settings:
+            for setting in axes[position].settings:
+                if axes[position].distributes and self._distributing(chosen):
+                    break
                 if not any(pair_of(setting, other) in self.conflicts for other in chosen):
                     yield from extend(position + 1, (*chosen, setting))
 
         return extend(0, ())
+
+    def _distributing(self, uses: Sequence[MethodUse]) -> int:
+        """How many of the methods train on several devices."""
+        names = {axis.method for axis in self.axes if axis.distributes}
+        return sum(use.name in names for use in uses)
+
+    def _has_company(self, uses: Sequence[MethodUse]) -> bool:
+        names = {use.name for use in uses}
+        wanted = (axis.builds_on for axis in self.axes if axis.method in names and axis.builds_on)
+        return all(names & set(one) for one in wanted)
+
+    def on_devices(self, uses: tuple[MethodUse, ...], gpu_count: int) -> Combination | None:
+        """Single-device methods on a number of devices: with the first way to distribute that goes with them.
+
+        Args:
+            uses: Methods, none of which distributes.
+            gpu_count: Number of devices.
+
+        Returns:
+            ``None`` if one of them cannot be used there, or nothing that distributes goes with them.
+        """
+        if gpu_count == 1:
+            return Combination(uses)
+        if any(axis.one_device_only and axis.method in {use.name for use in uses} for axis in self.axes):
+            return None
+        for axis in self.axes:
+            for setting in axis.settings if axis.distributes else ():
+                if self.conflict_in((*uses, setting)) is None:
+                    return Combination(tuple(sorted((*uses, setting), key=lambda use: use.name)), gpu_count)
+        return None
 
     @property
     def count(self) -> int:

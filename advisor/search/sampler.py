@@ -1,7 +1,8 @@
 """Propose combinations: Optuna over ask and tell. The only file that imports Optuna.
 
-What is sampled is one categorical per method (off, or one of its settings) and a fraction of the largest feasible
-batch; never the batch itself, which the memory model knows better than any sampler.
+What is sampled is one categorical per method (off, or one of its settings), the number of devices where there is a
+choice, and a fraction of the largest feasible batch; never the batch itself, which the memory model knows better than
+any sampler. A goal with two figures (cost and latency) is a study with two objectives.
 
 A trial that ran out of memory, crashed or was refused is a *completed* trial that violates a constraint, with the
 worst value seen so far: Optuna's model ignores failed trials and would come back to them.
@@ -30,8 +31,8 @@ from optuna.trial import TrialState
 
 from advisor.errors import OutputFolderError
 from advisor.methods.use import MethodUse
-from advisor.search.resolved import ResolvedSpace
-from advisor.search.tried import Point, Tried, label_of
+from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.search.tried import Point, Tried
 
 __all__ = ["Attribute", "Proposal", "Proposer"]
 
@@ -39,6 +40,7 @@ Attribute = str | int | float | bool | None
 
 _OFF = "off"
 _FRACTION = "batch_fraction"
+_DEVICES = "gpu_count"
 _RECIPE = "recipe"
 _EXCLUDED = "combination_excluded"
 _DUPLICATE = "duplicate_of"
@@ -58,17 +60,22 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: Number of the Optuna trial.
-        uses: The methods, sorted by name.
+        combination: The methods and the number of devices.
         batch_fraction: Share of the largest feasible micro-batch.
         recipe_name: Name of the recipe (``"plain"`` for plain training) if the proposal was enqueued, else ``None``.
         hand_tuned: Whether it is the experienced person's setting (which may be plain training).
     """
 
     number: int
-    uses: tuple[MethodUse, ...]
+    combination: Combination
     batch_fraction: float
     recipe_name: str | None = None
     hand_tuned: bool = False
+
+    @property
+    def uses(self) -> tuple[MethodUse, ...]:
+        """The methods, sorted by name."""
+        return self.combination.uses
 
 
 class Proposer:
@@ -81,7 +88,7 @@ class Proposer:
         space: What may be proposed.
         storage: SQLite file of the study (``optuna-dashboard sqlite:///FILE`` opens it); ``None`` keeps it in memory.
         study_name: Name of the study in that file.
-        maximize: Whether larger values are better.
+        maximize: For each objective, whether larger values are better.
         seed: Seed of the sampler.
 
     Raises:
@@ -89,15 +96,17 @@ class Proposer:
     """
 
     def __init__(
-        self, space: ResolvedSpace, *, storage: Path | None, study_name: str, maximize: bool, seed: int = 0
+        self, space: ResolvedSpace, *, storage: Path | None, study_name: str, maximize: Sequence[bool], seed: int = 0
     ) -> None:
         self._space = space
-        self._maximize = maximize
+        self._maximize = tuple(maximize)
         self._storage_path = storage
         self._distributions: dict[str, CategoricalDistribution] = {
             axis.method: CategoricalDistribution((_OFF, *(setting.label for setting in axis.settings)))
             for axis in space.axes
         }
+        if len(space.gpu_counts) > 1:
+            self._distributions[_DEVICES] = CategoricalDistribution(space.gpu_counts)
         self._distributions[_FRACTION] = CategoricalDistribution(space.batch_fractions)
         self._settings = {setting.label: setting for axis in space.axes for setting in axis.settings}
         self._tried = Tried(space)
@@ -139,24 +148,24 @@ class Proposer:
             for _ in range(_REJECTIONS_PER_ASK):
                 trial = self._study.ask(dict(self._distributions))
                 point = self._point_of(trial.params)
-                uses = self._tried.uses(point[0])
-                if uses is None:
+                combination = self._tried.combination(point[0])
+                if combination is None:
                     self._reject_conflict(trial)
                 elif point in self._tried:
                     self._reject_duplicate(trial, point)
                 else:
-                    return self._proposal(trial, uses, point)
+                    return self._proposal(trial, combination, point)
             label, fraction = self._random.choice(left)
-            uses = self._tried.uses(label)
-            assert uses is not None, "only valid combinations are left"
-            self._enqueue(uses, fraction, None)
+            combination = self._tried.combination(label)
+            assert combination is not None, "only valid combinations are left"
+            self._enqueue(combination, fraction, None)
             trial = self._study.ask(dict(self._distributions))
-            return self._proposal(trial, uses, (label, fraction))
+            return self._proposal(trial, combination, (label, fraction))
 
     def tell(
         self,
         proposal: Proposal,
-        value: float | None,
+        value: float | Sequence[float] | None,
         constraints: Mapping[str, float] | None = None,
         attributes: Mapping[str, Attribute] | None = None,
         *,
@@ -166,7 +175,7 @@ class Proposer:
 
         Args:
             proposal: What :meth:`ask` returned.
-            value: Its score, or ``None`` if there is none.
+            value: Its score, one for each objective, or ``None`` if there is none.
             constraints: Name -> amount by which it is violated (positive) or kept (zero or less). A proposal without
                 a value must violate one.
             attributes: What else to show in the dashboard.
@@ -174,12 +183,15 @@ class Proposer:
                 combination of which not even one sample fits).
         """
         constraints = dict(constraints or {})
-        assert value is None or math.isfinite(value), f"a score is finite, got {value}"
-        assert value is not None or any(amount > 0 for amount in constraints.values()), (
+        values = None if value is None else (value,) if isinstance(value, int | float) else tuple(value)
+        assert values is None or (len(values) == len(self._maximize) and all(map(math.isfinite, values))), (
+            f"a finite score for each of {len(self._maximize)} objectives, got {value}"
+        )
+        assert values is not None or any(amount > 0 for amount in constraints.values()), (
             "a proposal without a value violates a constraint"
         )
         trial = self._open.pop(proposal.number)
-        point = (label_of(proposal.uses), proposal.batch_fraction)
+        point = (proposal.combination.label, proposal.batch_fraction)
         with self._quietly():
             for name, text in (attributes or {}).items():
                 trial.set_user_attr(name, text)
@@ -188,7 +200,7 @@ class Proposer:
             if excludes_combination:
                 trial.set_user_attr(_EXCLUDED, True)
                 self._tried.exclude(point[0])
-            self._study.tell(trial, self._worst() if value is None else value)
+            self._study.tell(trial, self._worst() if values is None else values)
         self._tried.finish(point, proposal.number)
 
     def abandon(self, proposal: Proposal) -> None:
@@ -196,7 +208,7 @@ class Proposer:
         trial = self._open.pop(proposal.number)
         with self._quietly():
             self._study.tell(trial, state=TrialState.FAIL)
-        self._tried.stop((label_of(proposal.uses), proposal.batch_fraction))
+        self._tried.stop((proposal.combination.label, proposal.batch_fraction))
 
     def close(self) -> None:
         """Release the study's file."""
@@ -227,7 +239,9 @@ class Proposer:
             study = optuna.create_study(
                 study_name=own_name,
                 storage=storage,
-                direction=StudyDirection.MAXIMIZE if self._maximize else StudyDirection.MINIMIZE,
+                directions=[
+                    StudyDirection.MAXIMIZE if larger else StudyDirection.MINIMIZE for larger in self._maximize
+                ],
                 load_if_exists=True,
             )
             if _SPACE not in study.user_attrs:
@@ -249,22 +263,30 @@ class Proposer:
                     self._tried.finish(point, trial.number)
 
     def _enqueue_seeds(self) -> None:
-        """Plain training and the recipes at the first fraction, unless they are done or waiting already."""
+        """Plain training and the recipes at the first fraction, unless they are done or waiting already.
+
+        On every number of devices plain training comes first, then the first recipe, and so on: a search that ends
+        early has seen each of them.
+        """
         fraction = self._space.batch_fractions[0]
-        waiting = {
-            _combination_of(trial.system_attrs["fixed_params"], self._settings)
+        seen = {
+            self._combination_of(trial.system_attrs["fixed_params"])
             for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         }
-        seen = set(waiting)
         for name, uses in ((_PLAIN, ()), *((recipe.name, recipe.uses) for recipe in self._space.recipes)):
-            label = label_of(uses)
-            if label not in seen and (label, fraction) not in self._tried:
-                self._enqueue(uses, fraction, name)
-            seen.add(label)
+            for gpu_count in self._space.gpu_counts:
+                combination = self._space.on_devices(uses, gpu_count)
+                if combination is None:
+                    continue
+                if combination.label not in seen and (combination.label, fraction) not in self._tried:
+                    self._enqueue(combination, fraction, name)
+                seen.add(combination.label)
 
-    def _enqueue(self, uses: Sequence[MethodUse], fraction: float, recipe: str | None) -> None:
-        labels = {use.name: use.label for use in uses}
+    def _enqueue(self, combination: Combination, fraction: float, recipe: str | None) -> None:
+        labels = {use.name: use.label for use in combination.uses}
         parameters: dict[str, str | float] = {axis.method: labels.get(axis.method, _OFF) for axis in self._space.axes}
+        if _DEVICES in self._distributions:
+            parameters[_DEVICES] = combination.gpu_count
         parameters[_FRACTION] = fraction
         self._study.enqueue_trial(parameters, user_attrs=None if recipe is None else {_RECIPE: recipe})
 
@@ -273,27 +295,40 @@ class Proposer:
     def _point_of(self, parameters: Mapping[str, object]) -> Point:
         fraction = parameters[_FRACTION]
         assert isinstance(fraction, int | float)
-        return _combination_of(parameters, self._settings), float(fraction)
+        return self._combination_of(parameters), float(fraction)
 
-    def _proposal(self, trial: optuna.trial.Trial, uses: tuple[MethodUse, ...], point: Point) -> Proposal:
+    def _combination_of(self, parameters: Mapping[str, object]) -> str:
+        """The label of the combination that Optuna's parameters mean."""
+        chosen = [self._settings[value] for value in parameters.values() if isinstance(value, str) and value != _OFF]
+        gpu_count = parameters.get(_DEVICES, self._space.gpu_counts[0])
+        assert isinstance(gpu_count, int)
+        return Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count).label
+
+    def _proposal(self, trial: optuna.trial.Trial, combination: Combination, point: Point) -> Proposal:
         self._open[trial.number] = trial
         self._tried.start(point)
         # The name goes with the combination, not with the way it was drawn: a continued study may draw it again.
-        first = point[1] == self._space.batch_fractions[0]
-        recipes = [recipe for recipe in self._space.recipes if first and recipe.uses == uses]
-        name = _PLAIN if first and not uses else next((recipe.name for recipe in recipes), None)
+        names: dict[str, bool] = {}
+        if point[1] == self._space.batch_fractions[0]:
+            count = combination.gpu_count
+            if combination == self._space.on_devices((), count):
+                names[_PLAIN] = False
+            for recipe in self._space.recipes:
+                if combination == self._space.on_devices(recipe.uses, count):
+                    # An experienced person uses every device there is.
+                    names[recipe.name] = recipe.hand_tuned and count == self._space.gpu_counts[-1]
         return Proposal(
             number=trial.number,
-            uses=uses,
+            combination=combination,
             batch_fraction=point[1],
-            recipe_name=name,
-            hand_tuned=any(recipe.hand_tuned for recipe in recipes),
+            recipe_name=next(iter(names), None),
+            hand_tuned=any(names.values()),
         )
 
     def _reject_conflict(self, trial: optuna.trial.Trial) -> None:
         """Complete an impossible combination without running it, so that the model learns to avoid it."""
         uses = [setting for label, setting in self._settings.items() if label in trial.params.values()]
-        trial.set_user_attr(_CONFLICT, self._space.conflict_in(uses) or "not a valid combination")
+        trial.set_user_attr(_CONFLICT, self._space.conflict_in(uses) or "not a valid combination on these devices")
         trial.set_constraint(_CONFLICT, 1.0)
         self._study.tell(trial, self._worst())
 
@@ -301,7 +336,7 @@ class Proposer:
         """Answer a point that was tried with the outcome it had."""
         number = self._tried.number_of(point)
         original = None if number is None else self._study.get_trials(deepcopy=False)[number]
-        if original is None or original.value is None:
+        if original is None or original.values is None:
             # Under way, or excluded with its whole combination: nothing is known of this very point.
             trial.set_user_attr(_DUPLICATE, -1)
             trial.set_constraint("excluded", 1.0)
@@ -310,18 +345,21 @@ class Proposer:
         trial.set_user_attr(_DUPLICATE, original.number)
         for name, amount in original.constraints.items():
             trial.set_constraint(name, amount)
-        self._study.tell(trial, original.value)
+        self._study.tell(trial, original.values)
 
-    def _worst(self) -> float:
-        """The worst value so far; before the first, one that is worse than any."""
-        values = [
-            trial.value
+    def _worst(self) -> tuple[float, ...]:
+        """The worst value so far of every objective; before the first, one that is worse than any."""
+        told = [
+            trial.values
             for trial in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if trial.value is not None and math.isfinite(trial.value)
+            if all(map(math.isfinite, trial.values))
         ]
-        if not values:
-            return -math.inf if self._maximize else math.inf
-        return min(values) if self._maximize else max(values)
+        if not told:
+            return tuple(-math.inf if larger else math.inf for larger in self._maximize)
+        return tuple(
+            min(values) if larger else max(values)
+            for larger, values in zip(self._maximize, zip(*told, strict=True), strict=True)
+        )
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -355,9 +393,3 @@ def _sampler(seed: int) -> optuna.samplers.BaseSampler:
 
 def _url(path: Path) -> str:
     return sqlalchemy.URL.create("sqlite", database=str(path.absolute())).render_as_string(hide_password=False)
-
-
-def _combination_of(parameters: Mapping[str, object], settings: Mapping[str, MethodUse]) -> str:
-    """The label of the combination that Optuna's parameters mean."""
-    chosen = [settings[value] for value in parameters.values() if isinstance(value, str) and value != _OFF]
-    return label_of(sorted(chosen, key=lambda use: use.name))

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from advisor.search.resolved import Combination, ResolvedSpace
 
-from advisor.methods.use import MethodUse
-from advisor.search.resolved import ResolvedSpace
-
-__all__ = ["Point", "Tried", "label_of"]
+__all__ = ["Point", "Tried"]
 
 Point = tuple[str, float]
 """What makes two proposals the same: the combination's label and the batch fraction."""
-
-
-def label_of(uses: Sequence[MethodUse]) -> str:
-    """The label of a combination; ``"plain"`` without methods."""
-    return " + ".join(use.label for use in uses) or "plain"
 
 
 class Tried:
@@ -27,7 +19,7 @@ class Tried:
 
     def __init__(self, space: ResolvedSpace) -> None:
         self._fractions = space.batch_fractions
-        self._valid = {label_of(uses): uses for uses in space.combinations()}
+        self._valid = {combination.label: combination for combination in space.combinations()}
         self._done: dict[Point, int] = {}
         self._excluded: set[str] = set()
         self._under_way: set[Point] = set()
@@ -40,8 +32,8 @@ class Tried:
         """Whether a point needs no further run: its outcome is known, excluded, or on its way."""
         return point in self._done or point in self._under_way or point[0] in self._excluded
 
-    def uses(self, label: str) -> tuple[MethodUse, ...] | None:
-        """The methods of a combination, or ``None`` if it is not a valid one."""
+    def combination(self, label: str) -> Combination | None:
+        """The combination of this label, or ``None`` if it is not a valid one."""
         return self._valid.get(label)
 
     def number_of(self, point: Point) -> int | None:

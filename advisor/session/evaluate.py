@@ -8,7 +8,6 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.decide.effects import changed_nothing
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import judge, worst_fidelity
-from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity, Goal
@@ -17,6 +16,7 @@ from advisor.problem.units import format_rate
 from advisor.report.progress import Progress
 from advisor.search.batching import Batch, choose_batch, does_not_fit
 from advisor.search.memory_model import MemoryModel, round_batch
+from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
@@ -82,43 +82,52 @@ class Evaluator:
 
     def own_batch(self) -> Batch | None:
         """The user's own batch: ``BATCH_SIZE``; under a global batch, as few passes over that as divide it."""
-        own = self._facts.default_batch
-        if own is None or self._goal.global_batch is None:
+        own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
+        if own is None or fixed is None:
             return None if own is None else Batch(own)
-        return choose_batch(largest=own, fraction=1.0, global_batch=self._goal.global_batch)
+        return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices)
+
+    @property
+    def _fewest_devices(self) -> int:
+        return self._goal.gpu_counts[0]
+
+    def is_plainest(self, combination: Combination) -> bool:
+        """Whether it is plain training on the fewest devices."""
+        return combination == self._trials.reference(self._fewest_devices)
 
     def baseline(self) -> Candidate | None:
-        """Plain training at the user's own batch; ``None`` when the workload states none."""
+        """Plain training at the user's own batch, on the fewest devices; ``None`` when the workload states none."""
         batch = self.own_batch()
-        if batch is None:
+        plain = self._trials.reference(self._fewest_devices)
+        if batch is None or plain is None:
             return None
-        model, failure = self._size((), Role.BASELINE)
+        model, failure = self._size(plain, Role.BASELINE)
         if model is None:
             return failure
-        policy = Policy(micro_batch=batch.micro_batch, accumulation_steps=batch.accumulation_steps)
-        fits = model.largest_batch(self._goal.memory_limit_bytes, margin=0.0, rounded=False)
+        policy = _policy(plain, batch)
+        fits = model.largest_batch(self._trials.limit_on(plain.gpu_count), margin=0.0, rounded=False)
         if fits < batch.micro_batch:
             return self._too_big(policy, Role.BASELINE, model)
         return self.time(policy, Role.BASELINE, best=None)
 
-    def evaluate(self, uses: tuple[MethodUse, ...], fraction: float, role: Role, *, best: float | None) -> Evaluation:
+    def evaluate(self, combination: Combination, fraction: float, role: Role, *, best: float | None) -> Evaluation:
         """Take a combination at a fraction of its largest batch to its end.
 
         Args:
-            uses: The methods.
+            combination: The methods and the number of devices.
             fraction: Share of the largest feasible micro-batch.
             role: Why it is tried.
-            best: Samples per second of the best candidate so far, which decides what is hopeless.
+            best: Samples per second of the best candidate so far on as many devices, which decides what is hopeless.
         """
-        model, failure = self._size(uses, role)
+        model, failure = self._size(combination, role)
         if model is None:
             assert failure is not None
             return Evaluation(candidate=failure, settles_combination=True)
-        batch = self._batch(model, fraction)
+        batch = self._batch(model, fraction, combination.gpu_count)
         if batch is None:
-            too_big = self._too_big(Policy(methods=uses, micro_batch=1), role, model)
+            too_big = self._too_big(_policy(combination, Batch(1)), role, model)
             return Evaluation(candidate=too_big, settles_combination=True)
-        policy = Policy(methods=uses, micro_batch=batch.micro_batch, accumulation_steps=batch.accumulation_steps)
+        policy = _policy(combination, batch)
         refusal = self._refusal(policy)
         if refusal is not None:
             return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
@@ -137,15 +146,20 @@ class Evaluator:
 
     def _retried(self, failed: Candidate, fraction: float, best: float | None) -> Evaluation:
         """A setting that everything is compared with gets a second try, at half the batch that did not fit at most."""
-        model = self._trials.model_of(failed.policy.methods)
+        combination = _combination(failed.policy)
+        model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
-        largest = min(model.largest_batch(self._goal.memory_limit_bytes), failed.policy.micro_batch // 2)
-        batch = choose_batch(largest=largest, fraction=fraction, global_batch=self._goal.global_batch)
+        limit = self._trials.limit_on(combination.gpu_count)
+        largest = min(model.largest_batch(limit), failed.policy.micro_batch // 2)
+        batch = choose_batch(
+            largest=largest,
+            fraction=fraction,
+            global_batch=self._goal.global_batch,
+            gpu_count=combination.gpu_count,
+        )
         if batch is None:
             return Evaluation(candidate=failed)
-        policy = Policy(
-            methods=failed.policy.methods, micro_batch=batch.micro_batch, accumulation_steps=batch.accumulation_steps
-        )
+        policy = _policy(combination, batch)
         if self._refusal(policy) is not None:
             return Evaluation(candidate=failed)
         return Evaluation(candidate=self.time(policy, failed.role, best=best), before=(failed,))
@@ -155,7 +169,7 @@ class Evaluator:
         self._progress.trial_started(self.number, policy, "measuring")
         outpaced_below = best if role is Role.SEARCHED else None
         result = self._trials.time(policy, outpaced_below=outpaced_below)
-        notes = (*self._effects(policy.methods), *result.notes)
+        notes = (*self._effects(_combination(policy)), *result.notes)
         return Candidate(
             policy=policy,
             role=role,
@@ -163,23 +177,27 @@ class Evaluator:
             reason=result.reason,
             measurement=result.measurement,
             fidelity=self._fidelity(policy),
-            loss_drift=self._trials.drift(policy.methods),
+            loss_drift=self._trials.drift(_combination(policy)),
             notes=notes,
             trial_key=result.key,
         )
 
-    def _size(self, uses: tuple[MethodUse, ...], role: Role) -> tuple[MemoryModel | None, Candidate | None]:
+    def _size(self, combination: Combination, role: Role) -> tuple[MemoryModel | None, Candidate | None]:
         """The combination's memory model, or the candidate that says why there is none."""
-        known = self._trials.model_of(uses)
+        known = self._trials.model_of(combination)
         if known is not None:
             return known, None
-        if uses and self._trials.sizing_of(()) is None:
+        largest = self._goal.global_batch
+        if largest is not None:
+            largest //= combination.gpu_count
+        plain = self._trials.reference(combination.gpu_count)
+        if plain is not None and combination != plain and self._trials.sizing_of(plain) is None:
             # A continued study has plain training in its records but not in its memory: without it no loss could be
             # compared, and a method that breaks the training would pass.
-            self._trials.size((), self._goal.global_batch)
-        policy = Policy(methods=uses, micro_batch=self._trials.first_batch)
+            self._trials.size(plain, largest)
+        policy = _policy(combination, Batch(self._trials.first_batch))
         self._progress.trial_started(self.number, policy, "short runs for its memory and time")
-        model, result = self._trials.size(uses, self._goal.global_batch)
+        model, result = self._trials.size(combination, largest)
         if model is not None:
             return model, None
         return None, self._failed_sizing(policy, role, result)
@@ -191,12 +209,12 @@ class Evaluator:
             # The trial went well and its finding is that not one sample fits.
             outcome = Outcome.OUT_OF_MEMORY
         if outcome is Outcome.OUT_OF_MEMORY and not reason:
-            reason = does_not_fit(need_bytes=None, limit_bytes=self._goal.memory_limit_bytes)
+            reason = does_not_fit(need_bytes=None, limit_bytes=self._trials.limit_on(policy.gpu_count))
         return self._unmeasured(policy, role, outcome, reason, None)
 
-    def _batch(self, model: MemoryModel, fraction: float) -> Batch | None:
+    def _batch(self, model: MemoryModel, fraction: float, gpu_count: int) -> Batch | None:
         """The batch of a trial: bound by memory and, on a slow device, by what a trial has time for."""
-        largest = model.largest_batch(self._goal.memory_limit_bytes)
+        largest = model.largest_batch(self._trials.limit_on(gpu_count))
         if largest >= 1 and self._goal.global_batch is None:
             in_time = round_batch(model.largest_within_seconds(self._budget.longest_step_seconds))
             if in_time < largest:
@@ -207,7 +225,9 @@ class Evaluator:
                 if note not in self.notes:
                     self.notes.append(note)
                 largest = in_time
-        return choose_batch(largest=largest, fraction=fraction, global_batch=self._goal.global_batch)
+        return choose_batch(
+            largest=largest, fraction=fraction, global_batch=self._goal.global_batch, gpu_count=gpu_count
+        )
 
     def _refusal(self, policy: Policy) -> str | None:
         """What forbids this policy although its methods apply: accumulation, or the fidelity of accumulation."""
@@ -216,6 +236,7 @@ class Evaluator:
             facts=self._facts,
             hardware=self._hardware,
             accumulation_steps=policy.accumulation_steps,
+            gpu_count=policy.gpu_count,
         )
         if not verdict.applicable:
             return verdict.reason
@@ -230,7 +251,9 @@ class Evaluator:
     def _too_big(self, policy: Policy, role: Role, model: MemoryModel) -> Candidate:
         predicted = model.predict(policy.micro_batch)
         reason = does_not_fit(
-            need_bytes=predicted, limit_bytes=self._goal.memory_limit_bytes, micro_batch=policy.micro_batch
+            need_bytes=predicted,
+            limit_bytes=self._trials.limit_on(policy.gpu_count),
+            micro_batch=policy.micro_batch,
         )
         return self._unmeasured(policy, role, Outcome.SCREENED, reason, predicted)
 
@@ -244,15 +267,32 @@ class Evaluator:
             reason=reason,
             predicted_peak_bytes=predicted_peak_bytes,
             fidelity=self._fidelity(policy),
-            loss_drift=self._trials.drift(policy.methods),
+            loss_drift=self._trials.drift(_combination(policy)),
         )
 
     def _fidelity(self, policy: Policy) -> Fidelity:
         return worst_fidelity(policy.methods, accumulation_steps=policy.accumulation_steps, facts=self._facts)
 
-    def _effects(self, uses: tuple[MethodUse, ...]) -> tuple[str, ...]:
+    def _effects(self, combination: Combination) -> tuple[str, ...]:
         """Methods that were applied and changed nothing say so."""
-        own, plain = self._trials.sizing_of(uses), self._trials.sizing_of(())
-        if not uses or own is None or plain is None:
+        reference = self._trials.reference(combination.gpu_count)
+        if reference is None or combination == reference:
             return ()
-        return changed_nothing([get_method(use.name) for use in uses], own, plain)
+        own, plain = self._trials.sizing_of(combination), self._trials.sizing_of(reference)
+        if own is None or plain is None:
+            return ()
+        methods = [get_method(use.name) for use in combination.uses if use not in reference.uses]
+        return changed_nothing([method for method in methods if not method.distributes], own, plain)
+
+
+def _policy(combination: Combination, batch: Batch) -> Policy:
+    return Policy(
+        methods=combination.uses,
+        micro_batch=batch.micro_batch,
+        accumulation_steps=batch.accumulation_steps,
+        gpu_count=combination.gpu_count,
+    )
+
+
+def _combination(policy: Policy) -> Combination:
+    return Combination(policy.methods, policy.gpu_count)

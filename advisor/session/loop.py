@@ -7,7 +7,7 @@ from collections.abc import Callable
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import drift_tolerance
 from advisor.decide.eligible import best_so_far, is_measured
-from advisor.decide.score import score
+from advisor.decide.score import objectives
 from advisor.problem.goal import Goal
 from advisor.report.progress import Progress
 from advisor.search.sampler import Proposal, Proposer
@@ -97,16 +97,19 @@ class SearchLoop:
         return best_so_far(self.candidates, self._goal)
 
     def _evaluated(self, proposal: Proposal) -> Evaluation:
-        best = self.best()
+        combination = proposal.combination
+        alike = [one for one in self.candidates if one.policy.gpu_count == combination.gpu_count]
+        best = best_so_far(alike, self._goal)
         role = Role.HAND_TUNED if proposal.hand_tuned else Role.SEARCHED
-        if proposal.recipe_name is not None and not proposal.uses and not self._has_baseline():
+        plainest = self._evaluator.is_plainest(combination)
+        if proposal.recipe_name is not None and plainest and not self._has_baseline():
             # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
         return self._evaluator.evaluate(
-            proposal.uses,
+            combination,
             proposal.batch_fraction,
             role,
-            best=None if best is None else self._score(best),
+            best=None if best is None else _rate(best),
         )
 
     def _has_baseline(self) -> bool:
@@ -124,6 +127,7 @@ class SearchLoop:
         candidate = evaluation.candidate
         attributes: dict[str, str | int | float | bool | None] = {
             "policy": candidate.policy.label,
+            "gpu_count": candidate.policy.gpu_count,
             "micro_batch": candidate.policy.micro_batch,
             "accumulation_steps": candidate.policy.accumulation_steps,
             "outcome": candidate.outcome.value,
@@ -131,11 +135,11 @@ class SearchLoop:
             "trial": candidate.trial_key,
         }
         constraints: dict[str, float] = {}
-        value: float | None = None
+        value: tuple[float, ...] | None = None
         limit = self._goal.memory_limit_bytes
         if is_measured(candidate):
             assert candidate.measurement is not None
-            value = self._score(candidate)
+            value = objectives(candidate, self._goal)
             constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
             if candidate.loss_drift is not None:
                 constraints["loss_drift"] = candidate.loss_drift - drift_tolerance(candidate.fidelity)
@@ -149,6 +153,7 @@ class SearchLoop:
             proposal, value, constraints, attributes, excludes_combination=evaluation.settles_combination
         )
 
-    def _score(self, candidate: Candidate) -> float:
-        assert candidate.measurement is not None
-        return score(candidate.measurement, self._goal)
+
+def _rate(candidate: Candidate) -> float:
+    assert candidate.measurement is not None
+    return candidate.measurement.samples_per_second

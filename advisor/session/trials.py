@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
 from advisor.measure.measurement import Measurement, Sizing
-from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.problem.hardware import Hardware
+from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.workload import WorkloadSource
 from advisor.search.memory_model import MemoryModel
+from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
@@ -27,11 +27,12 @@ class Trials:
         runner: Runs specs in worker processes, or answers from the study folder.
         source: The workload.
         hardware: The device.
-        memory_limit_bytes: The limit of every timed trial.
+        memory_limit_bytes: The limit of every timed trial, on each of its devices.
         usable_bytes: The limit of the probe and of short runs: what is free on the device.
         budget: The session's clock.
         seed: Seed of models and batches.
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
+        reference: The plainest combination on a number of devices: what losses there are compared with.
         earlier: Candidates of earlier runs of the same study, from which the memory models learn again.
     """
 
@@ -46,6 +47,7 @@ class Trials:
         budget: TimeBudget,
         seed: int,
         first_batch: int,
+        reference: Callable[[int], Combination | None] = lambda gpu_count: Combination(gpu_count=gpu_count),
         earlier: Sequence[Candidate] = (),
     ) -> None:
         self._runner = runner
@@ -55,10 +57,11 @@ class Trials:
         self._seed = seed
         self.first_batch = first_batch
         self._earlier = tuple(earlier)
+        self.reference = reference
         self._usable_bytes = usable_bytes
         self.memory_limit_bytes = memory_limit_bytes
-        self._sizings: dict[tuple[str, ...], Sizing] = {}
-        self._models: dict[tuple[str, ...], MemoryModel] = {}
+        self._sizings: dict[Combination, Sizing] = {}
+        self._models: dict[Combination, MemoryModel] = {}
 
     def probe(self) -> TrialResult:
         """Build the plain model, make one step, learn the facts.
@@ -78,52 +81,63 @@ class Trials:
         self._budget.learn_build_seconds(result.wall_seconds)
         return result
 
-    def size(self, uses: tuple[MethodUse, ...], largest_batch: int | None) -> tuple[MemoryModel | None, TrialResult]:
+    def limit_on(self, gpu_count: int) -> int:
+        """The memory limit of each device when so many train together: ranks on a CPU share the host's memory."""
+        if self._hardware.kind is DeviceKind.CPU:
+            return min(self.memory_limit_bytes, self._usable_bytes // gpu_count)
+        return self.memory_limit_bytes
+
+    def size(self, combination: Combination, largest_batch: int | None) -> tuple[MemoryModel | None, TrialResult]:
         """Memory and time against the batch, for one combination; from memory if it was done.
 
         Args:
-            uses: The methods.
+            combination: The methods and the number of devices.
             largest_batch: Micro-batches above this one are of no interest (a fixed global batch).
 
         Returns:
             The model, or ``None`` when not even the first batch worked; and the trial behind it.
         """
-        result = self._size_from(self.first_batch, uses, largest_batch)
-        if self.first_batch > 1 and _not_even_once(result):
+        first_batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
+        result = self._size_from(first_batch, combination, largest_batch)
+        if first_batch > 1 and _not_even_once(result):
             # Two samples do not fit; one may. Its losses do not compare with those of other combinations.
-            result = self._size_from(1, uses, 1)
+            result = self._size_from(1, combination, 1)
         if result.sizing is None or not result.sizing.points:
             return None, result
-        self._sizings[_key(uses)] = result.sizing
+        self._sizings[combination] = result.sizing
         model = MemoryModel.fit(result.sizing)
         for candidate in self._earlier:
-            if candidate.policy.methods == uses:
+            if _combination(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
-        self._models[_key(uses)] = model
+        self._models[combination] = model
         return model, result
 
-    def _size_from(self, first_batch: int, uses: tuple[MethodUse, ...], largest_batch: int | None) -> TrialResult:
-        plain = self._models.get(_key(()))
+    def _size_from(self, first_batch: int, combination: Combination, largest_batch: int | None) -> TrialResult:
+        plain = self._models.get(Combination())
         return self._runner.run(
             self._spec(
                 TrialKind.SIZE,
-                Policy(methods=uses, micro_batch=first_batch),
+                Policy(methods=combination.uses, micro_batch=first_batch, gpu_count=combination.gpu_count),
                 measure_seconds=self._budget.sizing_seconds,
                 hard_limit_seconds=self._budget.hard_limit_seconds(
                     None if plain is None else plain.seconds(2 * first_batch)
                 ),
                 largest_batch=largest_batch,
-                memory_limit_bytes=self._usable_bytes,
+                memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
             )
         )
 
-    def model_of(self, uses: tuple[MethodUse, ...]) -> MemoryModel | None:
-        """The memory model of a combination that was sized, with all it learned since."""
-        return self._models.get(_key(uses))
+    def _sharers(self, gpu_count: int) -> int:
+        """How many ranks share one device's memory."""
+        return gpu_count if self._hardware.kind is DeviceKind.CPU else 1
 
-    def sizing_of(self, uses: tuple[MethodUse, ...]) -> Sizing | None:
+    def model_of(self, combination: Combination) -> MemoryModel | None:
+        """The memory model of a combination that was sized, with all it learned since."""
+        return self._models.get(combination)
+
+    def sizing_of(self, combination: Combination) -> Sizing | None:
         """The short runs of a combination, if it was sized."""
-        return self._sizings.get(_key(uses))
+        return self._sizings.get(combination)
 
     def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
         """Measure full steps, and let the combination's memory model learn from it.
@@ -133,7 +147,7 @@ class Trials:
             outpaced_below: Samples per second below which the trial may stop early, or ``None``.
             repeat: Above 0 to measure a policy once more instead of reading the first result back.
         """
-        model = self.model_of(policy.methods)
+        model = self.model_of(_combination(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         result = self._runner.run(
             self._spec(
@@ -153,7 +167,7 @@ class Trials:
         if result.outcome is Outcome.OK:
             self._budget.learn_timing_seconds(result.wall_seconds)
         if model is not None:
-            self._models[_key(policy.methods)] = _learned(model, policy, result.outcome, result.measurement)
+            self._models[_combination(policy)] = _learned(model, policy, result.outcome, result.measurement)
         return result
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
@@ -164,7 +178,7 @@ class Trials:
             wrapper_path: The file.
             repeat: Tells this confirmation from earlier ones of the same policy.
         """
-        model = self.model_of(policy.methods)
+        model = self.model_of(_combination(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         return self._runner.run(
             self._spec(
@@ -177,9 +191,16 @@ class Trials:
             )
         )
 
-    def drift(self, uses: tuple[MethodUse, ...]) -> float | None:
-        """Loss drift of a combination from plain training over the first steps of their sizings."""
-        plain, own = self._sizings.get(_key(())), self._sizings.get(_key(uses))
+    def drift(self, combination: Combination) -> float | None:
+        """Loss drift of a combination over the first steps of its sizing, from the plainest on as many devices.
+
+        On several devices each rank draws its own dropout masks, so that losses there do not compare with those of one
+        device; the plainest combination there, which only sums gradients, has none to compare with.
+        """
+        reference = self.reference(combination.gpu_count)
+        if reference is None or (combination == reference and combination.gpu_count > 1):
+            return None
+        plain, own = self._sizings.get(reference), self._sizings.get(combination)
         if plain is None or own is None:
             return None
         if plain.points[0].micro_batch != own.points[0].micro_batch:
@@ -204,7 +225,9 @@ class Trials:
             workload=self._source,
             policy=policy,
             device=self._hardware.device,
-            memory_limit_bytes=self.memory_limit_bytes if memory_limit_bytes is None else memory_limit_bytes,
+            memory_limit_bytes=(
+                self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes
+            ),
             seed=self._seed,
             largest_batch=largest_batch,
             measure_seconds=measure_seconds,
@@ -231,5 +254,5 @@ def _not_even_once(result: TrialResult) -> bool:
     )
 
 
-def _key(uses: tuple[MethodUse, ...]) -> tuple[str, ...]:
-    return tuple(use.label for use in uses)
+def _combination(policy: Policy) -> Combination:
+    return Combination(policy.methods, policy.gpu_count)

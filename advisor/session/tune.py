@@ -6,12 +6,15 @@ import msgspec
 
 from advisor.decide.answer import Answer, load_answer
 from advisor.errors import OutputFolderError
-from advisor.problem.detect import detect_hardware
-from advisor.problem.goal import Goal
+from advisor.problem.detect import detect_hardware, list_devices
+from advisor.problem.goal import Goal, GoalKind
+from advisor.problem.price import resolve_price
+from advisor.problem.profiles import load_profiles
 from advisor.problem.units import format_bytes
 from advisor.report.progress import Progress
 from advisor.search.space import load_space
 from advisor.session.budget import TimeBudget
+from advisor.session.devices import choose_devices
 from advisor.session.limits import memory_budget
 from advisor.session.ranks import failing_together, launch_identity
 from advisor.session.request import TuneRequest
@@ -37,8 +40,14 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
     request.check()
     budget = TimeBudget(request.time_limit_seconds)
     space = load_space(request.search_space)
-    hardware = detect_hardware(request.device)
+    devices = choose_devices(request, detect_hardware(request.device), list_devices())
+    hardware = devices.hardware
     memory = memory_budget(hardware, request.memory_limit_bytes)
+    price = None
+    if request.goal is GoalKind.CHEAPEST:
+        price = resolve_price(
+            request.price, load_profiles().get(hardware.profile or ""), device_name=hardware.name
+        )
     marker = study_marker(request, hardware, versions(), space.canonical_text, memory.limit_bytes)
     path = request.output if request.output is not None else default_folder(marker)
     check_folder(path, marker)  # before locking: not even a lock file may appear in a folder that is not ours
@@ -48,7 +57,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
 
     with locked(path, on_wait=announce_wait if request.wait else None):
         folder, marker = open_study(path, marker)
-        notes = list(memory.notes)
+        notes = [*devices.notes, *memory.notes]
         stored = load_answer(folder)
         if stored is not None and _still_answers(stored, request):
             return _with_note_if_too_large(stored, memory.limit_bytes)
@@ -59,6 +68,11 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             global_batch=request.global_batch,
             fidelity=request.fidelity or space.fidelity,
             memory_limit_bytes=marker.memory_limit_bytes,
+            gpu_counts=devices.counts,
+            price=price,
+            usd_per_kilowatt_hour=request.usd_per_kilowatt_hour,
+            preference=request.preference,
+            floor=request.floor,
         )
         tuning = Tuning(request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes)
         try:

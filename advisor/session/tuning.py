@@ -11,7 +11,7 @@ import advisor.errors
 from advisor.decide.answer import Answer, store_answer
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
-from advisor.decide.score import maximizes
+from advisor.decide.score import directions
 from advisor.errors import WorkloadError
 from advisor.policy.file import Fingerprints
 from advisor.problem.facts import Facts
@@ -26,6 +26,7 @@ from advisor.session.budget import TimeBudget
 from advisor.session.candidates import append_candidate, read_candidates
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.session.evaluate import Evaluator
+from advisor.session.fixed import check_devices, with_global_batch
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
 from advisor.session.study import StudyMarker
@@ -94,7 +95,11 @@ class Tuning:
                 earlier=candidates,
             )
             facts = self._probe(trials, runner)
-            resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity)
+            self._goal = with_global_batch(self._goal, facts)
+            counts = self._goal.gpu_counts
+            resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity, gpu_counts=counts)
+            check_devices(resolved)
+            trials.reference = lambda gpu_count: resolved.on_devices((), gpu_count)
             return self._search(trials, facts, resolved, candidates)
 
     def _probe(self, trials: Trials, runner: Runner) -> Facts:
@@ -122,7 +127,7 @@ class Tuning:
             interrupted = True
             stopped_because = "it was interrupted"
         self._notes.extend(evaluator.notes)
-        tried = {candidate.policy.combination_key for candidate in candidates}
+        tried = {(candidate.policy.combination_key, candidate.policy.gpu_count) for candidate in candidates}
         conclusion = self._conclusion(facts, resolved, max(0, resolved.count - len(tried)), stopped_because)
         recommendation, interrupted = self._concluded(conclusion, candidates, trials, interrupted)
         answer = Answer(
@@ -150,7 +155,7 @@ class Tuning:
             resolved,
             storage=self._folder.database,
             study_name="momadvise",
-            maximize=maximizes(self._goal.kind),
+            maximize=directions(self._goal.kind),
             seed=self._request.seed,
         )
         try:

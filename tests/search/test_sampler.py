@@ -24,7 +24,9 @@ HAND_TUNED = recipe("hand-tuned default", use("precision", dtype="bf16"), hand_t
 ADAM = recipe("8-bit Adam", use("small_adam"))
 
 
-def proposer(of: ResolvedSpace, storage: Path | None = None, *, seed: int = 0, maximize: bool = True) -> Proposer:
+def proposer(
+    of: ResolvedSpace, storage: Path | None = None, *, seed: int = 0, maximize: tuple[bool, ...] = (True,)
+) -> Proposer:
     return Proposer(of, storage=storage, study_name="momadvise", maximize=maximize, seed=seed)
 
 
@@ -93,7 +95,7 @@ def test_a_combination_that_was_excluded_is_not_proposed_at_another_fraction() -
 
 def test_the_best_is_found_much_sooner_than_by_drawing_at_random() -> None:
     of = space()
-    points = [(uses, fraction) for uses in of.combinations() for fraction in of.batch_fractions]
+    points = [(one.uses, fraction) for one in of.combinations() for fraction in of.batch_fractions]
     goal = 0.95 * max(rate(*one) for one in points)
 
     def trials_needed(seed: int) -> int:
@@ -118,8 +120,8 @@ def test_the_best_is_found_much_sooner_than_by_drawing_at_random() -> None:
 
 def test_minimizing_finds_the_smallest() -> None:
     of = space("precision", "checkpoint", "swap", "small_adam")
-    one = proposer(of, maximize=False)
-    lowest = min(rate(uses, fraction) for uses in of.combinations() for fraction in of.batch_fractions)
+    one = proposer(of, maximize=(False,))
+    lowest = min(rate(one.uses, fraction) for one in of.combinations() for fraction in of.batch_fractions)
     seen = []
     for _ in range(60):
         proposal = one.ask()

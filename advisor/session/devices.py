@@ -1,0 +1,80 @@
+"""How many devices may train together, and what the least of them has to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from advisor.errors import OptionError
+from advisor.problem.goal import GoalKind
+from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.session.request import TuneRequest
+
+__all__ = ["Devices", "choose_devices"]
+
+
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of a search.
+
+    Attributes:
+        counts: How many may train together, ascending.
+        hardware: The first of them, with the free memory of the fullest.
+        notes: What the user should know.
+    """
+
+    counts: tuple[int, ...]
+    hardware: Hardware
+    notes: tuple[str, ...] = ()
+
+
+def choose_devices(request: TuneRequest, hardware: Hardware, visible: Sequence[Hardware]) -> Devices:
+    """Check ``--gpus`` against what is there, or choose the counts.
+
+    On a CPU the ranks are processes that share its cores and memory: any number of them can be tried.
+
+    Args:
+        request: What is asked for.
+        hardware: The device that was asked for or chosen.
+        visible: Every visible device.
+
+    Raises:
+        OptionError: More devices than there are, or several with one that is named.
+    """
+    counts = request.gpu_counts or _default_counts(request.goal, hardware)
+    most = counts[-1]
+    if most == 1:
+        return Devices(counts=counts, hardware=hardware)
+    if hardware.kind is DeviceKind.CPU:
+        if most <= hardware.host_cores:
+            return Devices(counts=counts, hardware=hardware)
+        note = f"{most} ranks share {hardware.host_cores} CPU cores: expect to see how it works, and no speed-up"
+        return Devices(counts=counts, hardware=hardware, notes=(note,))
+    if most > hardware.device_count:
+        raise OptionError(
+            f"--gpus must be at most the number of visible GPUs, {hardware.device_count}, but got {most}. "
+            "Name fewer, or make more visible with CUDA_VISIBLE_DEVICES."
+        )
+    if hardware.device != "cuda:0":
+        raise OptionError(
+            f"Several GPUs are taken from cuda:0 on, but --device is {hardware.device}. "
+            "Leave --device out, and choose GPUs with CUDA_VISIBLE_DEVICES."
+        )
+    group = [device for device in visible if device.kind is DeviceKind.CUDA][:most]
+    notes = []
+    names = sorted({device.name for device in group})
+    if len(names) > 1:
+        notes.append(f"the GPUs differ ({', '.join(names)}): the slowest sets the pace of all")
+    fullest = min(group, key=lambda device: device.free_bytes)
+    least = msgspec.structs.replace(hardware, free_bytes=fullest.free_bytes, memory_bytes=fullest.memory_bytes)
+    return Devices(counts=counts, hardware=least, notes=tuple(notes))
+
+
+def _default_counts(goal: GoalKind, hardware: Hardware) -> tuple[int, ...]:
+    """One device; for ``cheapest``, whose question it is, every power of two up to what is there."""
+    if goal is not GoalKind.CHEAPEST or hardware.kind is DeviceKind.CPU:
+        return (1,)
+    counts = [1]
+    while 2 * counts[-1] <= hardware.device_count:
+        counts.append(2 * counts[-1])
+    return tuple(counts)

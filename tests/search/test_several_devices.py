@@ -1,0 +1,142 @@
+"""The number of devices as an axis of the search, with made-up methods."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import optuna
+import pytest
+
+from advisor.methods.use import use
+from advisor.search.resolved import Axis, Combination, ResolvedSpace
+from advisor.search.sampler import Proposal, Proposer
+
+from .synthetic import SETTINGS, recipe, space
+
+DDP, SHARDED = use("ddp"), use("sharded", reshard=True)
+HALVED = use("halved")
+EVERY = use("checkpoint", every=1)
+IN_PLACE = use("in_place")
+
+AXES = (
+    Axis(method="checkpoint", settings=SETTINGS["checkpoint"]),
+    Axis(method="in_place", settings=(IN_PLACE,), one_device_only=True),
+    Axis(method="ddp", settings=(DDP,), distributes=True),
+    Axis(method="sharded", settings=(SHARDED,), distributes=True),
+    Axis(method="halved", settings=(HALVED,), builds_on=("ddp",)),
+)
+
+
+def several(*counts: int, conflicts: bool = False, recipes: bool = False) -> ResolvedSpace:
+    return msgspec.structs.replace(
+        space(
+            fractions=(1.0, 0.5),
+            conflicts=((EVERY, DDP),) if conflicts else (),
+            recipes=(recipe("checkpointing", EVERY, hand_tuned=True),) if recipes else (),
+        ),
+        axes=AXES,
+        gpu_counts=counts,
+    )
+
+
+def labels(of: ResolvedSpace) -> list[str]:
+    return [one.label for one in of.combinations()]
+
+
+class TestCombinations:
+    def test_on_one_device_nothing_distributes(self) -> None:
+        assert labels(several(1)) == [
+            "plain",
+            "in_place",
+            *(
+                label
+                for every in (1, 2, 4)
+                for label in (f"checkpoint(every={every})", f"checkpoint(every={every}) + in_place")
+            ),
+        ]
+
+    def test_on_several_devices_exactly_one_method_distributes_and_the_others_keep_their_company(self) -> None:
+        found = list(several(4).combinations())
+        assert {one.gpu_count for one in found} == {4}
+        for one in found:
+            names = {each.name for each in one.uses}
+            assert len(names & {"ddp", "sharded"}) == 1
+            assert "in_place" not in names
+            assert "halved" not in names or "ddp" in names
+        assert len(found) == 4 * 3, "checkpoint off or one of three, times ddp, ddp + halved, sharded"
+
+    def test_every_number_of_devices_begins_with_the_plainest(self) -> None:
+        of = several(1, 2)
+        assert labels(of)[0] == "plain"
+        assert (
+            next(one for one in of.combinations() if one.gpu_count == 2).label == "sharded(reshard=True) on 2 devices"
+        )
+        assert of.on_devices((), 2) == Combination((DDP,), 2), "the first way to distribute, in the space's order"
+
+    def test_methods_on_several_devices_take_the_first_way_to_distribute_that_goes_with_them(self) -> None:
+        assert several(2).on_devices((EVERY,), 2) == Combination((EVERY, DDP), 2)
+        assert several(2, conflicts=True).on_devices((EVERY,), 2) == Combination((EVERY, SHARDED), 2)
+        assert several(1, 2).on_devices((EVERY,), 1) == Combination((EVERY,), 1)
+        assert several(2).on_devices((IN_PLACE,), 2) is None
+
+    def test_without_a_way_to_distribute_there_is_nothing_on_several_devices(self) -> None:
+        alone = msgspec.structs.replace(several(1, 2), axes=AXES[:2])
+        assert alone.on_devices((), 2) is None
+        assert {one.gpu_count for one in alone.combinations()} == {1}
+
+
+class TestProposals:
+    def proposer(self, of: ResolvedSpace, storage: Path | None = None) -> Proposer:
+        return Proposer(of, storage=storage, study_name="momadvise", maximize=(False, False))
+
+    def test_plain_training_on_each_number_of_devices_comes_before_the_recipes(self) -> None:
+        one = self.proposer(several(1, 2, recipes=True))
+        first = [one.ask() for _ in range(4)]
+        assert [(each.combination.label, each.recipe_name, each.hand_tuned) for each in first if each] == [
+            ("plain", "plain", False),
+            ("ddp on 2 devices", "plain", False),
+            ("checkpoint(every=1)", "checkpointing", False),
+            ("checkpoint(every=1) + ddp on 2 devices", "checkpointing", True),
+        ]
+
+    def test_every_combination_on_every_number_of_devices_is_proposed_once(self, tmp_path: Path) -> None:
+        of = several(1, 2)
+        one = self.proposer(of, tmp_path / "study.db")
+        seen: list[Proposal] = []
+        while (proposal := one.ask()) is not None:
+            seen.append(proposal)
+            latency = 8.0 / proposal.combination.gpu_count + len(proposal.uses)
+            one.tell(proposal, (latency * proposal.combination.gpu_count, latency))
+        points = {(each.combination.label, each.batch_fraction) for each in seen}
+        assert len(points) == len(seen) == of.count * 2
+        assert one.untried == 0
+        one.close()
+        study = optuna.load_study(study_name="momadvise", storage=f"sqlite:///{tmp_path / 'study.db'}")
+        assert [direction.name for direction in study.directions] == ["MINIMIZE", "MINIMIZE"]
+        assert {trial.params["gpu_count"] for trial in study.trials} == {1, 2}
+        assert min(trial.values[1] for trial in study.best_trials) < min(trial.values[1] for trial in study.trials[:1])
+
+    def test_an_outcome_without_figures_is_a_violated_constraint_with_the_worst_of_each_objective(
+        self, tmp_path: Path
+    ) -> None:
+        one = self.proposer(several(1, 2), tmp_path / "study.db")
+        first, second, third = (one.ask() for _ in range(3))
+        assert first
+        assert second
+        assert third
+        one.tell(first, None, {"memory": 1.0})
+        one.tell(second, (3.0, 1.0))
+        one.tell(third, None, {"outcome": 1.0})
+        one.close()
+        trials = optuna.load_study(study_name="momadvise", storage=f"sqlite:///{tmp_path / 'study.db'}").trials
+        assert trials[first.number].values == [math.inf, math.inf]
+        assert trials[third.number].values == [3.0, 1.0]
+
+    def test_a_figure_is_needed_for_every_objective(self) -> None:
+        one = self.proposer(several(1, 2))
+        proposal = one.ask()
+        assert proposal
+        with pytest.raises(AssertionError, match="2 objectives"):
+            one.tell(proposal, 3.0)

@@ -1,0 +1,79 @@
+"""``--gpus`` against what is there."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from advisor.errors import OptionError
+from advisor.problem.goal import Floor, GoalKind
+from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.workload import WorkloadKind, WorkloadSource
+from advisor.session.devices import choose_devices
+from advisor.session.request import TuneRequest
+
+GIB = 2**30
+SOURCE = WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f")
+CPU = Hardware(
+    kind=DeviceKind.CPU,
+    device="cpu",
+    name="a CPU",
+    memory_bytes=16 * GIB,
+    free_bytes=12 * GIB,
+    host_memory_bytes=16 * GIB,
+    host_free_bytes=12 * GIB,
+    host_cores=2,
+)
+FOUR_GPUS = tuple(
+    msgspec.structs.replace(
+        CPU, kind=DeviceKind.CUDA, device=f"cuda:{index}", name="NVIDIA H100", device_count=4, free_bytes=free * GIB
+    )
+    for index, free in enumerate((70, 70, 30, 70))
+)
+
+
+def request(*gpus: int, goal: GoalKind = GoalKind.FASTER) -> TuneRequest:
+    floor = Floor(samples_per_second=1.0) if goal is GoalKind.BIGGER else None
+    return TuneRequest(source=SOURCE, goal=goal, gpu_counts=gpus or None, floor=floor)
+
+
+def test_one_device_unless_asked_otherwise() -> None:
+    for goal in (GoalKind.FASTER, GoalKind.BIGGER):
+        assert choose_devices(request(goal=goal), FOUR_GPUS[0], FOUR_GPUS).counts == (1,)
+    assert choose_devices(request(goal=GoalKind.CHEAPEST), CPU, (CPU,)).counts == (1,)
+
+
+def test_cheapest_tries_every_power_of_two_of_the_gpus_there_are() -> None:
+    assert choose_devices(request(goal=GoalKind.CHEAPEST), FOUR_GPUS[0], FOUR_GPUS).counts == (1, 2, 4)
+    three = msgspec.structs.replace(FOUR_GPUS[0], device_count=3)
+    assert choose_devices(request(goal=GoalKind.CHEAPEST), three, FOUR_GPUS[:3]).counts == (1, 2)
+
+
+def test_more_gpus_than_exist_are_an_error_that_says_how_many_do() -> None:
+    with pytest.raises(OptionError, match=r"at most the number of visible GPUs, 4, but got 8\..*CUDA_VISIBLE_DEVICES"):
+        choose_devices(request(2, 8), FOUR_GPUS[0], FOUR_GPUS)
+
+
+def test_several_gpus_begin_at_the_first() -> None:
+    with pytest.raises(OptionError, match="--device is cuda:1"):
+        choose_devices(request(2), FOUR_GPUS[1], FOUR_GPUS)
+    assert choose_devices(request(1), FOUR_GPUS[1], FOUR_GPUS).counts == (1,)
+
+
+def test_the_fullest_gpu_that_takes_part_bounds_the_memory() -> None:
+    assert choose_devices(request(1, 2), FOUR_GPUS[0], FOUR_GPUS).hardware.free_bytes == 70 * GIB
+    assert choose_devices(request(4), FOUR_GPUS[0], FOUR_GPUS).hardware.free_bytes == 30 * GIB
+
+
+def test_gpus_that_differ_are_told() -> None:
+    mixed = (FOUR_GPUS[0], msgspec.structs.replace(FOUR_GPUS[1], name="NVIDIA A100"))
+    assert choose_devices(request(2), FOUR_GPUS[0], mixed).notes == (
+        "the GPUs differ (NVIDIA A100, NVIDIA H100): the slowest sets the pace of all",
+    )
+
+
+def test_ranks_on_a_cpu_may_be_as_many_as_wanted_and_more_than_the_cores_is_told() -> None:
+    assert choose_devices(request(1, 2), CPU, (CPU,)).notes == ()
+    crowded = choose_devices(request(4), CPU, (CPU,))
+    assert crowded.counts == (4,)
+    assert crowded.notes[0].startswith("4 ranks share 2 CPU cores")
