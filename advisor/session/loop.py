@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import drift_tolerance
-from advisor.decide.eligible import best_so_far, is_measured
+from advisor.decide.eligible import best_so_far, is_measured, pace
 from advisor.decide.score import score
 from advisor.problem.goal import Goal
 from advisor.report.progress import Progress
@@ -97,7 +97,6 @@ class SearchLoop:
         return best_so_far(self.candidates, self._goal)
 
     def _evaluated(self, proposal: Proposal) -> Evaluation:
-        best = self.best()
         role = Role.HAND_TUNED if proposal.hand_tuned else Role.SEARCHED
         if proposal.recipe_name is not None and not proposal.uses and not self._has_baseline():
             # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
@@ -106,7 +105,7 @@ class SearchLoop:
             proposal.uses,
             proposal.batch_fraction,
             role,
-            best=None if best is None else self._score(best),
+            best=pace(self.candidates, self._goal, gpu_count=1),
         )
 
     def _has_baseline(self) -> bool:
@@ -135,7 +134,7 @@ class SearchLoop:
         limit = self._goal.memory_limit_bytes
         if is_measured(candidate):
             assert candidate.measurement is not None
-            value = self._score(candidate)
+            value = score(candidate, self._goal)
             constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
             if candidate.loss_drift is not None:
                 constraints["loss_drift"] = candidate.loss_drift - drift_tolerance(candidate.fidelity)
@@ -148,7 +147,3 @@ class SearchLoop:
         self._proposer.tell(
             proposal, value, constraints, attributes, excludes_combination=evaluation.settles_combination
         )
-
-    def _score(self, candidate: Candidate) -> float:
-        assert candidate.measurement is not None
-        return score(candidate.measurement, self._goal)
