@@ -13,7 +13,8 @@
     │   └── OutputFolderError      the output folder is foreign, in use, or cannot be written
     ├── TrialError                 one trial ended badly where an answer was needed
     │   ├── NothingFitsError       no policy fits below the memory limit
-    │   └── NothingMeasuredError   the search ended without one usable measurement
+    │   ├── NothingMeasuredError   the search ended without one usable measurement
+    │   └── PreferenceNotMetError  no point of the cost-latency frontier is within the limit that was asked for
     └── DeviceOutOfMemoryError     live bytes rose above the memory limit (raised inside a trial)
 
 A message states the rule, then the value, then the fix.
@@ -31,6 +32,7 @@ __all__ = [
     "OptionError",
     "OutputFolderError",
     "PolicyError",
+    "PreferenceNotMetError",
     "SearchSpaceError",
     "TrialError",
     "UserError",
@@ -93,6 +95,10 @@ class NothingFitsError(TrialError):
 
 class NothingMeasuredError(TrialError):
     """The search ended without a single usable measurement."""
+
+
+class PreferenceNotMetError(TrialError):
+    """No measured policy is within the latency, cost or deadline that was asked for; the message says the best."""
 
 
 class DeviceOutOfMemoryError(MomadviseError):

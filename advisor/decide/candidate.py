@@ -11,7 +11,7 @@ from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
 
-__all__ = ["Candidate", "Confirmation", "Recommendation", "Role"]
+__all__ = ["Candidate", "Confirmation", "DominatedPoint", "Frontier", "FrontierPoint", "Recommendation", "Role"]
 
 
 class Role(enum.Enum):
@@ -82,6 +82,55 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.measurement.samples_per_second / self.promised_samples_per_second
 
 
+class FrontierPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one iteration of a policy costs; the policy's other figures are in the ranking.
+
+    Attributes:
+        policy: The policy.
+        latency_seconds: Median time of an iteration.
+        cost_usd: Price x devices x time, in US dollars.
+        joules: Energy of all devices, where it was measured.
+        energy_usd: Its price in US dollars, where both are known.
+    """
+
+    policy: Policy
+    latency_seconds: float
+    cost_usd: float
+    joules: float | None = None
+    energy_usd: float | None = None
+
+
+class DominatedPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy that another one makes pointless.
+
+    Attributes:
+        point: The policy and its figures.
+        by: Position in the frontier of the point that dominates it; ``None`` when its timing was ended early and no
+            point dominates the early figure.
+        inside_noise: Whether that point is better only if differences inside the noise are left out.
+    """
+
+    point: FrontierPoint
+    by: int | None
+    inside_noise: bool
+
+
+class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``cheapest``: the policies that no other beats in both cost and latency.
+
+    Attributes:
+        points: The cheapest first; each is faster and costs more than the one before.
+        dominated: The others that may win, the cheapest first.
+        pick: Position in ``points`` of the one that was picked.
+        knee: Position in ``points`` of the one with the least cost x latency.
+    """
+
+    points: tuple[FrontierPoint, ...]
+    dominated: tuple[DominatedPoint, ...]
+    pick: int
+    knee: int
+
+
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer.
 
@@ -98,6 +147,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         untried: How many combinations of the space were not tried.
         stopped_because: Why the search ended.
         confirmation: The fresh run of the wrapper.
+        frontier: ``cheapest``: the frontier that the winner is a point of.
     """
 
     winner: Candidate
@@ -112,3 +162,4 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     untried: int
     stopped_because: str
     confirmation: Confirmation | None = None
+    frontier: Frontier | None = None

@@ -8,11 +8,11 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.drift import drift_tolerance, within_tolerance
 from advisor.decide.score import maximizes, score
 from advisor.measure.measurement import StopReason
-from advisor.problem.goal import Goal
+from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_percent
 from advisor.trial.outcome import Outcome
 
-__all__ = ["best_so_far", "is_measured", "is_outpaced", "why_not_eligible"]
+__all__ = ["best_so_far", "is_measured", "is_outpaced", "pace", "why_not_eligible"]
 
 
 def is_measured(candidate: Candidate) -> bool:
@@ -48,20 +48,38 @@ def why_not_eligible(candidate: Candidate, goal: Goal) -> str | None:
 
 
 def best_so_far(candidates: Iterable[Candidate], goal: Goal) -> Candidate | None:
-    """The best candidate that may win, for a display and as the pace that others are held against.
+    """The best candidate that may win, for a display."""
+    able = _able(candidates, goal)
+    sign = 1 if maximizes(goal.kind) else -1
+    return max(able, key=lambda candidate: sign * score(candidate, goal), default=None)
 
-    What was outpaced is left out, and so is what may not win: a fast candidate that destroys the training must not
-    end the timing of those that would.
+
+def pace(candidates: Iterable[Candidate], goal: Goal, gpu_count: int) -> float | None:
+    """Samples per second below which a policy on so many devices cannot win any more, so that its timing may end.
+
+    For ``cheapest`` only what runs on as many devices or fewer sets the pace: what is slower than that is more
+    expensive as well, while fewer devices may be slower and still the better offer.
+
+    What was outpaced sets none, and neither does what may not win: a fast candidate that destroys the training must
+    not end the timing of those that would.
+
+    Args:
+        candidates: Everything that was tried.
+        goal: The goal.
+        gpu_count: Devices of the policy to be timed.
     """
-    able = [
+    able = _able(candidates, goal)
+    if goal.kind is GoalKind.BIGGER:
+        return None  # a slow policy may carry the largest model
+    if goal.kind is GoalKind.CHEAPEST:
+        able = [candidate for candidate in able if candidate.policy.gpu_count <= gpu_count]
+    rates = [candidate.measurement.samples_per_second for candidate in able if candidate.measurement is not None]
+    return max(rates, default=None)
+
+
+def _able(candidates: Iterable[Candidate], goal: Goal) -> list[Candidate]:
+    return [
         candidate
         for candidate in candidates
         if is_measured(candidate) and not is_outpaced(candidate) and why_not_eligible(candidate, goal) is None
     ]
-    sign = 1 if maximizes(goal.kind) else -1
-    return max(able, key=lambda candidate: sign * _score(candidate, goal), default=None)
-
-
-def _score(candidate: Candidate, goal: Goal) -> float:
-    assert candidate.measurement is not None
-    return score(candidate.measurement, goal)

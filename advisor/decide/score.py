@@ -1,12 +1,13 @@
-"""What a measurement is worth for a goal. The only place that knows which direction is better."""
+"""What a candidate is worth for a goal. The only place that knows which direction is better."""
 
 from __future__ import annotations
 
+from advisor.decide.candidate import Candidate
+from advisor.decide.cost import cost_of
 from advisor.errors import OptionError
-from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal, GoalKind
 
-__all__ = ["gain", "maximizes", "score"]
+__all__ = ["directions", "gain", "maximizes", "objectives", "score", "scores"]
 
 
 def maximizes(kind: GoalKind) -> bool:
@@ -16,17 +17,44 @@ def maximizes(kind: GoalKind) -> bool:
         OptionError: The goal has no score in this version.
     """
     _check(kind)
-    return True
+    return kind is GoalKind.FASTER
 
 
-def score(measurement: Measurement, goal: Goal) -> float:
-    """The metric of a goal. For ``faster``: samples per second (Liu 2023, section 3).
+def score(candidate: Candidate, goal: Goal) -> float:
+    """The metric of a goal as one number.
+
+    For ``faster``: samples per second (Liu 2023, section 3). For ``cheapest``: US dollars per iteration; the choice
+    itself weighs two numbers (:func:`scores`).
+
+    Args:
+        candidate: A measured candidate.
+        goal: The goal.
 
     Raises:
         OptionError: The goal has no score in this version.
     """
     _check(goal.kind)
-    return measurement.samples_per_second
+    if goal.kind is GoalKind.CHEAPEST:
+        return cost_of(candidate, goal).usd
+    assert candidate.measurement is not None, "only what was measured has a score"
+    return candidate.measurement.samples_per_second
+
+
+def scores(candidate: Candidate, goal: Goal) -> tuple[float, float]:
+    """For ``cheapest``: cost (US dollars per iteration) and latency (seconds per iteration); less is better in both."""
+    assert goal.kind is GoalKind.CHEAPEST, f"only one goal has two scores, not {goal.kind.value}"
+    cost = cost_of(candidate, goal)
+    return cost.usd, cost.latency_seconds
+
+
+def directions(kind: GoalKind) -> tuple[bool, ...]:
+    """For each of a goal's :func:`objectives`, whether more of it is better."""
+    return (False, False) if kind is GoalKind.CHEAPEST else (maximizes(kind),)
+
+
+def objectives(candidate: Candidate, goal: Goal) -> tuple[float, ...]:
+    """What a search is told of a measured candidate: one number, or for ``cheapest`` cost and latency."""
+    return scores(candidate, goal) if goal.kind is GoalKind.CHEAPEST else (score(candidate, goal),)
 
 
 def gain(value: float, reference: float, kind: GoalKind) -> float:
@@ -40,5 +68,5 @@ def gain(value: float, reference: float, kind: GoalKind) -> float:
 
 
 def _check(kind: GoalKind) -> None:
-    if kind is not GoalKind.FASTER:
-        raise OptionError(f"The goal must be 'faster' in this version, but got {kind.value!r}.")
+    if kind is GoalKind.BIGGER:
+        raise OptionError(f"The goal must be 'faster' or 'cheapest' in this version, but got {kind.value!r}.")

@@ -14,7 +14,7 @@ from advisor.methods.compose import validate_use
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.policy.policy import Policy
 
-__all__ = ["SCHEMA", "Evidence", "Fingerprints", "PolicyFile", "load_policy_file", "write_policy_file"]
+__all__ = ["SCHEMA", "CostEvidence", "Evidence", "Fingerprints", "PolicyFile", "load_policy_file", "write_policy_file"]
 
 SCHEMA = 1
 """Version of the file's layout. Files of another version are refused, never guessed at."""
@@ -36,6 +36,28 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     request: str
 
 
+class CostEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an iteration costs, and by which price.
+
+    Attributes:
+        latency_seconds: Median time of an iteration.
+        usd_per_iteration: Price x devices x time.
+        gpu_count: Devices that train together.
+        usd_per_hour: What an hour of one device costs.
+        price_source: Who says so.
+        price_date: Day of that figure, as its source states it.
+        joules_per_iteration: Energy of all devices, where it was measured.
+    """
+
+    latency_seconds: float
+    usd_per_iteration: float
+    gpu_count: int
+    usd_per_hour: float
+    price_source: str
+    price_date: str
+    joules_per_iteration: float | None = None
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why this policy: measured figures only.
 
@@ -54,6 +76,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         confirmed_peak_bytes: Its peak.
         tie: Whether the gain over the baseline is inside the noise.
         trials: Trials that were measured.
+        cost: What an iteration costs, when that was the goal.
         why: The reasons, in sentences.
     """
 
@@ -71,6 +94,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     confirmed_peak_bytes: int | None = None
     tie: bool
     trials: int
+    cost: CostEvidence | None = None
     why: list[str]
 
 
@@ -102,6 +126,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "$": ("schema", "policy", "evidence", "fingerprints"),
     "$.policy": _PolicyOnDisk.__struct_fields__,
     "$.evidence": Evidence.__struct_fields__,
+    "$.evidence.cost": CostEvidence.__struct_fields__,
     "$.fingerprints": Fingerprints.__struct_fields__,
 }
 

@@ -14,10 +14,12 @@ __all__ = [
     "format_bytes",
     "format_count",
     "format_duration",
+    "format_joules",
     "format_percent",
     "format_rate",
     "format_seconds",
     "format_spread",
+    "format_usd",
     "parse_bytes",
     "parse_duration",
 ]
@@ -35,8 +37,9 @@ _BYTE_UNITS = {
     "tib": 2**40,
 }
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(h|m|s)", re.IGNORECASE)
-_DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(h|ms|m|s)", re.IGNORECASE)
+_DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+"""From the largest, as they may follow each other."""
 
 
 def parse_bytes(text: str, *, option: str = "--memory-limit") -> int:
@@ -66,7 +69,7 @@ def parse_bytes(text: str, *, option: str = "--memory-limit") -> int:
 
 
 def parse_duration(text: str, *, option: str = "--time-limit") -> float:
-    """Read a duration such as ``"5m"``, ``"90s"`` or ``"1h30m"``; a plain number means seconds.
+    """Read a duration such as ``"5m"``, ``"90s"``, ``"1h30m"`` or ``"200ms"``; a plain number means seconds.
 
     Args:
         text: What the user wrote.
@@ -79,18 +82,18 @@ def parse_duration(text: str, *, option: str = "--time-limit") -> float:
         OptionError: It is no positive duration.
 
     Example:
-        >>> parse_duration("5m"), parse_duration("1h30m"), parse_duration("90")
-        (300.0, 5400.0, 90.0)
+        >>> parse_duration("5m"), parse_duration("1h30m"), parse_duration("90"), parse_duration("200ms")
+        (300.0, 5400.0, 90.0, 0.2)
     """
     compact = text.strip()
-    fix = "Write for example 90s, 5m or 1h30m."
+    fix = "Write for example 90s, 5m, 1h30m or 200ms."
     if re.fullmatch(r"\d+(?:\.\d+)?", compact):
         seconds = float(compact)
     else:
         parts = _DURATION_PART.findall(compact)
         rest = _DURATION_PART.sub("", compact).strip()
         units = [unit.lower() for _, unit in parts]
-        if not parts or rest or units != sorted(set(units), key="hms".index):
+        if not parts or rest or units != [unit for unit in _DURATION_UNITS if unit in units]:
             raise OptionError(f"{option} must be hours, minutes and seconds, but got {text!r}. {fix}")
         seconds = sum(float(number) * _DURATION_UNITS[unit.lower()] for number, unit in parts)
     if not seconds > 0:
@@ -141,6 +144,30 @@ def format_seconds(seconds: float) -> str:
     if seconds >= 0.9995e-3:
         return f"{_three_digits(seconds * 1e3)} ms"
     return f"{_three_digits(seconds * 1e6)} µs"
+
+
+def format_usd(amount: float) -> str:
+    """US dollars, three significant digits, never in powers of ten.
+
+    Example:
+        >>> format_usd(1234.5), format_usd(12.345), format_usd(0.0123)
+        ('$1,234', '$12.3', '$0.0123')
+    """
+    return f"${format_rate(amount)}"
+
+
+def format_joules(joules: float) -> str:
+    """An amount of energy: three significant digits in J, kJ, MJ or GJ.
+
+    Example:
+        >>> format_joules(310.4), format_joules(12_340), format_joules(3.6e6)
+        ('310 J', '12.3 kJ', '3.60 MJ')
+    """
+    for unit in ("J", "kJ", "MJ"):
+        if joules < 999.5:
+            return f"{format_rate(joules)} {unit}"
+        joules /= 1000
+    return f"{format_rate(joules)} GJ"
 
 
 def format_duration(seconds: float) -> str:

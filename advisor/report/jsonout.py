@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
-from advisor.decide.score import gain
+from advisor.decide.cost import cost_of
+from advisor.decide.score import gain, score
 from advisor.errors import MomadviseError
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Goal
+from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 
 __all__ = ["JSON_SCHEMA_VERSION", "JsonAnswer", "JsonError", "JsonWinner", "json_answer", "json_error"]
@@ -28,8 +29,12 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
         methods: The methods with their parameters.
         micro_batch: Samples per forward pass.
         accumulation_steps: Passes per optimizer step.
+        gpu_count: Devices that train together.
         samples_per_second: Throughput.
-        gain_over_baseline: Share by which it beats the baseline (0.31 is 31 %), or ``null`` without a baseline.
+        latency_seconds: Time per iteration (optimizer step).
+        cost_usd: US dollars per iteration where the goal is ``cheapest``, else ``null``.
+        gain_over_baseline: Share by which it beats the baseline in the metric of the goal (0.31 is 31 %; for
+            ``cheapest`` that is cost), or ``null`` without a baseline.
         tie: Whether that gain is inside the noise.
         peak_bytes: Peak memory.
         fidelity: Fidelity class.
@@ -40,7 +45,10 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
     methods: tuple[MethodUse, ...]
     micro_batch: int
     accumulation_steps: int
+    gpu_count: int
     samples_per_second: float
+    latency_seconds: float
+    cost_usd: float | None
     gain_over_baseline: float | None
     tie: bool
     peak_bytes: int
@@ -137,7 +145,10 @@ def _winner(answer: Recommendation, goal: Goal) -> JsonWinner:
         methods=winner.policy.methods,
         micro_batch=winner.policy.micro_batch,
         accumulation_steps=winner.policy.accumulation_steps,
+        gpu_count=winner.policy.gpu_count,
         samples_per_second=measurement.samples_per_second,
+        latency_seconds=measurement.step_seconds,
+        cost_usd=cost_of(winner, goal).usd if goal.kind is GoalKind.CHEAPEST else None,
         gain_over_baseline=_gain(winner, answer.baseline, goal),
         tie=answer.tie,
         peak_bytes=_peak(measurement.memory.peak_bytes, confirmation),
@@ -156,7 +167,7 @@ def _peak(searched: int, confirmation: Confirmation | None) -> int:
 def _gain(winner: Candidate, baseline: Candidate | None, goal: Goal) -> float | None:
     if baseline is None or baseline.measurement is None or winner.measurement is None:
         return None
-    return gain(winner.measurement.samples_per_second, baseline.measurement.samples_per_second, goal.kind)
+    return gain(score(winner, goal), score(baseline, goal), goal.kind)
 
 
 def _text(document: msgspec.Struct) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.decide.score import gain
+from advisor.decide.score import gain, score
 from advisor.problem.goal import Goal
 from advisor.problem.units import format_bytes, format_spread
 from advisor.report.cells import Folded, plain_table
@@ -129,9 +129,7 @@ class RankingTable:
             return Text("-")
         if candidate == baseline:
             return Text("base", style="dim")
-        assert candidate.measurement is not None
-        assert baseline.measurement is not None
-        share = gain(candidate.measurement.samples_per_second, baseline.measurement.samples_per_second, self._goal.kind)
+        share = gain(score(candidate, self._goal), score(baseline, self._goal), self._goal.kind)
         return Text(gain_words(share), style="green" if share > self._recommendation.noise else "")
 
     def _role(self, candidate: Candidate) -> Text:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.choose import simplicity
 from advisor.decide.drift import drift_tolerance
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.noise import noise_between
+from advisor.decide.ranking import simplicity
 from advisor.decide.score import gain, score
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Fidelity, Goal
@@ -197,7 +197,9 @@ def _simpler(winner: Candidate, other: Candidate) -> str:
     if mine[1] != theirs[1]:
         return f"changes less ({winner.fidelity.value} instead of {other.fidelity.value})"
     if mine[2] != theirs[2]:
-        return f"needs a smaller batch ({mine[2]} instead of {theirs[2]})"
+        return f"needs fewer devices ({mine[2]} instead of {theirs[2]})"
+    if mine[3] != theirs[3]:
+        return f"needs a smaller batch ({mine[3]} instead of {theirs[3]})"
     return "is no more complicated"
 
 
@@ -214,7 +216,7 @@ def _noise(answer: Recommendation, first: Candidate, second: Candidate) -> float
 
 
 def _gain(candidate: Candidate, reference: Candidate, goal: Goal) -> float:
-    return gain(score(_measurement(candidate), goal), score(_measurement(reference), goal), goal.kind)
+    return gain(score(candidate, goal), score(reference, goal), goal.kind)
 
 
 def _rate(candidate: Candidate) -> float:

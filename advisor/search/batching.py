@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
+from advisor.errors import OptionError
 from advisor.problem.units import format_bytes
 from advisor.search.memory_model import round_batch
 
-__all__ = ["Batch", "choose_batch", "does_not_fit"]
+__all__ = ["Batch", "choose_batch", "dividing_gpu_counts", "does_not_fit", "nearest_global_batches"]
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Samples per forward pass, and passes per optimizer step.
+    """Samples per forward pass, and passes per optimizer step, of each device.
 
     Attributes:
         micro_batch: Samples per forward pass.
@@ -30,14 +32,16 @@ class Batch(msgspec.Struct, frozen=True):
         return f"{self.micro_batch}" if passes == 1 else f"{self.micro_batch} x {passes}"
 
 
-def choose_batch(*, largest: int, fraction: float, global_batch: int | None = None) -> Batch | None:
+def choose_batch(*, largest: int, fraction: float, global_batch: int | None = None, gpu_count: int = 1) -> Batch | None:
     """Choose the batch of a trial.
 
     Args:
         largest: The largest micro-batch that fits; 0 if none does.
         fraction: Share of it to use, above 0 and up to 1.
-        global_batch: Samples per optimizer step if they are fixed: the micro-batch is then the largest divisor of it
-            that is at most ``fraction * largest``, and accumulation makes up the rest.
+        global_batch: Samples per optimizer step over all devices if they are fixed: the micro-batch is then the
+            largest divisor of a device's share that is at most ``fraction * largest``, and accumulation makes up the
+            rest, so that micro-batch x accumulation steps x devices is the global batch exactly.
+        gpu_count: Devices that share the global batch; must divide it (:func:`dividing_gpu_counts`).
 
     Returns:
         ``None`` if not even one sample fits.
@@ -47,6 +51,8 @@ def choose_batch(*, largest: int, fraction: float, global_batch: int | None = No
         Batch(micro_batch=16, accumulation_steps=1)
         >>> choose_batch(largest=10, fraction=1.0, global_batch=24)
         Batch(micro_batch=8, accumulation_steps=3)
+        >>> choose_batch(largest=10, fraction=1.0, global_batch=24, gpu_count=2)
+        Batch(micro_batch=6, accumulation_steps=2)
     """
     assert 0 < fraction <= 1, f"0 < fraction <= 1 must hold, got {fraction}"
     if largest < 1:
@@ -54,8 +60,43 @@ def choose_batch(*, largest: int, fraction: float, global_batch: int | None = No
     wanted = max(1, math.floor(fraction * largest + 1e-9))
     if global_batch is None:
         return Batch(round_batch(wanted))
-    micro_batch = next(size for size in range(min(wanted, global_batch), 0, -1) if global_batch % size == 0)
-    return Batch(micro_batch, global_batch // micro_batch)
+    share, rest = divmod(global_batch, gpu_count)
+    assert rest == 0, f"{gpu_count} devices do not divide a global batch of {global_batch}"
+    micro_batch = next(size for size in range(min(wanted, share), 0, -1) if share % size == 0)
+    return Batch(micro_batch, share // micro_batch)
+
+
+def dividing_gpu_counts(global_batch: int, gpu_counts: Sequence[int]) -> tuple[int, ...]:
+    """The numbers of devices among which a global batch can be split evenly.
+
+    Args:
+        global_batch: Samples per optimizer step over all devices.
+        gpu_counts: Numbers of devices that may train together.
+
+    Raises:
+        OptionError: None of them divides it.
+    """
+    counts = tuple(count for count in gpu_counts if global_batch % count == 0)
+    if not counts:
+        allowed = " or ".join(f"{count:,}" for count in gpu_counts)
+        nearest = " or ".join(str(batch) for batch in nearest_global_batches(global_batch, gpu_counts))
+        raise OptionError(
+            f"--global-batch must be a multiple of the number of devices ({allowed}), but got {global_batch}. "
+            f"The nearest that work: {nearest}; or ask for other --gpus."
+        )
+    return counts
+
+
+def nearest_global_batches(global_batch: int, gpu_counts: Sequence[int]) -> tuple[int, ...]:
+    """The nearest global batches below and above that at least one number of devices divides.
+
+    Example:
+        >>> nearest_global_batches(32, (3,))
+        (30, 33)
+    """
+    below = max(count * (global_batch // count) for count in gpu_counts)
+    above = min(count * -(-global_batch // count) for count in gpu_counts)
+    return tuple(sorted({batch for batch in (below, above) if batch > 0}))
 
 
 def does_not_fit(*, need_bytes: int | None, limit_bytes: int, micro_batch: int = 1) -> str:

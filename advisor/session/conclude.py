@@ -8,11 +8,12 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.choose import choose
+from advisor.decide.cost import cost_evidence
 from advisor.errors import NothingMeasuredError
 from advisor.measure.measurement import Measurement
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
 from advisor.policy.wrapper import write_wrapper
-from advisor.problem.goal import Goal
+from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.problem.units import format_bytes, format_rate
 from advisor.report.progress import Progress
@@ -175,6 +176,7 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
     measurement = winner.measurement
     assert measurement is not None
     baseline = recommendation.baseline.measurement if recommendation.baseline is not None else None
+    cheapest = conclusion.goal.kind is GoalKind.CHEAPEST
     confirmation = recommendation.confirmation
     confirmed = confirmation.measurement if confirmation is not None else None
     evidence = Evidence(
@@ -187,11 +189,12 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
         fidelity=winner.fidelity.value,
         loss_drift=winner.loss_drift,
         baseline_samples_per_second=None if baseline is None else baseline.samples_per_second,
-        baseline_batch=None if baseline is None else baseline.micro_batch * baseline.accumulation_steps,
+        baseline_batch=None if recommendation.baseline is None else recommendation.baseline.policy.global_batch,
         confirmed_samples_per_second=None if confirmed is None else confirmed.samples_per_second,
         confirmed_peak_bytes=None if confirmed is None else confirmed.memory.peak_bytes,
         tie=recommendation.tie,
         trials=len(recommendation.ranking),
+        cost=cost_evidence(winner, conclusion.goal) if cheapest else None,
         why=list(recommendation.why),
     )
     version = conclusion.fingerprints.versions["momadvise"]

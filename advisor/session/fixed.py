@@ -8,19 +8,19 @@ from advisor.errors import OptionError, SearchSpaceError
 from advisor.methods.catalogue import CATALOGUE
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal, GoalKind
-from advisor.search.batching import dividing_gpu_counts, nearest_global_batches
+from advisor.search.batching import dividing_gpu_counts
 from advisor.search.resolved import ResolvedSpace
 
 __all__ = ["check_devices", "with_global_batch"]
 
 
 def with_global_batch(goal: Goal, facts: Facts) -> Goal:
-    """The goal with its global batch.
+    """The goal with its global batch, and the numbers of devices that it can be split over.
 
     ``cheapest`` compares policies that train alike: on the user's own batch, if no other is stated.
 
     Raises:
-        OptionError: There is none, or it cannot be split over one of the numbers of devices.
+        OptionError: There is none, or it cannot be split over any of the numbers of devices.
     """
     if goal.kind is GoalKind.CHEAPEST and goal.global_batch is None:
         if facts.default_batch is None:
@@ -29,15 +29,9 @@ def with_global_batch(goal: Goal, facts: Facts) -> Goal:
                 "Add --global-batch N, or BATCH_SIZE = N to the model file."
             )
         goal = msgspec.structs.replace(goal, global_batch=facts.default_batch)
-    batch = goal.global_batch
-    if batch is not None and dividing_gpu_counts(batch, goal.gpu_counts) != goal.gpu_counts:
-        counts = ", ".join(str(count) for count in goal.gpu_counts)
-        near = " or ".join(str(other) for other in nearest_global_batches(batch, goal.gpu_counts))
-        raise OptionError(
-            f"The global batch must be divisible by every number of devices, but {batch} is not by each of {counts}. "
-            f"The nearest that work are {near}: use --global-batch, or other --gpus."
-        )
-    return goal
+    if goal.global_batch is None:
+        return goal
+    return msgspec.structs.replace(goal, gpu_counts=dividing_gpu_counts(goal.global_batch, goal.gpu_counts))
 
 
 def check_devices(space: ResolvedSpace) -> None:

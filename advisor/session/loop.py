@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import drift_tolerance
-from advisor.decide.eligible import best_so_far, is_measured
+from advisor.decide.eligible import best_so_far, is_measured, pace
 from advisor.decide.score import objectives
 from advisor.problem.goal import Goal
 from advisor.report.progress import Progress
@@ -98,8 +98,6 @@ class SearchLoop:
 
     def _evaluated(self, proposal: Proposal) -> Evaluation:
         combination = proposal.combination
-        alike = [one for one in self.candidates if one.policy.gpu_count == combination.gpu_count]
-        best = best_so_far(alike, self._goal)
         role = Role.HAND_TUNED if proposal.hand_tuned else Role.SEARCHED
         plainest = self._evaluator.is_plainest(combination)
         if proposal.recipe_name is not None and plainest and not self._has_baseline():
@@ -109,7 +107,7 @@ class SearchLoop:
             combination,
             proposal.batch_fraction,
             role,
-            best=None if best is None else _rate(best),
+            best=pace(self.candidates, self._goal, gpu_count=combination.gpu_count),
         )
 
     def _has_baseline(self) -> bool:
@@ -152,8 +150,3 @@ class SearchLoop:
         self._proposer.tell(
             proposal, value, constraints, attributes, excludes_combination=evaluation.settles_combination
         )
-
-
-def _rate(candidate: Candidate) -> float:
-    assert candidate.measurement is not None
-    return candidate.measurement.samples_per_second

@@ -95,12 +95,20 @@ class Tuning:
                 earlier=candidates,
             )
             facts = self._probe(trials, runner)
+            asked = self._goal.gpu_counts
             self._goal = with_global_batch(self._goal, facts)
             counts = self._goal.gpu_counts
+            if counts != asked:
+                left_out = ", ".join(str(count) for count in asked if count not in counts)
+                self._say(f"a global batch of {self._goal.global_batch} cannot be split over {left_out} devices: left out")
             resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity, gpu_counts=counts)
             check_devices(resolved)
             trials.reference = lambda gpu_count: resolved.on_devices((), gpu_count)
             return self._search(trials, facts, resolved, candidates)
+
+    def _say(self, note: str) -> None:
+        self._notes.append(note)
+        self._progress.note(note)
 
     def _probe(self, trials: Trials, runner: Runner) -> Facts:
         self._progress.stage("the model's first plain step")

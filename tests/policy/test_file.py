@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from advisor.errors import PolicyError
 from advisor.methods.use import use
-from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, write_policy_file
+from advisor.policy.file import CostEvidence, Evidence, Fingerprints, PolicyFile, load_policy_file, write_policy_file
 from advisor.policy.policy import Policy
 
 POLICY = Policy(
@@ -35,6 +36,24 @@ def test_a_policy_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert load_policy_file(tmp_path / "policy.yaml") == file
     assert (tmp_path / "policy.yaml").read_text().startswith("# two\n# lines\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["policy.yaml"], "no temporary file may be left"
+
+
+def test_the_evidence_for_the_least_cost_names_the_price(tmp_path: Path) -> None:
+    cost = CostEvidence(
+        latency_seconds=0.5,
+        usd_per_iteration=0.001,
+        gpu_count=2,
+        usd_per_hour=3.6,
+        price_source="--price",
+        price_date="as given",
+    )
+    evidence = msgspec.structs.replace(EVIDENCE, goal="cheapest", cost=cost)
+    path = tmp_path / "policy.yaml"
+    write_policy_file(PolicyFile(policy=POLICY, evidence=evidence), path, header="")
+    assert load_policy_file(path).evidence == evidence
+    path.write_text(path.read_text().replace("price_source", "price_from"))
+    with pytest.raises(PolicyError, match=r"fields there are: .*price_source"):
+        load_policy_file(path)
 
 
 def test_a_file_written_by_hand_needs_no_evidence(tmp_path: Path) -> None:

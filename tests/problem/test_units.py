@@ -12,9 +12,11 @@ from advisor.errors import OptionError
 from advisor.problem.units import (
     format_bytes,
     format_duration,
+    format_joules,
     format_percent,
     format_rate,
     format_seconds,
+    format_usd,
     parse_bytes,
     parse_duration,
 )
@@ -60,13 +62,16 @@ def test_no_memory_at_all_is_an_error() -> None:
         ("90", 90),
         ("0.5", 0.5),
         ("2H", 7200),
+        ("200ms", 0.2),
+        ("1s500ms", 1.5),
+        ("1m 1ms", 60.001),
     ],
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
 
 
-@pytest.mark.parametrize("text", ["", "m", "5 minutes", "5m5m", "30s5m", "-5m", "5d", "inf", "1e3"])
+@pytest.mark.parametrize("text", ["", "m", "5 minutes", "5m5m", "30s5m", "-5m", "5d", "inf", "1e3", "5ms1s", "ms"])
 def test_what_is_no_duration_is_an_error(text: str) -> None:
     with pytest.raises(OptionError, match=r"--time-limit must be hours, minutes and seconds.* Write for example 90s"):
         parse_duration(text)
@@ -96,6 +101,24 @@ def test_figures_have_three_digits_and_the_unit_changes_in_time() -> None:
     assert [format_seconds(time) for time in (0.99999, 0.0000123)] == ["1.00 s", "12.3 µs"]
     assert [format_duration(time) for time in (-1, 59.6, 3599.7)] == ["0s", "1m00s", "1h00m"]
     assert [format_percent(share) for share in (-0.053, 1.5, 1e-7, 0.0999)] == ["-5.3%", "150%", "<0.001%", "10%"]
+
+
+def test_money_and_energy_are_never_in_powers_of_ten() -> None:
+    assert [format_usd(amount) for amount in (0.0, 0.000112, 0.0999, 9.996, 1234.5, 2e6)] == [
+        "$0.00",
+        "$0.000112",
+        "$0.0999",
+        "$10.0",
+        "$1,234",
+        "$2,000,000",
+    ]
+    assert [format_joules(joules) for joules in (0.05, 999.4, 999.6, 3.6e6, 7.25e12)] == [
+        "0.0500 J",
+        "999 J",
+        "1.00 kJ",
+        "3.60 MJ",
+        "7,250 GJ",
+    ]
 
 
 @pytest.mark.parametrize(

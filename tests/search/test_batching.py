@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.search.batching import Batch, choose_batch, does_not_fit
+from advisor.errors import OptionError
+from advisor.search.batching import Batch, choose_batch, dividing_gpu_counts, does_not_fit, nearest_global_batches
 
 MIB = 2**20
 
@@ -30,6 +31,34 @@ def test_a_global_batch_is_split_into_a_divisor_and_passes(largest: int, fractio
     chosen = choose_batch(largest=largest, fraction=fraction, global_batch=24)
     assert chosen == batch
     assert batch.micro_batch * batch.accumulation_steps == 24
+
+
+@pytest.mark.parametrize("gpu_count", [1, 2, 3, 4, 6, 24])
+@pytest.mark.parametrize("largest", [1, 5, 10, 1000])
+def test_the_devices_share_a_global_batch_exactly(gpu_count: int, largest: int) -> None:
+    batch = choose_batch(largest=largest, fraction=1.0, global_batch=24, gpu_count=gpu_count)
+    assert batch is not None
+    assert batch.micro_batch * batch.accumulation_steps * gpu_count == 24
+    assert batch.micro_batch <= largest
+
+
+def test_devices_that_do_not_divide_the_global_batch_are_left_out() -> None:
+    assert dividing_gpu_counts(32, (1, 2, 3, 4)) == (1, 2, 4)
+
+
+def test_a_global_batch_that_nothing_divides_names_the_nearest_that_work() -> None:
+    with pytest.raises(OptionError) as raised:
+        dividing_gpu_counts(32, (3,))
+    assert str(raised.value) == (
+        "--global-batch must be a multiple of the number of devices (3), but got 32. "
+        "The nearest that work: 30 or 33; or ask for other --gpus."
+    )
+    with pytest.raises(OptionError, match=r"\(3 or 5\), but got 32. The nearest that work: 30 or 33;"):
+        dividing_gpu_counts(32, (3, 5))
+
+
+def test_the_nearest_global_batch_is_never_zero() -> None:
+    assert nearest_global_batches(2, (4,)) == (4,)
 
 
 def test_no_batch_is_chosen_when_nothing_fits() -> None:

@@ -1,0 +1,160 @@
+"""The Pareto frontier of cost against latency, with differences inside the noise left out.
+
+At a fixed price the cost of a policy is proportional to devices x latency. So the exact frontier has at most one point
+for each number of devices (the fastest there), and more devices earn a place only by being faster than fewer.
+
+Two measurements closer than their noise are a tie (:func:`~advisor.decide.noise.noise_between`), here as for
+``faster``:
+
+1. Every exact point is represented by the simplest policy that ties with it in both figures (never by one that plain
+   training beats in both).
+2. A point dominates another *up to noise* if it is clearly better in one figure and ties in the other: twice the
+   devices for half a percent of latency are no offer. Points are taken by growing cost x latency, and each is kept
+   unless one that was kept dominates it. So nothing is dropped for the sake of a point that is not there, and a chain
+   of small differences never adds up to a large one. (Additive and relative slack in dominance: Laumanns et al.,
+   "Combining convergence and diversity in evolutionary multiobjective optimization", 2002.)
+
+A tie never crosses a limit that the user set: what is within it is only displaced by what is within it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, DominatedPoint, FrontierPoint, Role
+from advisor.decide.cost import cost_of
+from advisor.decide.eligible import is_outpaced
+from advisor.decide.noise import noise_between
+from advisor.decide.ranking import Ranking, measurement_of, simplicity
+from advisor.problem.goal import Goal
+
+__all__ = ["Placed", "dominated_points", "frontier_of", "placed"]
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate at its place in the plane of cost and latency.
+
+    Attributes:
+        candidate: The candidate.
+        point: Its figures.
+    """
+
+    candidate: Candidate
+    point: FrontierPoint
+
+    @property
+    def product(self) -> float:
+        """Cost x latency: a percent of the one weighs as much as a percent of the other."""
+        return self.point.cost_usd * self.point.latency_seconds
+
+    def dominates(self, other: Placed) -> bool:
+        """Whether it is better in one figure and no worse in the other, noise or not."""
+        mine, theirs = self.point, other.point
+        return (mine.cost_usd, mine.latency_seconds) != (theirs.cost_usd, theirs.latency_seconds) and (
+            mine.cost_usd <= theirs.cost_usd and mine.latency_seconds <= theirs.latency_seconds
+        )
+
+
+def placed(candidate: Candidate, goal: Goal) -> Placed:
+    """Put a measured candidate at its place."""
+    cost = cost_of(candidate, goal)
+    point = FrontierPoint(
+        policy=candidate.policy,
+        latency_seconds=cost.latency_seconds,
+        cost_usd=cost.usd,
+        joules=cost.joules,
+        energy_usd=cost.energy_usd,
+    )
+    return Placed(candidate=candidate, point=point)
+
+
+def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed], bool]) -> tuple[Placed, ...]:
+    """The points of the frontier, the cheapest first.
+
+    Args:
+        ranking: What was measured.
+        goal: The goal, with a price.
+        within_limit: Whether a point is within the limit that the user set.
+    """
+    everything = [placed(candidate, goal) for candidate in ranking.finished]
+    exact = [one for one in everything if not any(other.dominates(one) for other in everything)]
+    own = next((placed(one, goal) for one in ranking.eligible if one.role is Role.BASELINE), None)
+
+    def may_displace(one: Placed, other: Placed) -> bool:
+        return within_limit(one) or not within_limit(other)
+
+    def stands_in(one: Placed, for_point: Placed) -> bool:
+        if own is not None and own.dominates(one) and one is not for_point:
+            return False  # what measured worse than the user's own setting in both is no advice
+        ties = _ties_in_cost(one, for_point, ranking) and _ties_in_latency(one, for_point, ranking)
+        return may_displace(one, for_point) and ties
+
+    representatives: dict[str, Placed] = {}
+    for point in exact:
+        simplest = min((one for one in everything if stands_in(one, point)), key=lambda one: simplicity(one.candidate))
+        representatives[simplest.candidate.policy.key] = simplest
+
+    kept: list[Placed] = []
+    for point in sorted(representatives.values(), key=lambda one: (one.product, one.point.cost_usd)):
+        if not any(may_displace(one, point) and _no_worse_up_to_noise(one, point, ranking) for one in kept):
+            kept.append(point)
+    return tuple(sorted(kept, key=lambda one: (one.point.cost_usd, one.point.latency_seconds)))
+
+
+def dominated_points(frontier: Sequence[Placed], ranking: Ranking, goal: Goal) -> tuple[DominatedPoint, ...]:
+    """Everything else that may win, the cheapest first, each with the point that makes it pointless.
+
+    Args:
+        frontier: Result of :func:`frontier_of`.
+        ranking: What was measured.
+        goal: The goal, with a price.
+    """
+    keys = {one.candidate.policy.key for one in frontier}
+    others = [placed(candidate, goal) for candidate in ranking.eligible if candidate.policy.key not in keys]
+    return tuple(_dominated(one, frontier, ranking) for one in others)
+
+
+def _dominated(one: Placed, frontier: Sequence[Placed], ranking: Ranking) -> DominatedPoint:
+    positions = range(len(frontier))
+    exactly = [position for position in positions if frontier[position].dominates(one)]
+    if exactly:
+        # Of several the one that wins by most in its weaker figure: the plainest reason to leave this one alone.
+        by = max(exactly, key=lambda position: _weaker_lead(frontier[position], one))
+        return DominatedPoint(point=one.point, by=by, inside_noise=False)
+    up_to_noise = [position for position in positions if _no_worse_up_to_noise(frontier[position], one, ranking)]
+    if not up_to_noise and is_outpaced(one.candidate):
+        return DominatedPoint(point=one.point, by=None, inside_noise=False)
+    # A tie with a tie of a point: the closest is the one that stands for it.
+    nearest = max(up_to_noise or positions, key=lambda position: _weaker_lead(frontier[position], one))
+    return DominatedPoint(point=one.point, by=nearest, inside_noise=True)
+
+
+def _weaker_lead(better: Placed, worse: Placed) -> float:
+    cheaper = worse.point.cost_usd / better.point.cost_usd
+    faster = worse.point.latency_seconds / better.point.latency_seconds
+    return min(cheaper, faster)
+
+
+def _no_worse_up_to_noise(one: Placed, other: Placed, ranking: Ranking) -> bool:
+    cost = one.point.cost_usd <= other.point.cost_usd or _ties_in_cost(one, other, ranking)
+    latency = one.point.latency_seconds <= other.point.latency_seconds or _ties_in_latency(one, other, ranking)
+    return cost and latency
+
+
+def _ties_in_cost(one: Placed, other: Placed, ranking: Ranking) -> bool:
+    return _apart(one.point.cost_usd, other.point.cost_usd) <= _noise(one, other, ranking)
+
+
+def _ties_in_latency(one: Placed, other: Placed, ranking: Ranking) -> bool:
+    return _apart(one.point.latency_seconds, other.point.latency_seconds) <= _noise(one, other, ranking)
+
+
+def _apart(first: float, second: float) -> float:
+    return max(first, second) / min(first, second) - 1
+
+
+def _noise(one: Placed, other: Placed, ranking: Ranking) -> float:
+    """Relative noise of either figure: at a fixed price and number of devices they are proportional."""
+    return noise_between(measurement_of(one.candidate), measurement_of(other.candidate), ranking.repeats)

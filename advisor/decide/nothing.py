@@ -1,0 +1,67 @@
+"""Why nothing can be recommended, in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.decide.candidate import Candidate
+from advisor.decide.eligible import why_not_eligible
+from advisor.errors import NothingFitsError, NothingMeasuredError
+from advisor.problem.goal import Goal
+from advisor.problem.units import format_bytes, format_count
+from advisor.trial.outcome import Outcome
+
+__all__ = ["nothing_to_choose"]
+
+_DID_NOT_FIT = (Outcome.OUT_OF_MEMORY, Outcome.SCREENED)
+
+
+def nothing_to_choose(
+    ranking: Sequence[Candidate], not_measured: Sequence[Candidate], goal: Goal
+) -> NothingFitsError | NothingMeasuredError:
+    """The error that says why there is no winner.
+
+    Args:
+        ranking: What was measured, none of which may win.
+        not_measured: What was refused, screened or failed.
+        goal: The goal.
+    """
+    if ranking:
+        reasons = "; ".join(f"{one.policy.label}: {why_not_eligible(one, goal)}" for one in ranking[:3])
+        return NothingMeasuredError(
+            f"At least one measured policy must be allowed to win, but none of {len(ranking)} is. {reasons}."
+        )
+    too_big = [candidate for candidate in not_measured if candidate.outcome in _DID_NOT_FIT]
+    others = [candidate for candidate in not_measured if candidate.outcome not in _DID_NOT_FIT]
+    if too_big:
+        return NothingFitsError(_nothing_fits(too_big, others, goal))
+    if others:
+        first = others[0]
+        detail = f": {first.reason}" if first.reason else ""
+        return NothingMeasuredError(
+            f"At least one policy must be measured, but none of {len(others)} was. "
+            f"The first, {first.policy.label}, ended as {first.outcome.value}{detail}"
+        )
+    return NothingMeasuredError(
+        "At least one policy must be measured, but the search ended before the first was. Allow more time."
+    )
+
+
+def _nothing_fits(too_big: Sequence[Candidate], others: Sequence[Candidate], goal: Goal) -> str:
+    limit = format_bytes(goal.memory_limit_bytes)
+    text = f"At least one policy must fit below the memory limit, but none fits below {limit}. "
+    known = [candidate for candidate in too_big if candidate.predicted_peak_bytes is not None]
+    if known:
+        closest = min(known, key=lambda candidate: (candidate.predicted_peak_bytes or 0, candidate.policy.label))
+        samples = format_count(closest.policy.micro_batch, "sample")
+        text += (
+            f"The smallest need is {format_bytes(closest.predicted_peak_bytes or 0)} (predicted), by "
+            f"{closest.policy.label} with {samples} per pass. Raise --memory-limit above that, or allow more methods."
+        )
+    else:
+        tried = ", ".join(dict.fromkeys(candidate.policy.label for candidate in too_big))
+        text += f"Not even the smallest batch ran with: {tried}. Raise --memory-limit, or allow more methods."
+    if others:
+        ends = ", ".join(dict.fromkeys(f"{one.policy.label} ended as {one.outcome.value}" for one in others))
+        text += f" Besides, {ends}."
+    return text

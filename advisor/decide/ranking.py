@@ -1,0 +1,109 @@
+"""What was measured, in order: repetitions of a policy become one candidate, and those that may win are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.noise import repeat_noise
+from advisor.decide.nothing import nothing_to_choose
+from advisor.decide.score import maximizes, score
+from advisor.measure.measurement import Measurement
+from advisor.problem.goal import Goal
+
+__all__ = ["Ranking", "measurement_of", "ranked", "simplicity"]
+
+_ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """The measured candidates, one for each policy.
+
+    Attributes:
+        candidates: All of them, best score first.
+        eligible: Those that may win.
+        finished: Those of them whose timing was not ended early; all of them if every one was.
+        not_measured: What was refused, screened or failed.
+        repeats: What repetitions of the same policy differed by, as a share.
+    """
+
+    candidates: tuple[Candidate, ...]
+    eligible: tuple[Candidate, ...]
+    finished: tuple[Candidate, ...]
+    not_measured: tuple[Candidate, ...]
+    repeats: float
+
+    def in_role(self, role: Role) -> Candidate | None:
+        """The candidate in a role: on the fewest devices, and of several there the one with the best score."""
+        found = (candidate for candidate in self.candidates if candidate.role is role)
+        return min(found, key=lambda candidate: candidate.policy.gpu_count, default=None)
+
+
+def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
+    """Rank everything that was tried.
+
+    Candidates of the same policy are repetitions: the one with the median score stands for them.
+
+    Args:
+        candidates: Everything that was tried, in the order of trying.
+        goal: The goal.
+
+    Raises:
+        NothingFitsError: No policy fits below the memory limit.
+        NothingMeasuredError: No policy could be measured, or none of those measured may win.
+    """
+    groups = _by_policy([candidate for candidate in candidates if is_measured(candidate)])
+    ranking = sorted(
+        (_representative(group, goal) for group in groups),
+        key=lambda candidate: score(candidate, goal),
+        reverse=maximizes(goal.kind),
+    )
+    not_measured = tuple(candidate for candidate in candidates if not is_measured(candidate))
+    eligible = tuple(candidate for candidate in ranking if why_not_eligible(candidate, goal) is None)
+    if not eligible:
+        raise nothing_to_choose(ranking, not_measured, goal)
+    return Ranking(
+        candidates=tuple(ranking),
+        eligible=eligible,
+        finished=tuple(candidate for candidate in eligible if not is_outpaced(candidate)) or eligible,
+        not_measured=not_measured,
+        repeats=repeat_noise([measurement_of(candidate) for candidate in group] for group in groups),
+    )
+
+
+def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
+    """Sort key: fewer methods, better fidelity, fewer devices, a smaller batch, fewer passes; the label settles it."""
+    policy = candidate.policy
+    return (
+        len(policy.methods),
+        candidate.fidelity.rank,
+        policy.gpu_count,
+        policy.global_batch,
+        policy.accumulation_steps,
+        policy.label,
+    )
+
+
+def measurement_of(candidate: Candidate) -> Measurement:
+    """The figures of a measured candidate."""
+    assert candidate.measurement is not None, "only measured candidates are ranked"
+    return candidate.measurement
+
+
+def _by_policy(measured: Sequence[Candidate]) -> list[list[Candidate]]:
+    groups: dict[str, list[Candidate]] = {}
+    for candidate in measured:
+        groups.setdefault(candidate.policy.key, []).append(candidate)
+    return list(groups.values())
+
+
+def _representative(group: Sequence[Candidate], goal: Goal) -> Candidate:
+    """The repetition with the median score, in the most telling role that any of them had."""
+    finished = [candidate for candidate in group if not is_outpaced(candidate)] or group
+    ordered = sorted(finished, key=lambda candidate: score(candidate, goal))
+    middle = ordered[(len(ordered) - 1) // 2]
+    role = min((candidate.role for candidate in group), key=_ROLE_ORDER.index)
+    return msgspec.structs.replace(middle, role=role)
