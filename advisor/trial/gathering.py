@@ -120,7 +120,8 @@ class Gathering:
             outcome, reason = Outcome.HOST_OUT_OF_MEMORY, "the kernel ended it because host memory ran out"
         else:
             how = "went away" if status is None else how_it_ended(status)
-            outcome, reason = Outcome.CRASHED, f"it {how} without a result"
+            without = "before the others had theirs" if rank in self._reports else "without a result"
+            outcome, reason = Outcome.CRASHED, f"it {how} {without}"
         return _failed(rank, TrialResult(key=self._key, outcome=outcome, reason=reason), self._key)
 
 
