@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 HOW = ""
 WHO = ()
+STEP = 2
 FOLDER = ""
-_STEP = 4
 steps = 0
 
 
@@ -27,7 +27,7 @@ def make_batch(batch_size):
 def compute_loss(model, batch):
     global steps
     steps += 1
-    if steps == _STEP and dist.get_rank() in WHO:
+    if steps == STEP and dist.get_rank() in WHO:
         misbehave()
     dist.all_reduce(torch.zeros(1))
     return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
