@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["make_batches", "pinned", "seed_everything", "tokens_per_sample"]
+from advisor.errors import WorkloadError
+from advisor.methods import batch as batch_trees
+
+__all__ = ["make_batches", "pinned", "seed_everything", "share_of", "tokens_per_sample"]
 
 
 def seed_everything(seed: int) -> None:
@@ -21,7 +24,13 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def make_batches(make_batch: Callable[[int], Any], size: int, count: int, seed: int) -> list[Any]:
+def make_batches(
+    make_batch: Callable[..., Any],
+    size: int,
+    count: int,
+    seed: int,
+    model_size: Mapping[str, int | float] | None = None,
+) -> list[Any]:
     """Make ``count`` distinct batches.
 
     Args:
@@ -29,6 +38,7 @@ def make_batches(make_batch: Callable[[int], Any], size: int, count: int, seed: 
         size: Samples in each.
         count: How many.
         seed: Batch ``i`` is made after seeding with ``seed * 1000 + i``.
+        model_size: Further arguments of ``make_batch``.
 
     Raises:
         Exception: Whatever the user's function raises.
@@ -36,8 +46,35 @@ def make_batches(make_batch: Callable[[int], Any], size: int, count: int, seed: 
     batches = []
     for index in range(count):
         seed_everything(seed * 1000 + index)
-        batches.append(make_batch(size))
+        batches.append(make_batch(size, **(model_size or {})))
     return batches
+
+
+def share_of(batch: Any, rank: int, ranks: int, samples: int) -> Any:
+    """One rank's share of a batch that every rank has made, so that together they train on what one process would.
+
+    Args:
+        batch: The global batch.
+        rank: Whose share.
+        ranks: How many share it equally.
+        samples: Samples that were asked for.
+
+    Returns:
+        A copy, so that the rest of the batch need not be kept; the batch itself for a single rank.
+
+    Raises:
+        WorkloadError: The batch has another number of samples than was asked for.
+    """
+    assert samples % ranks == 0, f"{samples} samples cannot be shared equally by {ranks} ranks"
+    if ranks == 1:
+        return batch
+    made = batch_trees.sample_count(batch)
+    if made != samples:
+        raise WorkloadError(
+            f"make_batch must return as many samples as it is asked for where several devices share them, but for "
+            f"{samples} it returned {made}; make dimension 0 of its tensors batch_size long"
+        )
+    return tree_map_only(torch.Tensor, torch.Tensor.clone, batch_trees.split(batch, samples // ranks)[rank])
 
 
 def pinned(batch: Any, pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory) -> Any:

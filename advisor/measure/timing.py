@@ -8,12 +8,28 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from advisor.measure.measurement import StopReason
 
-__all__ = ["Timing", "TimingPlan", "median_interval", "time_steps"]
+__all__ = ["Agree", "Timing", "TimingPlan", "alone", "median_interval", "time_steps"]
+
+_T = TypeVar("_T")
+
+
+class Agree(Protocol):
+    """Makes a decision the same on all ranks that take it together."""
+
+    def __call__(self, value: _T) -> _T:
+        """What was decided for all, given what this rank would decide."""
+
+
+def alone(value: _T) -> _T:
+    """Agreement of a process with nobody but itself."""
+    return value
+
 
 _STEADY_GAIN = 0.05
 """Warm-up goes on while a step is faster than the best before it by more than this share."""
@@ -72,6 +88,7 @@ def time_steps(
     clock: Callable[[], float],
     *,
     before_timed: Callable[[], None] | None = None,
+    agree: Agree = alone,
 ) -> Timing:
     """Run ``step`` until its time is known.
 
@@ -80,6 +97,7 @@ def time_steps(
         plan: When to stop.
         clock: Seconds from any fixed moment, such as ``time.perf_counter``.
         before_timed: Called once between warm-up and the timed steps.
+        agree: Every decision goes through it: ranks whose clocks differ must take equally many steps.
     """
     begin = clock()
 
@@ -89,7 +107,9 @@ def time_steps(
         return clock() - start
 
     warmup: list[float] = []
-    while len(warmup) < plan.warmup_steps or _still_warming(warmup, (clock() - begin) / plan.measure_seconds):
+    while len(warmup) < plan.warmup_steps or agree(
+        _still_warming(warmup, (clock() - begin) / plan.measure_seconds),
+    ):
         warmup.append(timed())
     if before_timed is not None:
         before_timed()
@@ -97,7 +117,7 @@ def time_steps(
     reason = None
     while reason is None:
         steps.append(timed())
-        reason = _stop_reason(steps, plan, clock() - begin)
+        reason = agree(_stop_reason(steps, plan, clock() - begin))
     low, high = median_interval(steps)
     return Timing(
         median_seconds=statistics.median(steps),

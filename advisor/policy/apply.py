@@ -65,13 +65,17 @@ def apply_policy(
     import torch
 
     from advisor.methods.training import Training
+    from advisor.methods.world import current_world
 
     if isinstance(policy, str | os.PathLike):
         policy = load_policy_file(policy).policy
     elif not isinstance(policy, Policy):
         policy = policy.policy
-    if policy.gpu_count != 1:
-        raise PolicyError(f"gpu_count must be 1 in this version, but got gpu_count={policy.gpu_count}.")
+    if policy.gpu_count not in (1, current_world().size):
+        raise PolicyError(
+            f"a policy of {policy.gpu_count} GPUs must be applied in as many processes, but this is one of "
+            f"{current_world().size}; start the training with torchrun and initialize torch.distributed first"
+        )
     for use in policy.methods:
         validate_use(use)
     if device is None:

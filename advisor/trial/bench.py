@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from advisor.errors import WorkloadError
-from advisor.measure.batches import make_batches, pinned, seed_everything
+from advisor.measure.batches import make_batches, pinned, seed_everything, share_of
 from advisor.measure.leftovers import MemoryBaseline
 from advisor.measure.memory import MemoryMeter, memory_meter
 from advisor.measure.storages import HostData
 from advisor.measure.warm_up import warm_up
 from advisor.methods.training import Training
+from advisor.methods.world import current_world
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.problem.loading import Workload, load_workload
@@ -29,6 +30,8 @@ from advisor.trial.spec import TrialSpec
 __all__ = ["Bench", "finite"]
 
 _DISTINCT_BATCHES = 2
+_SEEDS_OF_A_RANK = 1_000_003
+"""Between the seeds of two ranks: more than a trial has steps."""
 
 
 class Bench:
@@ -49,6 +52,9 @@ class Bench:
         self.tell = tell
         self.refusals = refusals
         self.device = torch.device(spec.device)
+        self.world = current_world()
+        """The ranks that run this trial together; decisions by a clock or by memory go through its ``agreed``."""
+        assert self.world.size == spec.policy.gpu_count, f"{self.world.size} ranks, {spec.policy.gpu_count} devices"
         self.notes: list[str] = []
         tell("loading the model's code")
         if self.device.type == "cuda":
@@ -56,6 +62,8 @@ class Bench:
         warm_up(self.device)
         self.workload: Workload = load_workload(spec.workload)
         self._host_data = HostData()
+        self.out_of_step = ""
+        """Why this rank may no longer be where the others are; empty when it is."""
         self.making_seconds = 0.0
         """How long the last batches took to make."""
         self._batches: tuple[int, list[Any]] | None = None
@@ -67,15 +75,20 @@ class Bench:
         self._baseline = MemoryBaseline(self.device, self._host_data)
 
     def batches(self, samples: int) -> list[Any]:
-        """Distinct batches on the host; the same ones whenever they are asked for.
+        """Distinct batches on the host, this rank's share of them; the same ones whenever they are asked for.
 
         Those of the last size are kept: making them may take longer than training on them.
+
+        Args:
+            samples: In the batches of all ranks together.
         """
         if self._batches is not None and self._batches[0] == samples:
             return self._batches[1]
         self._batches = None  # never two sizes at once
         begin = time.perf_counter()
-        batches = make_batches(self.workload.make_batch, samples, _DISTINCT_BATCHES, self.spec.seed)
+        whole = make_batches(self.workload.make_batch, samples, _DISTINCT_BATCHES, self.spec.seed, self.spec.model_size)
+        batches = [share_of(batch, self.world.rank, self.world.size, samples) for batch in whole]
+        del whole
         self._host_data.add(batches, torch.device("cpu"))
         if self.device.type == "cuda":
             batches = [pinned(batch) for batch in batches]
@@ -116,9 +129,13 @@ class Bench:
             yield training
 
     def leftover(self) -> str:
-        """What the trial left in memory, in words; empty when nothing. No batch is there any more afterwards."""
+        """What the trial left behind, in words; empty when nothing. No batch is there any more afterwards."""
         self._batches = None
-        return self._baseline.leftover()
+        return self._baseline.leftover() or self.out_of_step
+
+    def seed(self, step: int = 0) -> None:
+        """Seed all generators for a step: every step and every rank draws random numbers of its own."""
+        seed_everything(self.spec.seed + step + self.world.rank * _SEEDS_OF_A_RANK)
 
     def options(self) -> dict[str, Any]:
         """The workload's own functions and constants, those that it has, as :func:`apply_policy` takes them."""
@@ -129,7 +146,7 @@ class Bench:
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
         self.tell("building the model")
         seed_everything(self.spec.seed)
-        model = self.workload.build_model()
+        model = self.workload.build_model(**self.spec.model_size)
         if any(parameter.untyped_storage() in self._host_data for parameter in model.parameters()):
             raise WorkloadError(
                 "build_model must build a new model on every call, but it returned one whose parameters existed "
@@ -138,7 +155,7 @@ class Bench:
         training = apply(model)
         del model
         try:
-            seed_everything(self.spec.seed)
+            self.seed()
             yield training
         finally:
             self.notes += [note for note in training.notes if note not in self.notes]

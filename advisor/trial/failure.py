@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.distributed as dist
 
 from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
 from advisor.problem.traceback_text import user_traceback
@@ -12,13 +13,16 @@ from advisor.problem.units import format_bytes
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 
-__all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_memory"]
+__all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_memory", "is_secondary"]
 
 _CPU_ALLOCATOR = "can't allocate memory"
 _CUDA_RUNTIME = "CUDA error: out of memory"
 _CUDA_LIBRARIES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
 _PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
 """What cuDNN and cuBLAS say when they get no workspace, among other reasons: the allocator's counter decides."""
+_NCCL_REFUSED = "'out of memory'"
+_GLOO = "gloo/"
+"""In every message of gloo's transport: the file that raised."""
 _ROOM_ON_DEVICE = 256 * 2**20
 
 
@@ -107,6 +111,17 @@ def is_out_of_memory(error: BaseException, device: torch.device, refusals: Alloc
     return memory is not None and memory[0] is Outcome.OUT_OF_MEMORY
 
 
+def is_secondary(error: BaseException) -> bool:
+    """Whether an exception is what a rank says when another one went away: a connection that ended.
+
+    It may be the cause all the same, where the network itself failed.
+    """
+    return any(
+        isinstance(cause, dist.DistError | ConnectionError) or (isinstance(cause, RuntimeError) and _GLOO in str(cause))
+        for cause in _chain(error)
+    )
+
+
 def _memory_outcome(
     error: BaseException,
     device: torch.device,
@@ -126,12 +141,19 @@ def _memory_outcome(
         elif _CUDA_RUNTIME in text:
             # Raised for pinned host memory, too; then the device itself still has room.
             on_device = free_device_bytes() < _ROOM_ON_DEVICE
-        elif any(name in text for name in _CUDA_LIBRARIES) or _is_hidden_refusal(text, refusals):
+        elif _says_a_library(cause) or _is_hidden_refusal(text, refusals):
             on_device = True
         else:
             continue
         return (Outcome.OUT_OF_MEMORY if on_device else Outcome.HOST_OUT_OF_MEMORY), cause
     return None
+
+
+def _says_a_library(error: RuntimeError) -> bool:
+    text = str(error)
+    if any(name in text for name in _CUDA_LIBRARIES):
+        return True
+    return _NCCL_REFUSED in text and isinstance(error, dist.DistBackendError)
 
 
 def _is_hidden_refusal(text: str, refusals: AllocatorRefusals | None) -> bool:

@@ -20,7 +20,7 @@ import psutil
 
 from advisor.trial.protocol import Exited, encode_line
 
-__all__ = ["guard"]
+__all__ = ["end_with_parent", "guard"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -56,14 +56,23 @@ def guard(answers: int, lifeline: int, closed_in_guardian: int) -> None:
 def _become_worker(lifeline: int) -> None:
     guardian = os.getppid()
     os.close(lifeline)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != guardian:  # it was gone before the line above
-        os._exit(1)
+    end_with_parent(guardian)
     if sys.platform == "linux":
         # If memory runs out, the kernel shall pick this process. Where that is not permitted it goes by size, which
         # in practice means this process as well.
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, however that happens (Linux alone can).
+
+    Args:
+        parent: Process number of the parent, as it was when this process began.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before the line above
+        os._exit(1)
 
 
 def _wait(worker: int, lifeline: int, parent: int) -> int | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import signal
 
-__all__ = ["Outcome"]
+__all__ = ["Outcome", "how_it_ended"]
 
 
 class Outcome(enum.Enum):
@@ -29,3 +30,17 @@ class Outcome(enum.Enum):
     """Predicted not to fit; nothing ran."""
     INTERRUPTED = "interrupted"
     """The user stopped the search while it ran."""
+
+
+def how_it_ended(status: int) -> str:
+    """How a process ended, in words.
+
+    Args:
+        status: Exit status, or minus the number of the signal that ended it.
+    """
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"

@@ -1,4 +1,4 @@
-"""What parent and worker say to each other: one JSON object per line, on pipes of their own.
+"""What parent and worker, and launcher and rank, say to each other: one JSON object per line, on channels of their own.
 
 Standard input and output belong to the user's model, which may print anything or wait for a line.
 """
@@ -9,9 +9,22 @@ import os
 
 import msgspec
 
-from advisor.trial.spec import TrialSpec
+from advisor.trial.spec import TrialResult, TrialSpec
 
-__all__ = ["Answer", "Exited", "Finished", "LineReader", "Progress", "Ready", "Request", "Unwritten", "encode_line"]
+__all__ = [
+    "Answer",
+    "Exited",
+    "Finished",
+    "Joined",
+    "LineReader",
+    "Progress",
+    "RankAnswer",
+    "Ready",
+    "Reported",
+    "Request",
+    "Unwritten",
+    "encode_line",
+]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +87,34 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     status: int
 
 
+class Joined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Rank to launcher, first of all: it has found the others.
+
+    Attributes:
+        rank: Its number.
+        token: What the launcher gave to its own ranks, and to nobody else.
+    """
+
+    rank: int
+    token: str
+
+
+class Reported(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Rank to launcher: how its share of the trial ended.
+
+    Attributes:
+        result: Of this rank alone.
+        leftover: What it left in memory, in words; empty when nothing.
+        secondary: Whether it failed only because another rank went away.
+    """
+
+    result: TrialResult
+    leftover: str = ""
+    secondary: bool = False
+
+
 Answer = Ready | Progress | Finished | Unwritten | Exited
+RankAnswer = Joined | Progress | Reported | Unwritten
 
 
 def encode_line(message: msgspec.Struct) -> bytes:

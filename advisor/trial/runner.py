@@ -17,7 +17,7 @@ from advisor.errors import OutputFolderError
 from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
 from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically, writing
 from advisor.trial.host_memory import OutOfMemoryEvidence
-from advisor.trial.outcome import Outcome
+from advisor.trial.outcome import Outcome, how_it_ended
 from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, Unwritten
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
@@ -52,7 +52,7 @@ class RunnerEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner:
-    """Runs trials one after the other, in a warm worker as long as it stays healthy.
+    """Runs trials one after the other, in a warm worker (or group of ranks) as long as it stays healthy.
 
     Use as a context manager: at its end no process is left.
 
@@ -76,6 +76,7 @@ class Runner:
         self._command = tuple(worker_command)
         self._start_limit_seconds = start_limit_seconds
         self._connection: Connection | None = None
+        self._ranks = 1
 
     def __enter__(self) -> Runner:
         return self
@@ -112,6 +113,8 @@ class Runner:
         fresh = spec.kind is TrialKind.CONFIRM
         if fresh:
             self._end_worker("a confirmation runs in a fresh process")
+        if self._connection is not None and self._ranks != spec.policy.gpu_count:
+            self._end_worker(f"the next trial needs {spec.policy.gpu_count} ranks, not {self._ranks}")
         begin = time.monotonic()
         warm = self._connection is not None
 
@@ -176,7 +179,9 @@ class Runner:
     def _start(self, spec: TrialSpec, folder: TrialFolder) -> TrialResult | None:
         """Start a worker; how the trial ended if that did not work."""
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
-        self._connection = connection = Connection(self._command, folder.log)
+        self._ranks = spec.policy.gpu_count
+        ranks = (f"--ranks={self._ranks}",) if self._ranks > 1 else ()
+        self._connection = connection = Connection((*self._command, *ranks), folder.log)
         deadline = time.monotonic() + self._start_limit_seconds
         try:
             answer = connection.receive(deadline)
@@ -186,7 +191,7 @@ class Runner:
         if isinstance(answer, Ready):
             return None
         assert isinstance(answer, Exited), f"a worker that starts says so first, but it said {answer}"
-        reason = f"the worker did not start: it {_how(answer.status)}; see {folder.log}"
+        reason = f"the worker did not start: it {how_it_ended(answer.status)}; see {folder.log}"
         return TrialResult(key=spec.key, outcome=Outcome.CRASHED, reason=reason)
 
     def _wait(self, connection: Connection, spec: TrialSpec, folder: TrialFolder) -> tuple[TrialResult, bool, str]:
@@ -215,7 +220,7 @@ class Runner:
                 case Exited(status=status):
                     # Its result counts if it was complete before the end.
                     result = folder.read_result() or self._crashed(spec, status, evidence)
-                    return result, False, f"it {_how(status)}"
+                    return result, False, f"it {how_it_ended(status)}"
                 case _:
                     raise AssertionError(f"a worker at work on {spec.key} must not say {answer}")
 
@@ -223,7 +228,9 @@ class Runner:
         if status == -signal.SIGKILL and evidence.found():
             reason = "the kernel ended the worker because host memory ran out"
             return TrialResult(key=spec.key, outcome=Outcome.HOST_OUT_OF_MEMORY, reason=reason)
-        return TrialResult(key=spec.key, outcome=Outcome.CRASHED, reason=f"the worker {_how(status)} without a result")
+        return TrialResult(
+            key=spec.key, outcome=Outcome.CRASHED, reason=f"the worker {how_it_ended(status)} without a result"
+        )
 
     def _end_worker(self, why: str) -> None:
         connection, self._connection = self._connection, None
@@ -250,13 +257,3 @@ def _clear(folder: TrialFolder, spec: TrialSpec) -> None:
         folder.result.unlink(missing_ok=True)
         folder.log.unlink(missing_ok=True)
     write_atomically(folder.spec, msgspec.json.format(msgspec.json.encode(spec)))
-
-
-def _how(status: int) -> str:
-    """How a process ended, in words."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        return f"was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was ended by signal {-status}"

@@ -16,7 +16,7 @@ from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
 from advisor.trial.work import run_trial
 
-__all__ = ["serve"]
+__all__ = ["print_into", "serve", "settings_kept"]
 
 
 def serve(requests: int, answers: int) -> None:
@@ -37,8 +37,8 @@ def serve(requests: int, answers: int) -> None:
             request = msgspec.json.decode(line, type=Request)
             folder = TrialFolder(Path(request.folder))
             try:
-                _print_into(folder.log)
-                with _settings_kept():
+                print_into(folder.log)
+                with settings_kept():
                     result, leftover = run_trial(request.spec, tell)
                 folder.write_result(result)
             except OutputFolderError as error:  # run_trial raises nothing: this is ours, and no fault of the trial
@@ -47,8 +47,12 @@ def serve(requests: int, answers: int) -> None:
             os.write(answers, encode_line(Finished(key=result.key, clean=not leftover, why=leftover)))
 
 
-def _print_into(log: Path) -> None:
-    """From here on, what anything prints (also from C, also in processes of its own) goes to this file."""
+def print_into(log: Path) -> None:
+    """From here on, what anything prints (also from C, also in processes of its own) goes to this file.
+
+    Raises:
+        OutputFolderError: It cannot be opened.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     with writing(log):
@@ -59,7 +63,7 @@ def _print_into(log: Path) -> None:
 
 
 @contextlib.contextmanager
-def _settings_kept() -> Iterator[None]:
+def settings_kept() -> Iterator[None]:
     """Undo the process-wide settings that a user's code may leave changed, so that the next trial starts as this one.
 
     The folder is kept because result paths and the workload's may be relative to it.

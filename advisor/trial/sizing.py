@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from advisor.measure.batches import seed_everything
 from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
 from advisor.measure.memory import MemoryMeter
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import is_out_of_memory
 from advisor.trial.spec import TrialSpec
-from advisor.trial.updating import until_updated
+from advisor.trial.updating import settling_steps, until_updated
 
 __all__ = ["next_batch", "size", "suffice", "telling"]
 
@@ -56,6 +55,8 @@ def size(bench: Bench) -> Sizing:
             except Exception as error:
                 if not is_out_of_memory(error, bench.device, bench.refusals):
                     raise
+                if bench.world.size > 1:
+                    bench.out_of_step = "ranks may wait for one that ran out of memory"
                 out_of_memory_at = micro_batch
                 break
     return Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses)
@@ -63,27 +64,31 @@ def size(bench: Bench) -> Sizing:
 
 def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[tuple[float, ...], SizePoint]:
     spec = bench.spec
-    batches = bench.batches(spec.policy.micro_batch * spec.policy.accumulation_steps)
-    count = max(_LEAST_STEPS, spec.fidelity_steps)
+    agree = bench.world.agreed
+    batches = bench.batches(spec.policy.global_batch)
+    settling = settling_steps(training)
+    count = max(_LEAST_STEPS, spec.fidelity_steps) + settling
     losses = []
     timed: list[float] = []
     for index in range(count):
         bench.tell(f"batch {spec.policy.micro_batch}, step {index + 1} of {count}")
         batch = batches[index % len(batches)]
         # Every step has its own seed: a method that draws random numbers must not shift the dropout of the next step.
-        seed = spec.seed + index
-        if index == 0:
+        if index <= settling:
             with meter.guarding(batch):
-                loss = until_updated(training, functools.partial(_seeded_step, training, batch, seed))
+                loss = until_updated(training, functools.partial(_seeded_step, bench, training, batch, index), agree)
         elif index < count - 1:
-            loss, seconds = until_updated(training, functools.partial(_timed_step, bench, training, batch, seed))
+            loss, seconds = until_updated(
+                training, functools.partial(_timed_step, bench, training, batch, index), agree
+            )
             timed.append(seconds)
         else:
-            loss, memory = until_updated(training, functools.partial(_measured_step, meter, training, batch, seed))
+            measured = functools.partial(_measured_step, bench, meter, training, batch, index)
+            loss, memory = until_updated(training, measured, agree)
         losses.append(finite(loss, index))
     # After the losses that are compared: how many more steps are made depends on the clock.
-    while _is_quick(timed):
-        loss, seconds = _timed_step(bench, training, batches[0], spec.seed)
+    while agree(_is_quick(timed)):
+        loss, seconds = _timed_step(bench, training, batches[0])
         finite(loss, count)
         timed.append(seconds)
     point = SizePoint(micro_batch=spec.policy.micro_batch, memory=memory, step_seconds=min(timed))
@@ -93,23 +98,23 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
 def _further_point(
     bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int, before: SizePoint
 ) -> SizePoint:
-    batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps)
+    agree = bench.world.agreed
+    batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     training.micro_batch = micro_batch
     bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
     bench.tell(f"batch {micro_batch}, memory")
     # Memory first: this step stops at the limit, also on a CPU.
-    loss, memory = until_updated(
-        training, functools.partial(_measured_step, meter, training, batches[0], bench.spec.seed)
-    )
+    measured = functools.partial(_measured_step, bench, meter, training, batches[0])
+    loss, memory = until_updated(training, measured, agree)
     finite(loss, 0)
     bench.tell(f"batch {micro_batch}, time")
-    loss, seconds = _timed_step(bench, training, batches[1], bench.spec.seed)
+    loss, seconds = _timed_step(bench, training, batches[1])
     finite(loss, 1)
     timed = [seconds]
     # Larger batches are not dearer per sample: else something else had the machine, and the faster of two counts.
     suspicious = seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch
-    while _is_quick(timed) or (suspicious and len(timed) < 2):
-        timed.append(_timed_step(bench, training, batches[1], bench.spec.seed)[1])
+    while agree(_is_quick(timed) or (suspicious and len(timed) < 2)):
+        timed.append(_timed_step(bench, training, batches[1])[1])
     return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=min(timed))
 
 
@@ -118,13 +123,13 @@ def _is_quick(timed: list[float]) -> bool:
     return min(timed) < _QUICK_SECONDS and len(timed) < _QUICK_REPETITIONS
 
 
-def _seeded_step(training: Training, batch: Any, seed: int) -> torch.Tensor:
-    seed_everything(seed)
+def _seeded_step(bench: Bench, training: Training, batch: Any, step: int) -> torch.Tensor:
+    bench.seed(step)
     return training.step(batch)
 
 
-def _timed_step(bench: Bench, training: Training, batch: Any, seed: int) -> tuple[torch.Tensor, float]:
-    seed_everything(seed)
+def _timed_step(bench: Bench, training: Training, batch: Any, step: int = 0) -> tuple[torch.Tensor, float]:
+    bench.seed(step)
     begin = time.perf_counter()
     loss = training.step(batch)
     bench.synchronize()
@@ -132,16 +137,16 @@ def _timed_step(bench: Bench, training: Training, batch: Any, seed: int) -> tupl
 
 
 def _measured_step(
-    meter: MemoryMeter, training: Training, batch: Any, seed: int
+    bench: Bench, meter: MemoryMeter, training: Training, batch: Any, step: int = 0
 ) -> tuple[torch.Tensor, MemoryMeasurement]:
-    seed_everything(seed)
+    bench.seed(step)
     return meter.measured_step(training, batch)
 
 
 def _following(points: list[SizePoint], bench: Bench, begin: float) -> int | None:
     # The first batches may have loaded a whole data set: no measure for those that follow.
     making = bench.making_seconds if len(points) >= 2 else 0.0
-    return next_batch(points, bench.spec, time.perf_counter() - begin, making)
+    return bench.world.agreed(next_batch(points, bench.spec, time.perf_counter() - begin, making))
 
 
 def next_batch(points: list[SizePoint], spec: TrialSpec, spent: float, making: float) -> int | None:

@@ -14,7 +14,7 @@ from advisor.measure.memory import MemoryMeter
 from advisor.measure.timing import TimingPlan, time_steps
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
-from advisor.trial.updating import until_updated
+from advisor.trial.updating import settling_steps, until_updated
 
 __all__ = ["measure"]
 
@@ -23,7 +23,7 @@ _TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
 
 
 def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement:
-    """Measure a training.
+    """Measure a training; on several ranks what this one sees of it.
 
     Args:
         bench: The trial's workbench.
@@ -41,12 +41,13 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement
     losses: list[torch.Tensor] = []
     bench.tell("first step")
     with meter.guarding(batches[0]):
-        losses.append(until_updated(training, lambda: training.step(batches[0])))
+        losses.append(until_updated(training, lambda: training.step(batches[0]), bench.world.agreed))
+        losses += [training.step(batches[0]) for _ in range(settling_steps(training))]
     finite(losses[0], 0)
     bench.tell("memory")
-    loss, memory = until_updated(training, lambda: meter.measured_step(training, batches[1]))
+    loss, memory = until_updated(training, lambda: meter.measured_step(training, batches[1]), bench.world.agreed)
+    finite(loss, len(losses))
     losses.append(loss)
-    finite(loss, 1)
 
     def step() -> None:
         losses.append(training.step(batches[len(losses) % len(batches)]))
@@ -65,7 +66,7 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement
     energy = EnergyMeter(nvml_device(bench.device))
     bench.tell("timing")
     with meter.watching() as completed:
-        timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start)
+        timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=bench.world.agreed)
         joules = energy.joules(sum(timing.step_seconds))
         memory = completed(memory)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))

@@ -18,12 +18,15 @@ from advisor.trial.timed import measure
 __all__ = ["run_trial"]
 
 
-def run_trial(spec: TrialSpec, tell: Callable[[str], None]) -> tuple[TrialResult, str]:
-    """Run a trial.
+def run_trial(
+    spec: TrialSpec, tell: Callable[[str], None], on_error: Callable[[BaseException], None] | None = None
+) -> tuple[TrialResult, str]:
+    """Run a trial, or one rank's share of it.
 
     Args:
         spec: The trial.
         tell: Hears what is being done, in a few words.
+        on_error: Hears the exception that ended the trial, if one did.
 
     Returns:
         The result, and what the trial left in memory in words (empty: nothing).
@@ -34,6 +37,8 @@ def run_trial(spec: TrialSpec, tell: Callable[[str], None]) -> tuple[TrialResult
         bench = Bench(spec, tell, refusals)
         result = _run(spec, bench)
     except BaseException as error:  # SystemExit too: the user's code may call sys.exit, and that is an outcome
+        if on_error is not None:
+            on_error(error)
         failed = failed_result(spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes, refusals=refusals)
         return failed, f"the trial ended as {failed.outcome.value}"
     return result, bench.leftover()

@@ -4,9 +4,11 @@ import random
 from collections import UserDict
 
 import numpy
+import pytest
 import torch
 
-from advisor.measure.batches import make_batches, pinned, tokens_per_sample
+from advisor.errors import WorkloadError
+from advisor.measure.batches import make_batches, pinned, share_of, tokens_per_sample
 
 
 def make_batch(size: int) -> dict[str, object]:
@@ -55,3 +57,27 @@ def test_tokens_of_a_sample() -> None:
     assert tokens_per_sample((tokens, tokens)) == 128
     assert tokens_per_sample({"pixel_values": torch.zeros(4, 3, 8, 8), "labels": tokens[:, 0]}) is None
     assert tokens_per_sample((torch.zeros(4, 16), tokens[:, 0])) is None
+
+
+def test_sizes_are_arguments_of_the_workloads_function() -> None:
+    made = make_batches(lambda size, length: torch.zeros(size, length), 4, 1, seed=0, model_size={"length": 7})
+    assert made[0].shape == (4, 7)
+
+
+def test_ranks_together_have_exactly_the_batch_of_one_process() -> None:
+    batch = {"x": torch.randn(6, 3), "more": (torch.arange(6), "name"), "scale": torch.tensor(2.0)}
+    shares = [share_of(batch, rank, 3, 6) for rank in range(3)]
+    assert torch.equal(torch.cat([share["x"] for share in shares]), batch["x"])
+    assert torch.equal(torch.cat([share["more"][0] for share in shares]), torch.arange(6))
+    assert all(share["more"][1] == "name" and share["scale"] == 2.0 for share in shares)
+    assert all(share["x"].untyped_storage().nbytes() == 2 * 3 * 4 for share in shares)  # nothing of the others is kept
+
+
+def test_the_batch_of_a_single_rank_is_its_own_and_may_be_anything() -> None:
+    batch = object()
+    assert share_of(batch, 0, 1, 5) is batch
+
+
+def test_a_batch_of_another_size_than_asked_for_cannot_be_shared() -> None:
+    with pytest.raises(WorkloadError, match="for 8 it returned 6"):
+        share_of(torch.zeros(6, 2), 0, 2, 8)

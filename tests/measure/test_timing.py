@@ -3,11 +3,14 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import pytest
 
 from advisor.measure.measurement import StopReason
 from advisor.measure.timing import Timing, TimingPlan, median_interval, time_steps
+
+_T = TypeVar("_T")
 
 
 class Steps:
@@ -160,3 +163,26 @@ def test_the_interval_holds_the_median_itself() -> None:
         values = [noise.expovariate(1.0) for _ in range(count)]
         low, high = median_interval(values)
         assert 0.0 <= low <= statistics.median(values) <= high
+
+
+def test_ranks_follow_one_clock() -> None:
+    """The trap: a rank that stops a step before the others leaves them waiting for it."""
+    told: list[object] = []
+
+    def first(value: _T) -> _T:
+        told.append(value)
+        return value
+
+    # The first rank never settles; the other has steps as even as can be, and yet makes as many.
+    unsettled = [9.0, 5.0, 3.0] + [1.0 + 0.5 * (index % 3) for index in range(100)]
+    leader, follower = Steps(unsettled), Steps([1.0])
+    time_steps(leader.step, plan(max_timed_steps=20), leader.clock, agree=first)
+    decisions = iter(told)
+
+    def other(value: _T) -> _T:
+        return next(decisions)  # type: ignore[return-value]
+
+    timing = time_steps(follower.step, plan(max_timed_steps=20), follower.clock, agree=other)
+    assert follower.count == leader.count > 20
+    assert timing.median_seconds == pytest.approx(1.0)
+    assert timing.stop_reason is StopReason.BUDGET

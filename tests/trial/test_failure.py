@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
-from advisor.trial.failure import AllocatorRefusals, DivergedError, failed_result, is_out_of_memory
+from advisor.trial.failure import AllocatorRefusals, DivergedError, failed_result, is_out_of_memory, is_secondary
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 
@@ -30,6 +31,7 @@ def result_of(
         (RuntimeError("CUDA error: out of memory"), GPU, 10 * 2**30, Outcome.HOST_OUT_OF_MEMORY),  # pinned memory
         (RuntimeError("CUDA error: out of memory"), GPU, 2**20, Outcome.OUT_OF_MEMORY),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), GPU, 0, Outcome.OUT_OF_MEMORY),
+        (dist.DistBackendError("Last error: Cuda failure 2 'out of memory'"), GPU, 0, Outcome.OUT_OF_MEMORY),
         (MemoryError(), CPU, 0, Outcome.HOST_OUT_OF_MEMORY),
         (DivergedError("the loss became nan at step 3"), CPU, 0, Outcome.DIVERGED),
         (MethodRefusedError("no blocks"), CPU, 0, Outcome.REFUSED),
@@ -88,3 +90,27 @@ def test_a_workload_error_brings_the_users_traceback() -> None:
     result = result_of(WorkloadError("model.py must import without an exception", "Traceback ...\n"))
     assert result.traceback_text == "Traceback ...\n"
     assert result.reason == "model.py must import without an exception"
+
+
+_CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34223"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(_CLOSED),
+        dist.DistBackendError("NCCL error: remote process exited or there was a network error"),
+        ConnectionResetError("Connection reset by peer"),
+    ],
+)
+def test_a_connection_that_ended_is_rarely_the_cause(error: Exception) -> None:
+    assert is_secondary(error)
+    wrapped = RuntimeError("the user's own words")
+    wrapped.__cause__ = error
+    assert is_secondary(wrapped)
+    assert result_of(error).outcome is Outcome.FAILED
+
+
+def test_an_error_of_the_users_own_is_a_cause() -> None:
+    assert not is_secondary(ValueError("connection closed by peer"))
+    assert not is_secondary(RuntimeError("shapes do not match"))

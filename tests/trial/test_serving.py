@@ -42,7 +42,7 @@ def test_a_full_disk_is_told_and_the_worker_serves_on(tmp_path: Path, monkeypatc
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(serving, "run_trial", run)
-    monkeypatch.setattr(serving, "_print_into", lambda log: None)
+    monkeypatch.setattr(serving, "print_into", lambda log: None)
     monkeypatch.setattr(os, "fsync", sync)
     study = StudyFolder(tmp_path)
     requests = []

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from advisor.methods.training import Training
-from advisor.trial.updating import until_updated
+from advisor.trial.updating import settling_steps, until_updated
 
 
 def half_precision_training(scale: float) -> Training:
@@ -39,3 +39,18 @@ def test_a_step_that_was_not_skipped_is_the_only_one(scaled: bool) -> None:
     attempts = []
     until_updated(training, lambda: attempts.append(training.step(torch.ones(2, 4))))
     assert len(attempts) == 1
+
+
+def test_a_rank_repeats_a_step_as_often_as_the_others() -> None:
+    training = half_precision_training(scale=1.0)  # this rank alone would make one attempt
+    attempts = []
+    answers = iter([False, False, True])
+    until_updated(training, lambda: attempts.append(training.step(torch.ones(2, 4))), lambda value: next(answers))
+    assert len(attempts) == 3
+
+
+def test_a_method_may_ask_for_steps_before_anything_is_measured() -> None:
+    training = half_precision_training(scale=1.0)
+    assert settling_steps(training) == 0
+    training.settling_steps = 4  # type: ignore[attr-defined]
+    assert settling_steps(training) == 4

@@ -1,0 +1,88 @@
+"""One rank: ``python -m advisor.trial.rank --launcher PID``, started by the launcher with torchrun's environment.
+
+It serves trials as the worker of a single device does, except that its share of the result goes to the launcher.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import faulthandler
+import os
+import socket
+from pathlib import Path
+
+from advisor.trial.guardian import end_with_parent
+
+__all__ = ["main"]
+
+_FOREVER = datetime.timedelta(days=1)
+"""A rank that waits for another is ended by the trial's time limit, never by a limit of the library."""
+
+
+def main() -> None:
+    """Find the other ranks, then serve until the launcher goes away."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--launcher", type=int, required=True, help="process number of the launcher")
+    end_with_parent(parser.parse_args().launcher)
+    faulthandler.enable()
+    _serve(_join())
+
+
+def _join() -> socket.socket:
+    """Make the group of processes, then tell the launcher."""
+    import torch
+    import torch.distributed as dist
+
+    from advisor.methods.world import current_world
+    from advisor.trial.protocol import Joined, encode_line
+    from advisor.trial.rank_group import ADDRESS_VARIABLE, TOKEN_VARIABLE
+
+    address, _, port = os.environ.pop(ADDRESS_VARIABLE).rpartition(":")
+    channel = socket.create_connection((address, int(port)))
+    cuda = torch.cuda.is_available() and dist.is_nccl_available()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=_FOREVER)
+    world = current_world()  # makes its own group, on all ranks at once
+    channel.sendall(encode_line(Joined(rank=world.rank, token=os.environ.pop(TOKEN_VARIABLE))))
+    return channel
+
+
+def _serve(channel: socket.socket) -> None:
+    import msgspec
+    import torch
+    import torch.distributed as dist
+
+    from advisor.errors import OutputFolderError
+    from advisor.trial.failure import is_secondary
+    from advisor.trial.folder import TrialFolder
+    from advisor.trial.outcome import Outcome
+    from advisor.trial.protocol import LineReader, Progress, Reported, Request, Unwritten, encode_line
+    from advisor.trial.serving import print_into, settings_kept
+    from advisor.trial.work import run_trial
+
+    def tell(text: str) -> None:
+        if dist.get_rank() == 0:  # one of them is enough for a display
+            channel.sendall(encode_line(Progress(text=text)))
+
+    reader = LineReader(channel.fileno())
+    while (lines := reader.read()) is not None:
+        for line in lines:
+            request = msgspec.json.decode(line, type=Request)
+            spec = request.spec
+            if torch.device(spec.device).type == "cuda":
+                spec = msgspec.structs.replace(spec, device=f"cuda:{os.environ['LOCAL_RANK']}")
+            errors: list[BaseException] = []
+            try:
+                print_into(TrialFolder(Path(request.folder)).log)
+                with settings_kept():
+                    result, leftover = run_trial(spec, tell, errors.append)
+            except OutputFolderError as error:
+                channel.sendall(encode_line(Unwritten(reason=str(error))))
+                continue
+            secondary = result.outcome is Outcome.FAILED and any(map(is_secondary, errors))
+            errors.clear()
+            channel.sendall(encode_line(Reported(result=result, leftover=leftover, secondary=secondary)))
+
+
+if __name__ == "__main__":
+    main()

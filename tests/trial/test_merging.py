@@ -1,0 +1,86 @@
+"""One result out of several: pure, on made-up figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from advisor.measure.measurement import Measurement, SizePoint, Sizing, StopReason
+from advisor.trial.merging import merged
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from tests.trial.test_growing_batches import size_point
+
+
+def measured(seconds: float, peak: int, joules: float | None, losses: tuple[float, ...]) -> Measurement:
+    return Measurement(
+        micro_batch=4,
+        accumulation_steps=1,
+        step_seconds=seconds,
+        step_seconds_low=seconds * 0.9,
+        step_seconds_high=seconds * 1.1,
+        timed_steps=5,
+        stop_reason=StopReason.STEADY,
+        samples_per_second=8 / seconds,
+        tokens_per_second=None,
+        memory=size_point(4, peak=peak, activations=peak // 2).memory,
+        joules_per_step=joules,
+        loss_trace=losses,
+    )
+
+
+def result(**changes: Any) -> TrialResult:
+    return TrialResult(key="of a rank", outcome=Outcome.OK, **changes)
+
+
+def test_the_slowest_rank_gives_the_time_and_the_fullest_the_memory() -> None:
+    fast_and_full = measured(1.0, 3000, 10.0, (2.0, 1.0))
+    slow = measured(2.0, 1000, 5.0, (4.0, 2.0))
+    whole = merged("key", [result(measurement=fast_and_full), result(measurement=slow)])
+    assert whole.key == "key"
+    assert whole.measurement == msgspec.structs.replace(
+        slow, memory=fast_and_full.memory, joules_per_step=15.0, loss_trace=(3.0, 1.5)
+    )
+
+
+def test_energy_that_one_rank_cannot_tell_is_unknown() -> None:
+    whole = merged("key", [result(measurement=measured(1.0, 1, joules, (1.0,))) for joules in (1.0, None)])
+    assert whole.measurement is not None
+    assert whole.measurement.joules_per_step is None
+
+
+def test_notes_are_united_in_order() -> None:
+    whole = merged("key", [result(notes=("a", "b")), result(notes=("b", "c"))])
+    assert whole.notes == ("a", "b", "c")
+
+
+def sizing(points: list[SizePoint], out_of_memory_at: int | None, loss: float) -> Sizing:
+    return Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=(loss,))
+
+
+def test_points_of_a_sizing_are_merged_one_by_one_as_far_as_all_ranks_came() -> None:
+    first = sizing(
+        [
+            size_point(2, peak=100, activations=10, step_seconds=2.0),
+            size_point(4, peak=200, activations=20, step_seconds=3.0),
+            size_point(8, peak=400, activations=40, step_seconds=9.0),
+        ],
+        None,
+        1.0,
+    )
+    second = sizing(
+        [
+            size_point(2, peak=150, activations=15, step_seconds=1.0),
+            size_point(4, peak=170, activations=17, step_seconds=4.0),
+        ],
+        8,
+        2.0,
+    )
+    whole = merged("key", [result(sizing=first), result(sizing=second)]).sizing
+    assert whole is not None
+    assert [point.micro_batch for point in whole.points] == [2, 4]
+    assert [point.memory.peak_bytes for point in whole.points] == [150, 200]
+    assert [point.step_seconds for point in whole.points] == [2.0, 4.0]
+    assert whole.out_of_memory_at == 8
+    assert whole.loss_trace == (1.5,)

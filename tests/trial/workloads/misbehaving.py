@@ -1,0 +1,50 @@
+"""Ranks that meet in every step, as those of every distributed method do. Tests append who misbehaves, and how."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+HOW = ""
+WHO = ()
+STEP = 2
+FOLDER = ""
+steps = 0
+
+
+def build_model():
+    Path(FOLDER, f"rank-{dist.get_rank()}").write_text(str(os.getpid()))
+    return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+
+
+def make_batch(batch_size):
+    return torch.randn(batch_size, 64), torch.randint(0, 10, (batch_size,))
+
+
+def compute_loss(model, batch):
+    global steps
+    steps += 1
+    if steps == STEP and dist.get_rank() in WHO:
+        misbehave()
+    dist.all_reduce(torch.zeros(1))
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def misbehave():
+    if HOW == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif HOW == "is stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif HOW == "raises":
+        raise ValueError("my mistake")
+    elif HOW == "calls sys.exit":
+        sys.exit(3)
+    elif HOW == "exits":
+        os._exit(0)
+    elif HOW == "allocates":
+        torch.zeros(2**26)
+    elif HOW == "disconnects":
+        dist.destroy_process_group()
