@@ -22,7 +22,8 @@ from advisor.methods.world import World
 
 __all__ = ["CommunicationHook", "DataParallel"]
 
-CommunicationHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+CommunicationHook = Callable[[Any, Any], torch.futures.Future[torch.Tensor]]
+"""``(state, bucket of gradients) -> future of their average``."""
 
 
 class DataParallel(Distribution):
@@ -136,7 +137,7 @@ class _FirstStep:
         seen: set[int] = set()
         self._seen = seen
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda parameter: seen.add(id(parameter)))
+            parameter.register_post_accumulate_grad_hook(lambda parameter: seen.add(id(parameter)))  # type: ignore[no-untyped-call]
             for parameter in self._parameters
         ]
 

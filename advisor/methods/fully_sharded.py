@@ -62,7 +62,8 @@ class FullySharded(Distribution):
         for block in _with_wrappers(model, blocks):
             fully_shard(block, reshard_after_forward=reshard, mp_policy=inside, **options)
         root = LossModule(model, compute_loss)
-        self._root = fully_shard(root, reshard_after_forward=False, mp_policy=outside, **options)
+        fully_shard(root, reshard_after_forward=False, mp_policy=outside, **options)
+        self._root = root
 
     def loss(
         self, model: torch.nn.Module, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor], batch: Any

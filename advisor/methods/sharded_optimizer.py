@@ -35,7 +35,7 @@ class ShardedOptimizer(DataParallel):
         if self._world.rank != 0:
             return {}
         state: dict[str, Any] = optimizer.state_dict()
-        optimizer._all_state_dicts = []  # A copy of everything, of no further use.
+        optimizer._all_state_dicts = []  # type: ignore[attr-defined]  # A copy of everything, of no further use.
         return state
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
