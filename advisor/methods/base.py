@@ -59,11 +59,13 @@ class Parameter(msgspec.Struct, frozen=True):
         name: Keyword of :meth:`Method.apply`.
         choices: Every value that may be searched, the most usual first.
         meaning: One line for ``momadvise methods NAME``.
+        worse: Choice -> fidelity, for choices with which the method's own fidelity does not hold.
     """
 
     name: str
     choices: tuple[ParameterValue, ...]
     meaning: str
+    worse: dict[ParameterValue, Fidelity] = {}
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -106,7 +108,7 @@ class Method(abc.ABC):
     Class attributes:
         name: Name in policies, search spaces and reports.
         summary: What it does, in one line.
-        fidelity: How far its training may differ from plain training.
+        fidelity: How far its training may differ from plain training (parameters may name choices that are worse).
         gradient_tolerance: Largest relative error of the gradient vector that the contract suite accepts after
             one step (0.0: bit-equal).
         saves: Categories of memory it lowers.

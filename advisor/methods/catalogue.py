@@ -9,10 +9,14 @@ from advisor.methods.adam_8bit import Adam8bit
 from advisor.methods.base import Method
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
+from advisor.methods.ddp import Ddp
+from advisor.methods.fsdp import Fsdp
+from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.swap import Swap
+from advisor.methods.zero_1 import Zero1
 
 __all__ = ["CATALOGUE", "get_method"]
 
@@ -24,6 +28,10 @@ CATALOGUE: tuple[Method, ...] = (
     Adam8bit(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
+    Ddp(),
+    Zero1(),
+    Fsdp(),
+    GradientCompression(),
 )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "apply_uses",
     "conflict_between",
+    "fidelity_of",
     "judge",
     "judge_alone",
     "misplaced",
@@ -86,12 +87,18 @@ def judge(
     """
     known: list[str] = []
     for use in uses:
+        validate_use(use)
+    # First what holds for every setting of a method alike: one reason says it for all of them.
+    reason = missing_company(uses) or misplaced(uses, gpu_count)
+    if reason:
+        return Verdict.no(reason)
+    for use in uses:
         verdict = judge_alone(use, facts=facts, hardware=hardware, accumulation_steps=accumulation_steps)
         if not verdict.applicable:
             return verdict
         if verdict.reason:
             known.append(verdict.reason)
-    reason = conflict_between(uses) or missing_company(uses) or misplaced(uses, gpu_count)
+    reason = conflict_between(uses)
     return Verdict.no(reason) if reason else Verdict.yes("; ".join(known))
 
 
@@ -145,7 +152,7 @@ def missing_company(uses: Sequence[MethodUse]) -> str | None:
     for use in uses:
         wanted = get_method(use.name).builds_on
         if wanted and not names & set(wanted):
-            return f"{use.label} works on top of {' or '.join(wanted)}, and none of these is in use"
+            return f"{use.label}: it works on top of {' or '.join(wanted)}, and none of these is in use"
     return None
 
 
@@ -157,12 +164,12 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int) -> str | None:
     distributing = [use for use in uses if get_method(use.name).distributes]
     if gpu_count == 1:
         if distributing:
-            return f"{distributing[0].label} trains on several devices together, but the policy uses one"
+            return f"{distributing[0].label}: it trains on several devices together, but the policy uses one"
         return None
     for use in uses:
         reason = get_method(use.name).one_device_only
         if reason:
-            return f"{use.label} cannot be used on {gpu_count} devices: {reason}"
+            return f"{use.label}: it cannot be used on {gpu_count} devices: {reason}"
     if len(distributing) != 1:
         valid = ", ".join(method.name for method in CATALOGUE if method.distributes)
         got = " and ".join(use.label for use in distributing) or "none"
@@ -170,16 +177,25 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int) -> str | None:
     return None
 
 
-def worst_fidelity(uses: Sequence[MethodUse], *, accumulation_steps: int, facts: Facts | None) -> Fidelity:
-    """The worst class among the methods and the micro-batching.
+def worst_fidelity(
+    uses: Sequence[MethodUse], *, accumulation_steps: int, facts: Facts | None, gpu_count: int = 1
+) -> Fidelity:
+    """The worst class among the methods, the micro-batching and the sharing of batches between devices.
 
-    Micro-batching reorders float sums; with BatchNorm it changes what is learned, because statistics are taken over
-    the micro-batch.
+    Both reorder float sums; with BatchNorm they change what is learned, because statistics are taken over the
+    micro-batch of one device.
     """
-    classes = [get_method(use.name).fidelity for use in uses]
-    if accumulation_steps > 1:
+    classes = [fidelity_of(use) for use in uses]
+    if accumulation_steps > 1 or gpu_count > 1:
         classes.append(Fidelity.MODEL if facts is not None and facts.has_batchnorm else Fidelity.ROUNDING)
     return max(classes, key=lambda fidelity: fidelity.rank, default=Fidelity.EXACT)
+
+
+def fidelity_of(use: MethodUse) -> Fidelity:
+    """How far training with one setting of a method may differ from plain training."""
+    method = get_method(use.name)
+    worse = [parameter.worse.get(use.parameters[parameter.name]) for parameter in method.parameters]
+    return max((method.fidelity, *filter(None, worse)), key=lambda fidelity: fidelity.rank)
 
 
 def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
@@ -193,7 +209,7 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     """
     for use in uses:
         validate_use(use)
-    reason = conflict_between(uses) or missing_company(uses)
+    reason = conflict_between(uses) or missing_company(uses) or misplaced(uses, training.world.size)
     if reason:
         raise MethodRefusedError(reason)
     ordered = sorted(uses, key=lambda use: (get_method(use.name).stage, use.name))

@@ -47,6 +47,7 @@ class OptimizerInBackward(Method):
         ),
     )
     accumulates = False
+    one_device_only = "it would update parameters from gradients that are not yet averaged over the devices"
     citation = "Lv et al. 2023, Full Parameter Fine-tuning with Limited Resources (LOMO); PyTorch tutorial"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
@@ -55,17 +56,12 @@ class OptimizerInBackward(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Hook every parameter of the optimizer."""
-        import torch
-
         optimizer = training.optimizer
         verdict = _judge(f"{type(optimizer).__module__}.{type(optimizer).__qualname__}", training.max_grad_norm)
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
         if training.gradient_scaler is not None:
             raise MethodRefusedError(self.conflicts[0].reason)
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if distributed and torch.distributed.get_world_size() > 1:
-            raise MethodRefusedError("under several ranks the hook sees gradients before they are reduced")
         stepper = _ParameterStepper(training)
         for group in optimizer.param_groups:
             for parameter in group["params"]:

@@ -32,7 +32,7 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
     (Chen et al. 2016).
 
     Args:
-        model: The model, before any wrapping.
+        model: The model; of blocks in checkpoint wrappers, what is wrapped is found.
         declared: Classes named by the workload (``BLOCKS``), which then alone count.
 
     Raises:
@@ -48,7 +48,7 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
     children: dict[type, dict[int, nn.Module]] = defaultdict(dict)
     for parent in model.modules():
         if isinstance(parent, nn.ModuleList | nn.Sequential):
-            for child in parent.children():
+            for child in map(_unwrapped, parent.children()):
                 children[type(child)][id(child)] = child
     target = math.log(leaves) / 2
     candidates = [
@@ -109,6 +109,12 @@ def buffer_bytes(model: nn.Module) -> int:
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    inner = getattr(module, "_checkpoint_wrapped_module", module)
+    assert isinstance(inner, nn.Module)
+    return inner
 
 
 def _leaf_count(module: nn.Module) -> int:

@@ -15,15 +15,15 @@ import torch
 
 from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods import batch as batches
+from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
+from advisor.methods.world import World
 
 __all__ = ["LinearHead", "Phase", "Training"]
 
 ComputeLoss = Callable[[torch.nn.Module, Any], torch.Tensor]
 LinearHead = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]]
 """``(model, batch) -> (hidden, weight, bias or None, targets)``: the loss is the cross entropy of that linear layer."""
-
-_WRAPPER_PREFIXES = ("_checkpoint_wrapped_module.",)
 
 
 class Phase(enum.Enum):
@@ -48,6 +48,8 @@ class Training:
         max_grad_norm: Clip the gradients to this total norm before each optimizer step.
         blocks: Classes of the repeated blocks, when they cannot be found.
         micro_batch: Samples per forward pass; a larger batch is split and its gradients are accumulated.
+        world: The processes that train together; default: this one alone. Each is given its own share of the batch,
+            all shares with the same number of samples.
 
     Attributes:
         optimizer: The optimizer; built when first asked for, so that it sees the parameters as methods left them.
@@ -58,6 +60,8 @@ class Training:
         accumulates: Whether gradients may be summed over micro-batches.
         steps_in_backward: Whether parameters are updated during the backward pass.
         after_step: Callables to run at the end of every optimizer step.
+        distribution: How the training is spread over the processes of its world.
+        settling_steps: Optimizer steps until memory and time are those of every later step.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Training:
         max_grad_norm: float | None = None,
         blocks: tuple[type, ...] = (),
         micro_batch: int | None = None,
+        world: World | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.model = model.to(self.device)
@@ -87,6 +92,9 @@ class Training:
         self.accumulates = True
         self.steps_in_backward = False
         self.after_step: list[Callable[[], None]] = []
+        self.world = world or World()
+        self.distribution = Distribution()
+        self.settling_steps = 0
         self._build_optimizer = build_optimizer
         self._count_targets = count_targets
         # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
@@ -128,36 +136,47 @@ class Training:
         """One optimizer step on a batch, in as many micro-batches as it needs.
 
         Args:
-            batch: What ``make_batch`` returns, of any number of samples.
+            batch: What ``make_batch`` returns, of any number of samples; with several processes this one's share.
 
         Returns:
             The loss of the whole batch (detached, zero-dimensional, on the device): the mean over all its targets.
+            With several processes, its mean over them is the loss of the batch that they share.
 
         Raises:
             MethodRefusedError: The batch needs several micro-batches, which an applied method does not allow.
+            WorkloadError: A process's share of the batch has no target.
         """
         pieces = self.split(batch)
-        if len(pieces) == 1:
+        if len(pieces) == 1 and self.world.size == 1:
             loss = self.forward(pieces[0])
             self.backward(loss)
             self.optimizer_step()
             return loss.detach()
-        if not self.accumulates:
+        if len(pieces) > 1 and not self.accumulates:
             raise MethodRefusedError(
                 f"a batch of {batches.sample_count(batch)} samples needs {len(pieces)} micro-batches of "
                 f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
                 "give batches of at most micro_batch samples"
             )
+        weighed = self._weighed(pieces)
         total: torch.Tensor | None = None
-        for piece, weight in zip(pieces, self._weights(pieces), strict=True):
-            if weight == 0.0:
-                continue  # No target: its mean would be 0/0, and it adds nothing to the gradient.
-            loss = self.forward(piece) * weight
-            self.backward(loss)
+        for number, (piece, weight) in enumerate(weighed, start=1):
+            last = number == len(weighed)
+            with contextlib.nullcontext() if last else self.accumulating():
+                loss = self.forward(piece) * weight
+                self.backward(loss)
             total = loss.detach() if total is None else total + loss.detach()
         self.optimizer_step()
         assert total is not None, "the shares of the micro-batches sum to one"
         return total
+
+    def accumulating(self) -> contextlib.AbstractContextManager[None]:
+        """Around passes of a loop of your own that are not the last before ``optimizer_step``.
+
+        Gradients are then averaged between processes once, in the last pass. Without it they are averaged in every
+        pass, with the same result.
+        """
+        return self.distribution.accumulating()
 
     def split(self, batch: Any) -> list[Any]:
         """The batch in micro-batches along dimension 0 of its tensors; the last may be smaller."""
@@ -174,7 +193,7 @@ class Training:
         with contextlib.ExitStack() as contexts:
             for context in self.forward_contexts:
                 contexts.enter_context(context())
-            return require_trainable(self.compute_loss(self.model, moved))
+            return require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""
@@ -182,10 +201,12 @@ class Training:
         if self.gradient_scaler is not None:
             loss = self.gradient_scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.distribution.after_backward()
 
     def optimizer_step(self) -> None:
         """Update the parameters from their gradients, and drop the gradients."""
         self._enter(Phase.OPTIMIZER)
+        self.distribution.complete_gradients()
         if not self.steps_in_backward:
             if self.max_grad_norm is not None:
                 self.clip_grad_norm(self.max_grad_norm)
@@ -196,6 +217,7 @@ class Training:
             else:
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
+        self.distribution.after_step()
         for callback in self.after_step:
             callback()
         self._enter(Phase.IDLE)
@@ -217,23 +239,33 @@ class Training:
                 "clipping needs all gradients at once, but the optimizer runs in the backward pass and each gradient "
                 "is gone once used; remove optimizer_in_backward from the policy"
             )
+        self.distribution.complete_gradients()
         if self.gradient_scaler is not None and not self._unscaled:
             self.gradient_scaler.unscale_(self.optimizer)
             self._unscaled = True
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        return self.distribution.clip_grad_norm(parameters, max_norm)
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"model", "optimizer"}`` and ``"scaler"`` under float16; the model's part has the plain model's names."""
-        state = {"model": _plain_names(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
+        """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
+
+        With several processes every one must call it: rank 0 gets the whole of both, the others empty dictionaries.
+        """
+        state = {
+            "model": self.distribution.model_state(self.model),
+            "optimizer": self.distribution.optimizer_state(self.optimizer),
+        }
         if self.gradient_scaler is not None:
             state["scaler"] = self.gradient_scaler.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.
+
+        With several processes every one must be given the whole of what rank 0 got.
+        """
+        self.distribution.load_model_state(self.model, state["model"])
+        self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
         if self.gradient_scaler is not None and "scaler" in state:
             self.gradient_scaler.load_state_dict(state["scaler"])
 
@@ -245,34 +277,46 @@ class Training:
         """Undo the process-wide settings of the applied methods, last first; a second call does nothing."""
         self._closing.close()
 
-    def _weights(self, pieces: list[Any]) -> list[float]:
-        """Each piece's share of all targets: a mean of means would be wrong where pieces differ in padding."""
-        counts = [self._targets(piece) for piece in pieces]
-        total = sum(counts)
-        # Without any target at all plain training gives NaN; equal shares keep it visible.
-        return [count / total for count in counts] if total else [1.0 / len(pieces)] * len(pieces)
+    def _weighed(self, pieces: list[Any]) -> list[tuple[Any, float]]:
+        """Each piece with its share of all targets: a mean of means would be wrong where pieces differ in padding.
 
-    def _targets(self, piece: Any) -> float:
+        With several processes the shares are larger by their number, because gradients are averaged over them.
+        """
+        counts = [self._targets(piece) for piece in pieces]
+        own = sum(count for count, _ in counts)
+        total = self._total_targets(own) if any(by_target for _, by_target in counts) else own * self.world.size
+        # Without any target at all plain training gives NaN; equal shares keep it visible.
+        if not total:
+            return [(piece, 1.0 / len(pieces)) for piece in pieces]
+        weighed = [(piece, count * self.world.size / total) for piece, (count, _) in zip(pieces, counts, strict=True)]
+        # A piece without target would be 0/0, and adds nothing to the gradient.
+        useful = [(piece, weight) for piece, weight in weighed if weight]
+        # Processes meet in every pass, so all must make the same number of them: another piece counts for nothing.
+        idle = len(pieces) - len(useful) if self.world.size > 1 else 0
+        return [(useful[0][0], 0.0)] * idle + useful
+
+    def _total_targets(self, own: float) -> float:
+        """Targets of all processes together.
+
+        Raises:
+            WorkloadError: One of them has none; raised in all of them.
+        """
+        total = self.world.total(own)
+        without = self.world.total(float(own == 0)) if self.world.size > 1 else 0.0
+        if without and total:
+            raise WorkloadError(
+                f"every process must have at least one target in its share of the batch, but {without:.0f} of "
+                f"{self.world.size} have none; leave samples without targets out of the data"
+            )
+        return total
+
+    def _targets(self, piece: Any) -> tuple[float, bool]:
+        """What the loss of a piece averages over, and whether it was counted: samples are equal in all processes."""
         if self._count_targets is not None:
-            return float(self._count_targets(piece))
+            return float(self._count_targets(piece)), True
         labels = batches.count_labels(piece, causal=self._causal)
-        return float(batches.sample_count(piece) if labels is None else labels)
+        return (float(batches.sample_count(piece)), False) if labels is None else (float(labels), True)
 
     def _enter(self, phase: Phase) -> None:
         if self.phase_listener is not None:
             self.phase_listener(phase)
-
-
-def _plain_names(state: dict[str, Any]) -> dict[str, Any]:
-    """The state under the names that the model had before it was wrapped, with its metadata."""
-
-    def plain(name: str) -> str:
-        for prefix in _WRAPPER_PREFIXES:
-            name = f"{name}.".replace(prefix, "").removesuffix(".")
-        return name
-
-    metadata = getattr(state, "_metadata", None)
-    renamed = type(state)((plain(name), value) for name, value in state.items())
-    if metadata is not None:
-        renamed._metadata = type(metadata)((plain(name), value) for name, value in metadata.items())  # type: ignore[attr-defined]
-    return renamed

@@ -44,7 +44,8 @@ def apply_policy(
     Args:
         policy: What to apply: a policy, an answer of ``advisor.tune``, or the path of a policy file.
         model: The model; it is moved to ``device`` and changed in place.
-        device: Where to train; by default the first CUDA device if there is one, else the CPU.
+        device: Where to train; by default the CUDA device that ``LOCAL_RANK`` names (the first without it) if there is
+            one, else the CPU.
         compute_loss: ``(model, batch) -> scalar``; by default the loss that the model itself returns.
         build_optimizer: ``(parameters) -> optimizer``; by default AdamW.
         count_targets: ``(batch) -> number`` of targets that the loss averages over, the weight of a micro-batch; by
@@ -57,8 +58,8 @@ def apply_policy(
         The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
 
     Raises:
-        PolicyError: The file cannot be read, the policy asks for several GPUs, or it names a method or value that
-            does not exist.
+        PolicyError: The file cannot be read, the processes of torch.distributed are not as many as the policy's GPUs,
+            or it names a method or value that does not exist.
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
@@ -71,15 +72,11 @@ def apply_policy(
         policy = load_policy_file(policy).policy
     elif not isinstance(policy, Policy):
         policy = policy.policy
-    if policy.gpu_count not in (1, current_world().size):
-        raise PolicyError(
-            f"a policy of {policy.gpu_count} GPUs must be applied in as many processes, but this is one of "
-            f"{current_world().size}; start the training with torchrun and initialize torch.distributed first"
-        )
     for use in policy.methods:
         validate_use(use)
+    _check_processes(policy)
     if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
     training = Training(
         model,
         device=device,
@@ -90,6 +87,7 @@ def apply_policy(
         max_grad_norm=max_grad_norm,
         blocks=blocks,
         micro_batch=policy.micro_batch,
+        world=current_world(),
     )
     try:
         apply_uses(training, policy.methods)
@@ -97,3 +95,28 @@ def apply_policy(
         training.close()
         raise
     return training
+
+
+def _check_processes(policy: Policy) -> None:
+    """One process per GPU of the policy: with fewer it would wait for the others, with more each would train alone.
+
+    Raises:
+        PolicyError: There are more or fewer.
+    """
+    import torch.distributed as dist
+
+    initialized = dist.is_available() and dist.is_initialized()
+    count = dist.get_world_size() if initialized else 1
+    if count == policy.gpu_count:
+        return
+    found = f"torch.distributed has {count} processes" if initialized else "torch.distributed is not initialized"
+    if policy.gpu_count == 1:
+        raise PolicyError(
+            f"A policy for one GPU must be applied in one process, but {found}: each would train a model of its own. "
+            f"Start one process, or tune for {count} GPUs."
+        )
+    raise PolicyError(
+        f"A policy for {policy.gpu_count} GPUs must be applied in {policy.gpu_count} processes, but {found}. "
+        f"Start them with `torchrun --nproc-per-node {policy.gpu_count} train.py`, and call "
+        "`torch.distributed.init_process_group()` in train.py before the policy is applied."
+    )
