@@ -102,9 +102,7 @@ def judge(
     return Verdict.no(reason) if reason else Verdict.yes("; ".join(known))
 
 
-def judge_alone(
-    use: MethodUse, *, facts: Facts | None, hardware: Hardware, accumulation_steps: int = 1
-) -> Verdict:
+def judge_alone(use: MethodUse, *, facts: Facts | None, hardware: Hardware, accumulation_steps: int = 1) -> Verdict:
     """Judge one setting by itself, whatever else it needs beside it. Imports no torch.
 
     Args:

@@ -72,9 +72,7 @@ class LossModule(torch.nn.Module):
     methods, and its state keeps its names.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor]
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor]) -> None:
         super().__init__()
         self.model = model
         self._compute_loss = compute_loss

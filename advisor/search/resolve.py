@@ -89,9 +89,7 @@ def resolve(
 
 def _has_a_place(method: Method, gpu_counts: tuple[int, ...]) -> bool:
     """Whether a method can be in use at one of the numbers of devices."""
-    for_several = method.distributes or any(
-        other.distributes and other.name in method.builds_on for other in CATALOGUE
-    )
+    for_several = method.distributes or any(other.distributes and other.name in method.builds_on for other in CATALOGUE)
     if for_several:
         return gpu_counts[-1] > 1
     return not method.one_device_only or gpu_counts[0] == 1

@@ -60,8 +60,8 @@ class Trials:
         self.reference = reference
         self._usable_bytes = usable_bytes
         self.memory_limit_bytes = memory_limit_bytes
-        self._sizings: dict[Combination, Sizing] = {}
-        self._models: dict[Combination, MemoryModel] = {}
+        self._sizings: dict[str, Sizing] = {}
+        self._models: dict[str, MemoryModel] = {}
 
     def probe(self) -> TrialResult:
         """Build the plain model, make one step, learn the facts.
@@ -104,16 +104,16 @@ class Trials:
             result = self._size_from(1, combination, 1)
         if result.sizing is None or not result.sizing.points:
             return None, result
-        self._sizings[combination] = result.sizing
+        self._sizings[combination.label] = result.sizing
         model = MemoryModel.fit(result.sizing)
         for candidate in self._earlier:
             if _combination(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
-        self._models[combination] = model
+        self._models[combination.label] = model
         return model, result
 
     def _size_from(self, first_batch: int, combination: Combination, largest_batch: int | None) -> TrialResult:
-        plain = self._models.get(Combination())
+        plain = self._models.get(Combination().label)
         return self._runner.run(
             self._spec(
                 TrialKind.SIZE,
@@ -133,11 +133,11 @@ class Trials:
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
-        return self._models.get(combination)
+        return self._models.get(combination.label)
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
         """The short runs of a combination, if it was sized."""
-        return self._sizings.get(combination)
+        return self._sizings.get(combination.label)
 
     def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
         """Measure full steps, and let the combination's memory model learn from it.
@@ -167,7 +167,7 @@ class Trials:
         if result.outcome is Outcome.OK:
             self._budget.learn_timing_seconds(result.wall_seconds)
         if model is not None:
-            self._models[_combination(policy)] = _learned(model, policy, result.outcome, result.measurement)
+            self._models[_combination(policy).label] = _learned(model, policy, result.outcome, result.measurement)
         return result
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
@@ -200,7 +200,7 @@ class Trials:
         reference = self.reference(combination.gpu_count)
         if reference is None or (combination == reference and combination.gpu_count > 1):
             return None
-        plain, own = self._sizings.get(reference), self._sizings.get(combination)
+        plain, own = self._sizings.get(reference.label), self._sizings.get(combination.label)
         if plain is None or own is None:
             return None
         if plain.points[0].micro_batch != own.points[0].micro_batch:
@@ -225,9 +225,7 @@ class Trials:
             workload=self._source,
             policy=policy,
             device=self._hardware.device,
-            memory_limit_bytes=(
-                self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes
-            ),
+            memory_limit_bytes=(self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes),
             seed=self._seed,
             largest_batch=largest_batch,
             measure_seconds=measure_seconds,

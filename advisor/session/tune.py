@@ -45,9 +45,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
     memory = memory_budget(hardware, request.memory_limit_bytes)
     price = None
     if request.goal is GoalKind.CHEAPEST:
-        price = resolve_price(
-            request.price, load_profiles().get(hardware.profile or ""), device_name=hardware.name
-        )
+        price = resolve_price(request.price, load_profiles().get(hardware.profile or ""), device_name=hardware.name)
     marker = study_marker(request, hardware, versions(), space.canonical_text, memory.limit_bytes)
     path = request.output if request.output is not None else default_folder(marker)
     check_folder(path, marker)  # before locking: not even a lock file may appear in a folder that is not ours

@@ -100,7 +100,9 @@ class Tuning:
             counts = self._goal.gpu_counts
             if counts != asked:
                 left_out = ", ".join(str(count) for count in asked if count not in counts)
-                self._say(f"a global batch of {self._goal.global_batch} cannot be split over {left_out} devices: left out")
+                self._say(
+                    f"a global batch of {self._goal.global_batch} cannot be split over {left_out} devices: left out"
+                )
             resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity, gpu_counts=counts)
             check_devices(resolved)
             trials.reference = lambda gpu_count: resolved.on_devices((), gpu_count)
