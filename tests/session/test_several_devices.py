@@ -1,0 +1,102 @@
+"""The command on several devices: two ranks on a CPU, from the search to a wrapper that torchrun starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from advisor.policy.file import load_policy_file
+from tests.session.command import run_command
+from tests.session.processes import descendants
+
+TINY = Path(__file__).parent / "workloads" / "tiny.py"
+SPACE = """\
+schema: 1
+name: two devices
+fidelity: lossy
+methods:
+  checkpoint: {every: [1]}
+  ddp: {bucket_views: [true], static_graph: [false]}
+batch_fractions: [1]
+recipes: []
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("several")
+    (folder / "space.yaml").write_text(SPACE)
+    return folder
+
+
+def tune(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return run_command(
+        TINY, "--search-space", "space.yaml", "--time-limit", "200s", "--memory-limit", "16MiB", *options, cwd=folder
+    )
+
+
+def test_cheapest_over_one_and_two_devices_gives_the_frontier_and_a_policy(folder: Path) -> None:
+    result = tune(folder, "--goal", "cheapest", "--gpus", "1,2", "--trials", "3", "--output", "cheapest", "--json")
+    assert result.returncode == 0, result.stderr
+    recommendation = json.loads(result.stdout)["recommendation"]
+    candidates = recommendation["ranking"] + recommendation["not_measured"]
+    assert {candidate["policy"]["gpu_count"] for candidate in candidates} == {1, 2}
+    for candidate in recommendation["ranking"]:
+        policy = candidate["policy"]
+        assert policy["micro_batch"] * policy["accumulation_steps"] * policy["gpu_count"] == 4, "the workload's batch"
+        distributes = any(use["name"] == "ddp" for use in policy["methods"])
+        assert distributes == (policy["gpu_count"] == 2)
+    points = recommendation["frontier"]["points"]
+    assert points == sorted(points, key=lambda point: point["cost_usd"])
+    assert [point["latency_seconds"] for point in points] == sorted(
+        (point["latency_seconds"] for point in points), reverse=True
+    )
+    assert points[recommendation["frontier"]["pick"]]["policy"] == recommendation["winner"]["policy"]
+    assert load_policy_file(folder / "cheapest" / "policy.yaml").policy.global_batch == 4
+
+
+def test_a_policy_for_two_devices_is_confirmed_on_two_and_trains_under_torchrun(folder: Path) -> None:
+    result = tune(folder, "--gpus", "2", "--trials", "1", "--output", "two")
+    assert result.returncode == 0, result.stderr
+    assert "Confirmed in a fresh process" in result.stdout
+    assert "torchrun" in result.stdout
+    assert load_policy_file(folder / "two" / "policy.yaml").policy.gpu_count == 2
+    script = folder / "train.py"
+    script.write_text(
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
+        "import torch, tiny\n"
+        "from wrapper import POLICY, prepare\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "torch.manual_seed(torch.distributed.get_rank())\n"
+        "training = prepare(tiny.build_model())\n"
+        "batch = tiny.make_batch(POLICY.micro_batch * POLICY.accumulation_steps)\n"
+        "losses = [training.step(batch).item() for _ in range(3)]\n"
+        "assert losses[2] < losses[0], losses\n"
+        "state = training.state_dict()['model']\n"
+        "tiny.build_model().load_state_dict(state)\n"
+        "both = [None, None]\n"
+        "torch.distributed.all_gather_object(both, {name: value.sum().item() for name, value in state.items()})\n"
+        "assert both[0] == both[1], 'the ranks trained one model'\n"
+        "torch.distributed.destroy_process_group()\n"
+        "print('trained')\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    trained = subprocess.run(
+        [*command, str(folder / "two"), str(TINY.parent)], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert trained.stdout == "trained\ntrained\n", trained.stderr
+    assert descendants(psutil.Process().pid) == []
+
+
+def test_on_several_devices_something_must_distribute_the_training(folder: Path) -> None:
+    result = tune(folder, "--gpus", "2", "--search-space", "smoke", "--output", "none")
+    assert result.returncode == 2
+    assert "On 2 devices one of" in result.stderr
+    assert "Traceback" not in result.stderr
