@@ -6,7 +6,7 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.drift import drift_tolerance
 from advisor.problem.goal import Fidelity
 from advisor.problem.units import format_count, format_percent
-from advisor.report.wording import candidate_words
+from advisor.report.wording import training_words
 
 __all__ = ["fidelity_sentence", "not_measured_sentence", "untried_sentence"]
 
@@ -47,4 +47,4 @@ def not_measured_sentence(answer: Recommendation, role: Role, name: str) -> str:
     if lost is None:
         return f"{name} was not measured."
     detail = f": {lost.reason.rstrip('.')}" if lost.reason else ""
-    return f"{name} ({candidate_words(lost)}) has no figure; it ended as {lost.outcome.value}{detail}."
+    return f"{name} ({training_words(lost)}) has no figure; it ended as {lost.outcome.value}{detail}."

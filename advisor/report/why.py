@@ -7,14 +7,14 @@ import msgspec
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.noise import noise_between
-from advisor.decide.ranking import simplicity
 from advisor.decide.score import gain, score
+from advisor.decide.simplicity import simplicity
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
 from advisor.report.sentences import fidelity_sentence, not_measured_sentence, untried_sentence
 from advisor.report.why_cheapest import explain_cheapest
-from advisor.report.wording import candidate_words
+from advisor.report.wording import training_words
 
 __all__ = ["explain", "explained"]
 
@@ -55,7 +55,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
 def _what(winner: Candidate) -> str:
     measured = _measurement(winner)
     early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
-    name = candidate_words(winner)
+    name = training_words(winner)
     subject = f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
     return (
         f"{subject} runs {format_rate(measured.samples_per_second)} samples/s "
@@ -76,11 +76,11 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
             return "That is the baseline itself, and nothing measured was faster: use no method."
         lead = format_percent(_gain(fastest, baseline, goal))
         return (
-            f"That is the baseline itself: the fastest, {candidate_words(fastest)}, led by {lead}, inside the noise of "
+            f"That is the baseline itself: the fastest, {training_words(fastest)}, led by {lead}, inside the noise of "
             f"{noise}. Use no method."
         )
     ahead = _gain(winner, baseline, goal)
-    reference = f"the baseline ({candidate_words(baseline)}: {format_rate(_rate(baseline))})"
+    reference = f"the baseline ({training_words(baseline)}: {format_rate(_rate(baseline))})"
     if answer.tie:
         return f"It ties with {reference}: {_signed(ahead)}, inside the noise of {noise}."
     if ahead >= 0:
@@ -88,7 +88,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     reason = why_not_eligible(baseline, goal)
     assert reason is not None or is_outpaced(baseline), "an eligible baseline that is faster would have won"
     lead = format_percent(_gain(baseline, winner, goal))
-    return f"The baseline ({candidate_words(baseline)}) is {lead} faster, but {reason}."
+    return f"The baseline ({training_words(baseline)}) is {lead} faster, but {reason}."
 
 
 def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
@@ -100,11 +100,11 @@ def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
         return "It is what an experienced person would pick without measuring (the hand-tuned default)."
     ahead = _gain(winner, tuned, goal)
     noise = _noise(answer, winner, tuned)
-    reference = f"the hand-tuned default ({candidate_words(tuned)}: {format_rate(_rate(tuned))})"
+    reference = f"the hand-tuned default ({training_words(tuned)}: {format_rate(_rate(tuned))})"
     reason = why_not_eligible(tuned, goal)
     if reason is not None and ahead < 0:
         faster = format_percent(_gain(tuned, winner, goal))
-        return f"The hand-tuned default ({candidate_words(tuned)}) is {faster} faster, but {reason}."
+        return f"The hand-tuned default ({training_words(tuned)}) is {faster} faster, but {reason}."
     if abs(ahead) <= noise:
         return f"Against {reference} it is a tie: {_signed(ahead)}, noise {format_percent(noise)}."
     return f"It is {format_percent(ahead)} faster than {reference}."
@@ -122,12 +122,12 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
     if behind < 0:
         faster = format_percent(_gain(first, winner, goal))
         return (
-            f"Faster by {faster}, inside the noise of {noise}, was {candidate_words(first)}; "
+            f"Faster by {faster}, inside the noise of {noise}, was {training_words(first)}; "
             f"the winner {_simpler(winner, first)}."
         )
     if behind <= _noise(answer, winner, first):
-        return f"The runner-up, {candidate_words(first)}, is equal within the noise of {noise}."
-    return f"The runner-up, {candidate_words(first)}, is {format_percent(behind / (1 + behind))} slower."
+        return f"The runner-up, {training_words(first)}, is equal within the noise of {noise}."
+    return f"The runner-up, {training_words(first)}, is {format_percent(behind / (1 + behind))} slower."
 
 
 def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
@@ -135,7 +135,7 @@ def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
     reason = why_not_eligible(first, goal)
     if reason is None or first in (answer.baseline, answer.hand_tuned) or _rate(first) <= _rate(answer.winner):
         return ""
-    return f"{format_percent(_gain(first, answer.winner, goal))} faster was {candidate_words(first)}, but {reason}."
+    return f"{format_percent(_gain(first, answer.winner, goal))} faster was {training_words(first)}, but {reason}."
 
 
 def _what_limits(answer: Recommendation, goal: Goal) -> str:

@@ -19,7 +19,7 @@ from advisor.problem.units import (
 )
 from advisor.report.points import ITERATIONS
 from advisor.report.sentences import fidelity_sentence, not_measured_sentence, untried_sentence
-from advisor.report.wording import candidate_words, price_words
+from advisor.report.wording import price_words, training_words
 
 __all__ = ["explain_cheapest"]
 
@@ -55,7 +55,7 @@ def _what(winner: Candidate, goal: Goal) -> str:
     measured, price = measurement_of(winner), goal.price
     assert price is not None
     early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
-    name = candidate_words(winner)
+    name = training_words(winner)
     subject = f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
     return (
         f"{subject} takes {format_seconds(measured.step_seconds)} ({format_spread(measured.relative_spread)}) per "
@@ -91,7 +91,7 @@ def _alternatives(answer: Recommendation) -> list[str]:
     candidates = {one.policy.key: one for one in answer.ranking}
     picked = frontier.points[frontier.pick]
     return [
-        f"{_trade(point, picked)}: {candidate_words(candidates[point.policy.key])}."
+        f"{_trade(point, picked)}: {training_words(candidates[point.policy.key])}."
         for point in (frontier.points[position] for position in positions[:_ALTERNATIVES])
     ]
 
@@ -180,7 +180,7 @@ def _memory(winner: Candidate, goal: Goal) -> str:
 
 def _figures(candidate: Candidate, goal: Goal) -> str:
     cost = cost_of(candidate, goal)
-    return f"{candidate_words(candidate)}: {format_seconds(cost.latency_seconds)}, {_dollars(cost.usd)}"
+    return f"{training_words(candidate)}: {format_seconds(cost.latency_seconds)}, {_dollars(cost.usd)}"
 
 
 def _dollars(usd_per_iteration: float) -> str:

@@ -13,7 +13,6 @@ from advisor.trial.outcome import Outcome
 
 __all__ = [
     "batch_words",
-    "candidate_words",
     "device_words",
     "drift_words",
     "gain_words",
@@ -23,6 +22,7 @@ __all__ = [
     "policy_words",
     "price_words",
     "rate_words",
+    "training_words",
 ]
 
 _OUTCOME_STYLES = {
@@ -62,7 +62,7 @@ def batch_words(policy: Policy) -> str:
     return f"{policy.micro_batch} x {policy.accumulation_steps}"
 
 
-def candidate_words(candidate: Candidate) -> str:
+def training_words(candidate: Candidate) -> str:
     """A policy with its batch, as in a sentence: ``"precision bf16 at batch 16 x 4"``; its devices if several."""
     policy = candidate.policy
     methods = "plain training" if not policy.methods else policy_words(policy)
