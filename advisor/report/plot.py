@@ -75,12 +75,15 @@ class CostPlot:
         yield Text(f"$ for {ITERATIONS} iterations{_scale(up)}", style="bold")
         ticks = {up.cell(value): format_usd(value) for value in (up.low, up.middle, up.high)}
         for row in reversed(range(_ROWS)):
-            yield Text(f"{ticks.get(row, ''):>{_MARGIN - 1}} {vertical}", style="dim", no_wrap=True).append(canvas[row])
+            axis = f"{ticks.get(row, ''):>{_MARGIN - 1}} {vertical}"
+            yield Text.assemble((axis, "dim"), canvas[row], no_wrap=True)
         yield Text(" " * _MARGIN + corner + horizontal * columns, style="dim", no_wrap=True)
         yield self._ticks_across(across, columns)
         title = f"latency of an iteration{_scale(across)}"
         yield Text(f"{title:>{_MARGIN + 1 + columns}}", style="bold", no_wrap=True)
-        caption = f"[{self._pick}]: picked. 1 to {self._frontier_size}: the frontier. Low and left is better."
+        size = self._frontier_size
+        frontier = "It alone is the frontier." if size == 1 else f"1 to {size}: the frontier."
+        caption = f"[{self._pick}]: picked. {frontier} Low and left is better."
         if lost:
             caption += f" Not drawn for lack of room: {', '.join(str(number) for number in lost)}."
         yield Text(caption, style="dim")

@@ -72,6 +72,12 @@ def test_points_at_the_same_place_are_drawn_side_by_side_or_named() -> None:
     assert len(drawn) + len(missing.group(1).split(",")) == 9
 
 
+def test_the_caption_says_which_numbers_are_the_frontier() -> None:
+    assert "[3]: picked. 1 to 3: the frontier. Low and left is better." in plot()
+    alone = shown(CostPlot(decide([timed(1.0), timed(1.5, BF16)])))
+    assert "[1]: picked. It alone is the frontier." in alone
+
+
 def test_a_single_point_needs_no_plot() -> None:
     assert shown(CostPlot(decide([timed(1.0)]))) == ""
 
