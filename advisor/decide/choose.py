@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose_cheapest import choose_cheapest
 from advisor.decide.noise import SMALLEST_NOISE, noise_between
-from advisor.decide.ranking import measurement_of, ranked, simplicity
+from advisor.decide.ranking import measurement_of, ranked
 from advisor.decide.score import gain, score
+from advisor.decide.simplicity import simplicity
 from advisor.problem.goal import Goal, GoalKind
 
 __all__ = ["choose"]

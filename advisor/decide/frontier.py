@@ -27,7 +27,8 @@ from advisor.decide.candidate import Candidate, DominatedPoint, FrontierPoint, R
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced
 from advisor.decide.noise import noise_between
-from advisor.decide.ranking import Ranking, measurement_of, simplicity
+from advisor.decide.ranking import Ranking, measurement_of
+from advisor.decide.simplicity import simplicity
 from advisor.problem.goal import Goal
 
 __all__ = ["Placed", "dominated_points", "frontier_of", "placed"]

@@ -14,7 +14,7 @@ from advisor.decide.score import maximizes, score
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal
 
-__all__ = ["Ranking", "measurement_of", "ranked", "simplicity"]
+__all__ = ["Ranking", "measurement_of", "ranked"]
 
 _ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
 
@@ -71,19 +71,6 @@ def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
         finished=tuple(candidate for candidate in eligible if not is_outpaced(candidate)) or eligible,
         not_measured=not_measured,
         repeats=repeat_noise([measurement_of(candidate) for candidate in group] for group in groups),
-    )
-
-
-def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
-    """Sort key: fewer methods, better fidelity, fewer devices, a smaller batch, fewer passes; the label settles it."""
-    policy = candidate.policy
-    return (
-        len(policy.methods),
-        candidate.fidelity.rank,
-        policy.gpu_count,
-        policy.global_batch,
-        policy.accumulation_steps,
-        policy.label,
     )
 
 

@@ -13,8 +13,10 @@ from rich.text import Text
 from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.problem.goal import Goal
 from advisor.problem.units import format_bytes, format_percent, format_rate
+from advisor.report.frontier_table import FrontierTable
+from advisor.report.plot import CostPlot
 from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
-from advisor.report.wording import batch_words, policy_words
+from advisor.report.wording import batch_words, device_words, policy_words
 from advisor.trial.outcome import Outcome
 
 __all__ = ["AnswerView", "confirmation_words"]
@@ -60,11 +62,18 @@ class AnswerView:
         if answer.not_measured:
             yield NotMeasuredTable(answer.not_measured)
             yield Text()
-        yield RankingTable(answer, self._goal)
+        if answer.frontier is None:
+            yield RankingTable(answer, self._goal)
+        else:
+            yield FrontierTable(answer, self._goal)
+            yield Text()
+            yield CostPlot(answer)
         yield Text()
+        policy = answer.winner.policy
+        devices = f" on each of {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
         yield Panel(
             self._panel_text(),
-            title=Text(f"Train with {policy_words(answer.winner.policy)}, batch {batch_words(answer.winner.policy)}"),
+            title=Text(f"Train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"),
             title_align="left",
             border_style="green",
             box=box.ROUNDED,

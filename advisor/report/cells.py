@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -10,7 +10,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Folded", "plain_table"]
+__all__ = ["Folded", "aligned", "plain_table"]
+
+_LEFT = ("#", "fidelity")
+"""Columns whose words start at their left edge; figures end at the right edge of theirs."""
 
 
 class Folded:
@@ -62,3 +65,20 @@ def plain_table(title: str) -> Table:
         pad_edge=False,
         show_edge=False,
     )
+
+
+def aligned(cells: Sequence[Text], columns: Mapping[str, int]) -> Text:
+    """One line of cells without a table around it: figures to the right of their column, words to the left.
+
+    Args:
+        cells: As many of the columns as there are, from the left.
+        columns: Heading -> width, the blank behind it included.
+    """
+    line = Text(no_wrap=True)
+    for (heading, width), cell in zip(columns.items(), cells, strict=False):
+        blank = " " * max(0, width - 1 - len(cell))
+        if heading in _LEFT:
+            line.append(cell).append(blank + " ")
+        else:
+            line.append(blank).append(cell).append(" ")
+    return line

@@ -18,10 +18,11 @@ from rich.text import Text
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured
 from advisor.policy.policy import Policy
+from advisor.problem.goal import GoalKind
 from advisor.problem.units import format_bytes, format_duration, format_rate
 from advisor.report.console import speaks_unicode
 from advisor.report.progress import Progress
-from advisor.report.wording import batch_words, gain_words, outcome_style, policy_words, rate_words
+from advisor.report.wording import batch_words, device_words, gain_words, outcome_style, policy_words, rate_words
 
 __all__ = ["LiveProgress", "PlainProgress", "open_progress"]
 
@@ -47,6 +48,7 @@ class PlainProgress:
         self._console = console
         self._clock = clock
         self._started = clock()
+        self._goal = ""
 
     def __enter__(self) -> PlainProgress:
         """Start."""
@@ -60,6 +62,7 @@ class PlainProgress:
     def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
         """One line that says what is asked."""
         self._started = self._clock()
+        self._goal = goal
         self._line(
             f"{workload} on {device}, goal {goal}: at most {trials} trials in {format_duration(time_limit_seconds)}"
         )
@@ -75,7 +78,8 @@ class PlainProgress:
         self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
     ) -> None:
         """One line with the outcome."""
-        self._line(f"trial {number}: {_what(candidate)}: {_result(candidate)}{_best_mark(candidate, best, baseline)}")
+        mark = _best_mark(candidate, best, baseline, self._goal)
+        self._line(f"trial {number}: {_what(candidate)}: {_result(candidate)}{mark}")
 
     def note(self, text: str) -> None:
         """One line."""
@@ -91,6 +95,7 @@ class _State(msgspec.Struct, frozen=True):
     """What the display shows."""
 
     title: str = ""
+    goal: str = ""
     doing: str = "starting"
     policy: str = ""
     time_limit_seconds: float = 0.0
@@ -140,7 +145,8 @@ class LiveProgress:
     def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
         """Set the heading and start the clock."""
         self._started = self._doing_since = self._clock()
-        self._change(title=f"{workload} on {device}, goal {goal}", time_limit_seconds=time_limit_seconds, trials=trials)
+        title = f"{workload} on {device}, goal {goal}"
+        self._change(title=title, goal=goal, time_limit_seconds=time_limit_seconds, trials=trials)
 
     def stage(self, text: str) -> None:
         """Show what is under way."""
@@ -210,7 +216,7 @@ class LiveProgress:
         if best is None:
             return text.append("no measurement yet", style="dim")
         text.append("best ").append(f"{rate_words(best)} samples/s", style="bold green")
-        gained = _gain_over(best, self._state.baseline)
+        gained = _gain_over(best, self._state.baseline, self._state.goal)
         if gained:
             text.append(f" ({gained})")
         return text.append(f"  {_what(best)}")
@@ -229,7 +235,9 @@ class LiveProgress:
 
 def _what(candidate: Candidate) -> str:
     role = "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
-    return f"{policy_words(candidate.policy)}, batch {batch_words(candidate.policy)}{role}"
+    policy = candidate.policy
+    devices = f" on {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
+    return f"{policy_words(policy)}, batch {batch_words(policy)}{devices}{role}"
 
 
 def _result(candidate: Candidate) -> str:
@@ -239,15 +247,19 @@ def _result(candidate: Candidate) -> str:
     return f"{rate_words(candidate)} samples/s, {format_bytes(measurement.memory.peak_bytes)}"
 
 
-def _gain_over(candidate: Candidate, baseline: Candidate | None) -> str:
+def _gain_over(candidate: Candidate, baseline: Candidate | None, goal: str) -> str:
     if baseline is None or baseline == candidate or baseline.measurement is None or candidate.measurement is None:
         return ""
     rate, reference = candidate.measurement.samples_per_second, baseline.measurement.samples_per_second
+    if goal == GoalKind.CHEAPEST.value:
+        # At one price and one global batch, device-seconds per sample are the cost.
+        change = candidate.policy.gpu_count / rate / (baseline.policy.gpu_count / reference) - 1
+        return f"cost {gain_words(change)} vs baseline"
     return f"{gain_words(rate / reference - 1)} vs baseline at {format_rate(reference)}"
 
 
-def _best_mark(candidate: Candidate, best: Candidate | None, baseline: Candidate | None) -> str:
+def _best_mark(candidate: Candidate, best: Candidate | None, baseline: Candidate | None, goal: str) -> str:
     if best is None or candidate != best:
         return ""
-    gained = _gain_over(candidate, baseline)
+    gained = _gain_over(candidate, baseline, goal)
     return f", best so far{f' ({gained})' if gained else ''}"

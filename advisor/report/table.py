@@ -18,7 +18,7 @@ from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.score import gain, score
 from advisor.problem.goal import Goal
 from advisor.problem.units import format_bytes, format_spread
-from advisor.report.cells import Folded, plain_table
+from advisor.report.cells import Folded, aligned, plain_table
 from advisor.report.wording import batch_words, drift_words, gain_words, methods_words, outcome_style, rate_words
 
 __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
@@ -29,9 +29,8 @@ _WIDE = 136
 _ROWS = 10
 _REASON_ROWS = 12
 
-_HEADINGS = ("#", "samples/s", "vs base", "batch", "peak", "fidelity", "loss drift")
-_WIDTHS = (3, 13, 8, 10, 9, 10, 11)
-"""Columns of the narrow form, 64 in all."""
+_COLUMNS = {"#": 3, "samples/s": 13, "vs base": 8, "batch": 10, "peak": 9, "fidelity": 10, "loss drift": 11}
+"""Widths in the narrow form, 64 in all."""
 
 
 class RankingTable:
@@ -55,7 +54,7 @@ class RankingTable:
             yield self._table(shown)
         else:
             yield Text("Measured", style="bold")
-            headings = _line([Text(heading) for heading in _HEADINGS]).append("  role")
+            headings = aligned([Text(heading) for heading in _COLUMNS], _COLUMNS).append("  role")
             headings.stylize("cyan")
             yield headings
             yield Rule(style="")
@@ -78,15 +77,16 @@ class RankingTable:
 
     def _table(self, shown: Sequence[tuple[int, Candidate]]) -> RenderableType:
         table = plain_table("Measured")
-        table.add_column(_HEADINGS[0], justify="right", no_wrap=True)
+        number, *headings = _COLUMNS
+        table.add_column(number, justify="right", no_wrap=True)
         table.add_column("policy", ratio=1)
-        for heading in _HEADINGS[1:]:
+        for heading in headings:
             table.add_column(heading, justify="left" if heading == "fidelity" else "right", no_wrap=True)
         table.add_column("role", max_width=22)
         for rank, candidate in shown:
-            number, *figures = self._figures(rank, candidate)
+            place, *figures = self._figures(rank, candidate)
             policy = Folded(methods_words(candidate.policy))
-            table.add_row(number, policy, *figures, self._role(candidate), style=self._style(candidate))
+            table.add_row(place, policy, *figures, self._role(candidate), style=self._style(candidate))
         table.expand = True
         return table
 
@@ -94,10 +94,10 @@ class RankingTable:
         number, *figures = self._figures(rank, candidate)
         style = self._style(candidate)
         policy = Folded(methods_words(candidate.policy), style=style or "bold")
-        head = _line([number]).plain
+        head = aligned([number], _COLUMNS).plain
         for position, line in enumerate(policy.lines(width - len(head))):
             yield Text(head if position == 0 else " " * len(head), style=style).append(line, style=style or "bold")
-        numbers = _line([Text(), *figures])
+        numbers = aligned([Text(), *figures], _COLUMNS)
         numbers.stylize(style)
         role = self._role(candidate)
         # A short role ends the line of figures; a reason gets its own.
@@ -220,15 +220,3 @@ class RefusedSettingsTable:
         for reason, labels in self._groups.items():
             table.add_row(Folded(labels, separator=", "), Text(reason))
         yield table
-
-
-def _line(cells: Sequence[Text]) -> Text:
-    """One line of the narrow form: the number and the fidelity to the left, figures to the right of their column."""
-    line = Text(no_wrap=True)
-    for heading, width, cell in zip(_HEADINGS, _WIDTHS, cells, strict=False):
-        blank = " " * max(0, width - 1 - len(cell))
-        if heading in ("#", "fidelity"):
-            line.append(cell).append(blank + " ")
-        else:
-            line.append(blank).append(cell).append(" ")
-    return line

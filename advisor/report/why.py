@@ -5,28 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.drift import drift_tolerance
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.noise import noise_between
-from advisor.decide.ranking import simplicity
 from advisor.decide.score import gain, score
+from advisor.decide.simplicity import simplicity
 from advisor.measure.measurement import Measurement
-from advisor.problem.goal import Fidelity, Goal
+from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
-from advisor.report.wording import policy_words
+from advisor.report.sentences import fidelity_sentence, not_measured_sentence, untried_sentence
+from advisor.report.why_cheapest import explain_cheapest
+from advisor.report.wording import training_words
 
 __all__ = ["explain", "explained"]
 
 _NEAR_LIMIT = 0.75
 """From this share of the limit on, memory is called the thing that stopped a larger batch."""
-
-_FIDELITY = {
-    Fidelity.EXACT: "Gradients are bit-equal to plain training's",
-    Fidelity.ROUNDING: "Against plain training only the order of sums changes",
-    Fidelity.PRECISION: "Against plain training the float format is lower",
-    Fidelity.LOSSY: "Against plain training information is thrown away",
-    Fidelity.MODEL: "Against plain training what is learned changes",
-}
 
 
 def explained(recommendation: Recommendation, goal: Goal) -> Recommendation:
@@ -44,6 +37,8 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
     Returns:
         Sentences; together they read as one paragraph.
     """
+    if goal.kind is GoalKind.CHEAPEST:
+        return explain_cheapest(recommendation, goal)
     sentences = [
         _what(recommendation.winner),
         _against_baseline(recommendation, goal),
@@ -51,8 +46,8 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         _runner_up(recommendation, goal),
         _fastest_that_may_not_win(recommendation, goal),
         _what_limits(recommendation, goal),
-        _fidelity(recommendation.winner),
-        _untried(recommendation),
+        fidelity_sentence(recommendation.winner),
+        untried_sentence(recommendation),
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -60,7 +55,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
 def _what(winner: Candidate) -> str:
     measured = _measurement(winner)
     early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
-    name = _name(winner)
+    name = training_words(winner)
     subject = f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
     return (
         f"{subject} runs {format_rate(measured.samples_per_second)} samples/s "
@@ -72,7 +67,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     winner, baseline = answer.winner, answer.baseline
     noise = format_percent(answer.noise)
     if baseline is None:
-        return _not_measured(answer, Role.BASELINE, "The baseline")
+        return not_measured_sentence(answer, Role.BASELINE, "The baseline")
     if winner == baseline:
         fastest = _fastest_eligible(answer, goal)
         if len(answer.ranking) == 1:
@@ -81,33 +76,35 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
             return "That is the baseline itself, and nothing measured was faster: use no method."
         lead = format_percent(_gain(fastest, baseline, goal))
         return (
-            f"That is the baseline itself: the fastest, {_name(fastest)}, led by {lead}, inside the noise of {noise}. "
-            "Use no method."
+            f"That is the baseline itself: the fastest, {training_words(fastest)}, led by {lead}, inside the noise of "
+            f"{noise}. Use no method."
         )
     ahead = _gain(winner, baseline, goal)
-    reference = f"the baseline ({_name(baseline)}: {format_rate(_rate(baseline))})"
+    reference = f"the baseline ({training_words(baseline)}: {format_rate(_rate(baseline))})"
     if answer.tie:
         return f"It ties with {reference}: {_signed(ahead)}, inside the noise of {noise}."
     if ahead >= 0:
         return f"That is {1 + ahead:.2f} times {reference}, where the noise is {noise}."
     reason = why_not_eligible(baseline, goal)
     assert reason is not None or is_outpaced(baseline), "an eligible baseline that is faster would have won"
-    return f"The baseline ({_name(baseline)}) is {format_percent(_gain(baseline, winner, goal))} faster, but {reason}."
+    lead = format_percent(_gain(baseline, winner, goal))
+    return f"The baseline ({training_words(baseline)}) is {lead} faster, but {reason}."
 
 
 def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
     winner, tuned = answer.winner, answer.hand_tuned
     if tuned is None:
         failed = any(one.role is Role.HAND_TUNED for one in answer.not_measured)
-        return _not_measured(answer, Role.HAND_TUNED, "The hand-tuned default") if failed else ""
+        return not_measured_sentence(answer, Role.HAND_TUNED, "The hand-tuned default") if failed else ""
     if winner == tuned:
         return "It is what an experienced person would pick without measuring (the hand-tuned default)."
     ahead = _gain(winner, tuned, goal)
     noise = _noise(answer, winner, tuned)
-    reference = f"the hand-tuned default ({_name(tuned)}: {format_rate(_rate(tuned))})"
-    if why_not_eligible(tuned, goal) is not None and ahead < 0:
+    reference = f"the hand-tuned default ({training_words(tuned)}: {format_rate(_rate(tuned))})"
+    reason = why_not_eligible(tuned, goal)
+    if reason is not None and ahead < 0:
         faster = format_percent(_gain(tuned, winner, goal))
-        return f"The hand-tuned default ({_name(tuned)}) is {faster} faster, but {why_not_eligible(tuned, goal)}."
+        return f"The hand-tuned default ({training_words(tuned)}) is {faster} faster, but {reason}."
     if abs(ahead) <= noise:
         return f"Against {reference} it is a tie: {_signed(ahead)}, noise {format_percent(noise)}."
     return f"It is {format_percent(ahead)} faster than {reference}."
@@ -125,12 +122,12 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
     if behind < 0:
         faster = format_percent(_gain(first, winner, goal))
         return (
-            f"Faster by {faster}, inside the noise of {noise}, was {_name(first)}; "
+            f"Faster by {faster}, inside the noise of {noise}, was {training_words(first)}; "
             f"the winner {_simpler(winner, first)}."
         )
     if behind <= _noise(answer, winner, first):
-        return f"The runner-up, {_name(first)}, is equal within the noise of {noise}."
-    return f"The runner-up, {_name(first)}, is {format_percent(behind / (1 + behind))} slower."
+        return f"The runner-up, {training_words(first)}, is equal within the noise of {noise}."
+    return f"The runner-up, {training_words(first)}, is {format_percent(behind / (1 + behind))} slower."
 
 
 def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
@@ -138,7 +135,7 @@ def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
     reason = why_not_eligible(first, goal)
     if reason is None or first in (answer.baseline, answer.hand_tuned) or _rate(first) <= _rate(answer.winner):
         return ""
-    return f"{format_percent(_gain(first, answer.winner, goal))} faster was {_name(first)}, but {reason}."
+    return f"{format_percent(_gain(first, answer.winner, goal))} faster was {training_words(first)}, but {reason}."
 
 
 def _what_limits(answer: Recommendation, goal: Goal) -> str:
@@ -160,34 +157,6 @@ def _what_limits(answer: Recommendation, goal: Goal) -> str:
     if share >= _NEAR_LIMIT:
         return f"{use}: memory is what stops a larger batch."
     return f"{use}: memory is not what limits it."
-
-
-def _fidelity(winner: Candidate) -> str:
-    if not winner.policy.methods and winner.fidelity is Fidelity.EXACT:
-        return ""
-    text = _FIDELITY[winner.fidelity]
-    if winner.loss_drift is None:
-        return f"{text}; its loss was not compared with plain training's."
-    return (
-        f"{text}: its first losses differ by {format_percent(winner.loss_drift)} "
-        f"({format_percent(drift_tolerance(winner.fidelity))} is tolerated)."
-    )
-
-
-def _untried(answer: Recommendation) -> str:
-    because = answer.stopped_because.strip().rstrip(".")
-    if answer.untried == 0:
-        return f"The search ended because {because}." if because else ""
-    count = format_count(answer.untried, "combination")
-    return f"Not tried: {count} of the space, because {because}."
-
-
-def _not_measured(answer: Recommendation, role: Role, name: str) -> str:
-    lost = next((one for one in answer.not_measured if one.role is role), None)
-    if lost is None:
-        return f"{name} was not measured."
-    detail = f": {lost.reason.rstrip('.')}" if lost.reason else ""
-    return f"{name} ({_name(lost)}) has no figure; it ended as {lost.outcome.value}{detail}."
 
 
 def _simpler(winner: Candidate, other: Candidate) -> str:
@@ -226,13 +195,6 @@ def _rate(candidate: Candidate) -> float:
 def _measurement(candidate: Candidate) -> Measurement:
     assert candidate.measurement is not None
     return candidate.measurement
-
-
-def _name(candidate: Candidate) -> str:
-    policy = candidate.policy
-    methods = "plain training" if not policy.methods else policy_words(policy)
-    passes = f" x {policy.accumulation_steps}" if policy.accumulation_steps > 1 else ""
-    return f"{methods} at batch {policy.micro_batch}{passes}"
 
 
 def _signed(share: float) -> str:

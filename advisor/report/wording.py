@@ -7,18 +7,22 @@ from advisor.decide.drift import NOT_FINITE, drift_tolerance
 from advisor.decide.eligible import is_outpaced
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.problem.units import format_percent, format_rate
+from advisor.problem.goal import Price
+from advisor.problem.units import format_count, format_percent, format_rate, format_usd
 from advisor.trial.outcome import Outcome
 
 __all__ = [
     "batch_words",
+    "device_words",
     "drift_words",
     "gain_words",
     "method_words",
     "methods_words",
     "outcome_style",
     "policy_words",
+    "price_words",
     "rate_words",
+    "training_words",
 ]
 
 _OUTCOME_STYLES = {
@@ -56,6 +60,25 @@ def batch_words(policy: Policy) -> str:
     if policy.accumulation_steps == 1:
         return f"{policy.micro_batch}"
     return f"{policy.micro_batch} x {policy.accumulation_steps}"
+
+
+def training_words(candidate: Candidate) -> str:
+    """A policy with its batch, as in a sentence: ``"precision bf16 at batch 16 x 4"``; its devices if several."""
+    policy = candidate.policy
+    methods = "plain training" if not policy.methods else policy_words(policy)
+    devices = f" on {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
+    return f"{methods} at batch {batch_words(policy)}{devices}"
+
+
+def device_words(count: int) -> str:
+    """``"1 device"``, ``"4 devices"``."""
+    return format_count(count, "device")
+
+
+def price_words(price: Price) -> str:
+    """A price with where it is from in short: the option, or the file that names the document."""
+    source = price.source.split(": ")[0]
+    return f"{format_usd(price.usd_per_hour)} per device-hour ({source}, {price.date})"
 
 
 def rate_words(candidate: Candidate) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
 from advisor.decide.candidate import Candidate, Frontier, Recommendation, Role
+from advisor.decide.cost import cost_of
 from advisor.decide.eligible import best_so_far, pace
 from advisor.errors import NothingMeasuredError
 from advisor.measure.measurement import StopReason
@@ -145,6 +149,58 @@ def test_an_early_figure_is_no_point_while_there_is_another() -> None:
 def test_nothing_that_may_win_is_an_error_as_for_every_goal() -> None:
     with pytest.raises(NothingMeasuredError, match="loss drift 50% is above the tolerance"):
         decide([timed(1.0, ADAM, fidelity=Fidelity.LOSSY, drift=0.5)])
+
+
+def crowd(seed: int) -> list[Candidate]:
+    """Forty candidates anywhere in the plane, many of them close to each other."""
+    draw = random.Random(seed)
+    return [
+        timed(
+            round(draw.uniform(0.5, 2.0) / count**0.7, 2),
+            use("checkpoint", every=number),
+            gpu_count=count,
+            spread=_SPREAD,
+        )
+        for number in range(40)
+        for count in (draw.choice((1, 2, 4, 8)),)
+    ]
+
+
+_SPREAD = 0.02
+_NOISE = _SPREAD * 2**0.5
+
+
+@pytest.mark.parametrize("seed", range(30))
+class TestAnyCrowd:
+    """What holds whatever was measured."""
+
+    def test_everything_is_on_the_frontier_or_has_a_point_that_makes_it_pointless(self, seed: int) -> None:
+        answer = decide(crowd(seed))
+        found = frontier(answer)
+        assert len(found.points) + len(found.dominated) == len(answer.ranking) == 40
+        assert all(one.by is not None and one.by < len(found.points) for one in found.dominated)
+
+    def test_along_the_frontier_cost_grows_and_latency_falls_by_more_than_the_noise(self, seed: int) -> None:
+        points = frontier(decide(crowd(seed))).points
+        for cheaper, faster in itertools.pairwise(points):
+            assert faster.cost_usd > cheaper.cost_usd * (1 + _NOISE)
+            assert faster.latency_seconds < cheaper.latency_seconds / (1 + _NOISE)
+
+    def test_leaving_noise_out_gives_away_no_more_than_noise(self, seed: int) -> None:
+        points = frontier(decide(crowd(seed))).points
+        everything = [(cost_of(one, cheapest()).usd, cost_of(one, cheapest()).latency_seconds) for one in crowd(seed)]
+        assert points[0].cost_usd <= min(cost for cost, _ in everything) * (1 + _NOISE) ** 2
+        assert points[-1].latency_seconds <= min(latency for _, latency in everything) * (1 + _NOISE) ** 2
+
+    def test_a_limit_that_something_meets_is_met(self, seed: int) -> None:
+        latencies = sorted(cost_of(one, cheapest()).latency_seconds for one in crowd(seed))
+        for limit in (latencies[0], latencies[3], latencies[20]):
+            winner = decide(crowd(seed), cheapest(Preference(max_latency_seconds=limit))).winner
+            assert cost_of(winner, cheapest()).latency_seconds <= limit
+        costs = sorted(cost_of(one, cheapest()).usd for one in crowd(seed))
+        for limit in (costs[0], costs[3], costs[20]):
+            winner = decide(crowd(seed), cheapest(Preference(max_cost_usd=limit))).winner
+            assert cost_of(winner, cheapest()).usd <= limit
 
 
 class TestPace:

@@ -12,6 +12,7 @@ from advisor.report.console import open_console
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import goal
 
+from .cost_scenario import cost_goal, cost_recommendation
 from .scenario import CONFIRMED, recommendation, shown, words
 
 LONG_PATH = Path("/home/somebody/" + "a-long-folder-name/" * 6 + "policy.yaml")
@@ -94,3 +95,22 @@ def test_a_stream_that_knows_only_ascii_gets_the_answer_too() -> None:
     text = raw.getvalue().decode("ascii")
     assert "132 ?1.0%" in text
     assert "Confirmed in a fresh process" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_least_cost_has_its_frontier_and_plot_in_place_of_the_ranking(width: int) -> None:
+    answer = AnswerView(cost_recommendation(), cost_goal(), files={}, apply_lines=())
+    text = words(shown(answer, width=width))
+    parts = [
+        "Tried or considered, not measured",
+        "Frontier: nothing measured is both faster and cheaper",
+        "Not on the frontier",
+        "$ for 1000 iterations",
+        "latency of an iteration",
+        "Train with precision bf16, batch 8 on each of 4 devices",
+        "costs $1.20 per 1000 iterations",
+    ]
+    positions = [text.index(part) for part in parts]
+    assert positions == sorted(positions)
+    assert "vs base" not in text
+    assert max(len(line) for line in shown(answer, width=width).splitlines()) <= width

@@ -8,17 +8,19 @@ import pytest
 
 from advisor.decide.candidate import Recommendation
 from advisor.errors import NothingFitsError
+from advisor.problem.goal import Goal
 from advisor.report.jsonout import JSON_SCHEMA_VERSION, json_answer, json_error
 from tests.decide.examples import GIB, goal
 
+from .cost_scenario import cost_goal, cost_recommendation
 from .scenario import CPU, recommendation
 
 
-def document(answer: Recommendation) -> dict[str, object]:
+def document(answer: Recommendation, aim: Goal | None = None) -> dict[str, object]:
     text = json_answer(
         answer,
         workload="gpt2",
-        goal=goal(),
+        goal=aim or goal(),
         hardware=CPU,
         versions={"torch": "2.13.0"},
         files={"policy": Path("out/policy.yaml")},
@@ -58,6 +60,27 @@ def test_everything_that_was_tried_can_be_read_back() -> None:
 def test_without_a_baseline_there_is_no_gain() -> None:
     answer = msgspec.structs.replace(recommendation(), baseline=None)
     assert document(answer)["winner"]["gain_over_baseline"] is None  # type: ignore[index]
+
+
+def test_the_least_cost_has_its_frontier_and_its_price() -> None:
+    loaded = document(cost_recommendation(), cost_goal())
+    winner, answer = loaded["winner"], loaded["recommendation"]
+    assert isinstance(winner, dict)
+    assert isinstance(answer, dict)
+    assert winner["gpu_count"] == 4
+    assert (winner["latency_seconds"], winner["cost_usd"]) == pytest.approx((0.301, 0.001204))
+    assert winner["gain_over_baseline"] == pytest.approx(1.92 / 1.204 - 1)
+    frontier = answer["frontier"]
+    assert [point["policy"]["gpu_count"] for point in frontier["points"]] == [1, 2, 4]
+    assert (frontier["pick"], frontier["knee"]) == (2, 2)
+    assert frontier["dominated"][0]["by"] == 0
+    assert loaded["goal"]["price"]["usd_per_hour"] == 3.6  # type: ignore[index]
+
+
+def test_other_goals_have_no_cost_and_no_frontier() -> None:
+    loaded = document(recommendation())
+    assert loaded["winner"]["cost_usd"] is None  # type: ignore[index]
+    assert loaded["recommendation"]["frontier"] is None  # type: ignore[index]
 
 
 def test_an_error_is_a_document_too() -> None:

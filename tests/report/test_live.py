@@ -6,12 +6,14 @@ import time
 import pytest
 from rich.console import Console
 
+from advisor.decide.candidate import Role
 from advisor.decide.eligible import best_so_far
 from advisor.report.live import LiveProgress, PlainProgress, open_progress
 from advisor.report.progress import Progress, SilentProgress
+from tests.decide.costs import cheapest, timed
 from tests.decide.examples import goal
 
-from .scenario import CANDIDATES
+from .scenario import BF16, CANDIDATES
 
 
 class Clock:
@@ -125,6 +127,19 @@ def test_plain_lines_tell_the_same_one_line_per_event() -> None:
     assert lines[-1].endswith("failed (RuntimeError: expected [Half] but found Float)")
     assert len(lines) == 3 + len(CANDIDATES)
     assert "\x1b" not in stream.getvalue()
+
+
+def test_for_the_least_cost_the_gain_over_the_baseline_is_one_of_cost() -> None:
+    stream = io.StringIO()
+    candidates = [timed(2.0, role=Role.BASELINE), timed(1.2, BF16, gpu_count=2), timed(1.5, BF16)]
+    with PlainProgress(Console(file=stream, width=80), clock=Clock()) as progress:
+        progress.begin(workload="gpt2", device="a GPU", goal="cheapest", time_limit_seconds=300, trials=40)
+        for number, candidate in enumerate(candidates, 1):
+            best = best_so_far(candidates[:number], cheapest())
+            progress.trial_ended(number, candidate, best=best, baseline=candidates[0])
+    lines = stream.getvalue().splitlines()
+    assert lines[2].endswith("precision bf16, batch 16 on 2 devices: 26.7 samples/s, 4.00 GiB")
+    assert lines[3].endswith("best so far (cost -25% vs baseline)")
 
 
 def test_a_terminal_gets_the_live_display_and_a_pipe_plain_lines(terminal: Console) -> None:

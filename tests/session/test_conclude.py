@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from advisor.decide.candidate import Candidate
+from advisor.decide.candidate import Candidate, Role
 from advisor.errors import NothingMeasuredError
 from advisor.measure.measurement import Measurement
 from advisor.methods.use import use
@@ -14,10 +15,11 @@ from advisor.policy.policy import Policy
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.report.progress import SilentProgress
 from advisor.session.budget import TimeBudget
-from advisor.session.conclude import Conclusion, confirm
+from advisor.session.conclude import Conclusion, confirm, emit_policy
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
+from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement
 
 BEST = measured(150, use("checkpoint", every=1))
@@ -124,3 +126,28 @@ def test_a_broken_promise_is_held_against_the_baseline_even_when_time_is_up(tmp_
     as_promised = FakeTrials({})
     conclude(tmp_path, [BASELINE, BEST], as_promised, seconds=1e-9)
     assert as_promised.baselines == 0
+
+
+def test_the_policy_file_for_the_least_cost_names_cost_price_and_devices(tmp_path: Path) -> None:
+    aim = cheapest()
+    of_cost = msgspec.structs.replace(conclusion(tmp_path), goal=aim)
+    emit_policy(
+        of_cost, of_cost.choose([timed(2.0, role=Role.BASELINE), timed(0.8, gpu_count=4, accumulation_steps=2)])
+    )
+    file = load_policy_file(tmp_path / "policy.yaml")
+    assert (file.policy.gpu_count, file.policy.micro_batch, file.policy.accumulation_steps) == (4, 4, 2)
+    assert file.evidence is not None
+    assert file.evidence.goal == "cheapest"
+    assert file.evidence.baseline_batch == 32
+    assert file.evidence.cost is not None
+    assert (file.evidence.cost.latency_seconds, file.evidence.cost.usd_per_iteration) == pytest.approx((0.8, 0.0032))
+    assert file.evidence.cost.gpu_count == 4
+    assert (file.evidence.cost.usd_per_hour, file.evidence.cost.price_date) == (3.6, "retrieved 2026-11-21")
+
+
+def test_the_policy_file_of_another_goal_has_no_cost(tmp_path: Path) -> None:
+    of_speed = conclusion(tmp_path)
+    emit_policy(of_speed, of_speed.choose([BASELINE]))
+    evidence = load_policy_file(tmp_path / "policy.yaml").evidence
+    assert evidence is not None
+    assert evidence.cost is None

@@ -1,0 +1,165 @@
+"""The cost-latency frontier as a table, and below it what is not on it and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.cost import cost_of
+from advisor.decide.eligible import is_outpaced, why_not_eligible
+from advisor.problem.goal import Goal
+from advisor.problem.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_joules,
+    format_seconds,
+    format_spread,
+    format_usd,
+)
+from advisor.report.cells import Folded, aligned, plain_table
+from advisor.report.points import ITERATIONS, Entry, entries, worse_words
+from advisor.report.wording import batch_words, drift_words, methods_words
+
+__all__ = ["DOMINATED_ROWS", "FrontierTable"]
+
+DOMINATED_ROWS = 8
+"""Dominated points that are shown, besides the baseline and the hand-tuned setting."""
+
+_COLUMNS = {
+    "#": 4, "GPUs": 5, "latency": 14, "$/1000": 9, "energy": 9, "batch": 9, "peak": 9, "fidelity": 10, "drift": 7
+}  # fmt: skip
+"""Widths, 76 in all, and 67 where energy was not measured: at 80 columns that leaves room for a short role."""
+
+
+class FrontierTable:
+    """Every point of the frontier, the number of the pick in brackets, then the dominated points and what may not win.
+
+    Args:
+        recommendation: The answer, with a frontier.
+        goal: The goal, with a price.
+    """
+
+    def __init__(self, recommendation: Recommendation, goal: Goal) -> None:
+        assert recommendation.frontier is not None, "only the goal 'cheapest' has a frontier"
+        self._answer = recommendation
+        self._frontier = recommendation.frontier
+        self._goal = goal
+        self._entries = entries(recommendation, dominated=DOMINATED_ROWS)
+        energy = any(entry.point.joules is not None for entry in self._entries)
+        self._columns = {heading: width for heading, width in _COLUMNS.items() if energy or heading != "energy"}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render for the width at hand."""
+        yield Text("Frontier: nothing measured is both faster and cheaper", style="bold")
+        headings = aligned([Text(heading) for heading in self._columns], self._columns)
+        headings.stylize("cyan")
+        yield headings
+        yield Rule(style="")
+        for entry in self._entries:
+            if entry.dominated is None:
+                yield from self._point(entry, options.max_width)
+        yield Text()
+        barred = [one for one in self._answer.ranking if why_not_eligible(one, self._goal) is not None]
+        dominated = [entry for entry in self._entries if entry.dominated is not None]
+        if dominated or barred:
+            yield self._others(dominated, barred[:DOMINATED_ROWS])
+        hidden = len(self._frontier.dominated) - len(dominated) + max(0, len(barred) - DOMINATED_ROWS)
+        if hidden:
+            yield Text(f"and {hidden} more that are worse or may not win", style="dim")
+        yield self._legend()
+
+    def _point(self, entry: Entry, width: int) -> RenderResult:
+        picked = entry.number - 1 == self._frontier.pick
+        style = "bold green" if picked else ""
+        head = aligned([Text(f"[{entry.number}]" if picked else str(entry.number))], self._columns).plain
+        policy = Folded(methods_words(entry.point.policy))
+        for position, line in enumerate(policy.lines(width - len(head))):
+            yield Text(head if position == 0 else " " * len(head), style=style).append(line, style=style or "bold")
+        figures = aligned([Text(), *self._figures(entry)], self._columns)
+        figures.stylize(style)
+        role = Text(self._role(entry), style=style or "bold")
+        # A short role ends the line of figures; a longer one gets its own.
+        if len(figures) + 1 + len(role) <= width:
+            yield figures.append(" ").append(role)
+        else:
+            yield figures
+            yield Padding(role, (0, 0, 0, len(head)))
+
+    def _figures(self, entry: Entry) -> list[Text]:
+        candidate, point = entry.candidate, entry.point
+        measurement = candidate.measurement
+        assert measurement is not None
+        spread = "early" if is_outpaced(candidate) else format_spread(measurement.relative_spread)
+        drift = drift_words(candidate)
+        cells = {
+            "GPUs": Text(str(point.policy.gpu_count)),
+            "latency": Text.assemble(format_seconds(point.latency_seconds), (f" {spread:>5}", "dim")),
+            "$/1000": Text(format_usd(entry.usd)),
+            "energy": Text("-" if point.joules is None else format_joules(point.joules)),
+            "batch": Text(batch_words(point.policy)),
+            "peak": Text(format_bytes(measurement.memory.peak_bytes)),
+            "fidelity": Text(candidate.fidelity.value),
+            "drift": Text(drift, style="red" if drift.endswith("!") else ""),
+        }
+        return [cells[heading] for heading in self._columns if heading != "#"]
+
+    def _role(self, entry: Entry) -> str:
+        roles = ["picked"] if entry.number - 1 == self._frontier.pick else []
+        if entry.number - 1 == self._frontier.knee and len(self._frontier.points) > 1:
+            roles.append("knee")
+        if entry.candidate.role is not Role.SEARCHED:
+            roles.append(entry.candidate.role.value)
+        iterations = self._goal.preference.iterations
+        if iterations is not None:
+            run = cost_of(entry.candidate, self._goal).times(iterations)
+            roles.append(
+                f"{format_count(iterations, 'iteration')}: {format_duration(run.latency_seconds)}, "
+                f"{format_usd(run.usd)}"
+            )
+        return ", ".join(roles)
+
+    def _others(self, dominated: Sequence[Entry], barred: Sequence[Candidate]) -> RenderableType:
+        table = plain_table("Not on the frontier")
+        for heading in ("#", "GPUs"):
+            table.add_column(heading, justify="left" if heading == "#" else "right", no_wrap=True)
+        table.add_column("policy", ratio=5)
+        for heading in ("batch", "latency", "$/1000"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("why not", ratio=4)
+        for entry in dominated:
+            table.add_row(str(entry.number), *self._cells(entry.candidate), Text(worse_words(entry, self._answer)))
+        for candidate in barred:
+            reason = f"cannot win: {why_not_eligible(candidate, self._goal)}"
+            table.add_row("-", *self._cells(candidate), Text(reason, style="red"))
+        table.expand = True
+        return table
+
+    def _cells(self, candidate: Candidate) -> list[RenderableType]:
+        cost = cost_of(candidate, self._goal)
+        methods = methods_words(candidate.policy)
+        role = "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
+        return [
+            str(candidate.policy.gpu_count),
+            Folded([*methods[:-1], methods[-1] + role]),
+            batch_words(candidate.policy),
+            ("~" if is_outpaced(candidate) else "") + format_seconds(cost.latency_seconds),
+            format_usd(cost.usd * ITERATIONS),
+        ]
+
+    def _legend(self) -> Text:
+        price = self._goal.price
+        assert price is not None
+        energy = "energy: of all devices, per iteration. " if "energy" in self._columns else ""
+        return Text(
+            "latency: of an iteration (optimizer step). ±: half the 95% interval. $/1000: US dollars for "
+            f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each GPU. drift: of the "
+            f"loss, from plain training.\nprice: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, "
+            f"{price.date}",
+            style="dim",
+        )

@@ -1,0 +1,50 @@
+"""Sentences that the reasons for every goal share."""
+
+from __future__ import annotations
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.drift import drift_tolerance
+from advisor.problem.goal import Fidelity
+from advisor.problem.units import format_count, format_percent
+from advisor.report.wording import training_words
+
+__all__ = ["fidelity_sentence", "not_measured_sentence", "untried_sentence"]
+
+_FIDELITY = {
+    Fidelity.EXACT: "Gradients are bit-equal to plain training's",
+    Fidelity.ROUNDING: "Against plain training only the order of sums changes",
+    Fidelity.PRECISION: "Against plain training the float format is lower",
+    Fidelity.LOSSY: "Against plain training information is thrown away",
+    Fidelity.MODEL: "Against plain training what is learned changes",
+}
+
+
+def fidelity_sentence(winner: Candidate) -> str:
+    """How far its training is from plain training; empty for plain training itself."""
+    if not winner.policy.methods and winner.fidelity is Fidelity.EXACT:
+        return ""
+    text = _FIDELITY[winner.fidelity]
+    if winner.loss_drift is None:
+        return f"{text}; its loss was not compared with plain training's."
+    return (
+        f"{text}: its first losses differ by {format_percent(winner.loss_drift)} "
+        f"({format_percent(drift_tolerance(winner.fidelity))} is tolerated)."
+    )
+
+
+def untried_sentence(answer: Recommendation) -> str:
+    """What was not tried, or else why the search ended."""
+    because = answer.stopped_because.strip().rstrip(".")
+    if answer.untried == 0:
+        return f"The search ended because {because}." if because else ""
+    count = format_count(answer.untried, "combination")
+    return f"Not tried: {count} of the space, because {because}."
+
+
+def not_measured_sentence(answer: Recommendation, role: Role, name: str) -> str:
+    """Why a setting that everything is compared with has no figure."""
+    lost = next((one for one in answer.not_measured if one.role is role), None)
+    if lost is None:
+        return f"{name} was not measured."
+    detail = f": {lost.reason.rstrip('.')}" if lost.reason else ""
+    return f"{name} ({training_words(lost)}) has no figure; it ended as {lost.outcome.value}{detail}."

@@ -1,0 +1,187 @@
+"""Why this point of the cost-latency frontier: sentences made from figures."""
+
+from __future__ import annotations
+
+from advisor.decide.candidate import Candidate, FrontierPoint, Recommendation, Role
+from advisor.decide.cost import cost_of
+from advisor.decide.eligible import is_outpaced, why_not_eligible
+from advisor.decide.ranking import measurement_of
+from advisor.problem.goal import Goal, Preference
+from advisor.problem.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_joules,
+    format_percent,
+    format_seconds,
+    format_spread,
+    format_usd,
+)
+from advisor.report.points import ITERATIONS
+from advisor.report.sentences import fidelity_sentence, not_measured_sentence, untried_sentence
+from advisor.report.wording import price_words, training_words
+
+__all__ = ["explain_cheapest"]
+
+_ALTERNATIVES = 3
+
+
+def explain_cheapest(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
+    """Explain a pick, the most important first.
+
+    Args:
+        recommendation: The choice, with its frontier.
+        goal: What was asked for.
+
+    Returns:
+        Sentences; together they read as one paragraph.
+    """
+    sentences = [
+        _what(recommendation.winner, goal),
+        _why_this_point(recommendation, goal.preference),
+        *_alternatives(recommendation),
+        _against_baseline(recommendation, goal),
+        _against_hand_tuned(recommendation, goal),
+        _whole_run(recommendation.winner, goal),
+        _energy(recommendation, goal),
+        _memory(recommendation.winner, goal),
+        fidelity_sentence(recommendation.winner),
+        untried_sentence(recommendation),
+    ]
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _what(winner: Candidate, goal: Goal) -> str:
+    measured, price = measurement_of(winner), goal.price
+    assert price is not None
+    early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
+    name = training_words(winner)
+    subject = f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
+    return (
+        f"{subject} takes {format_seconds(measured.step_seconds)} ({format_spread(measured.relative_spread)}) per "
+        f"iteration{early} and costs {_dollars(cost_of(winner, goal).usd)} at {price_words(price)}."
+    )
+
+
+def _why_this_point(answer: Recommendation, preference: Preference) -> str:
+    frontier = answer.frontier
+    assert frontier is not None
+    if preference.max_latency_seconds is not None:
+        return f"It is the cheapest with at most {format_seconds(preference.max_latency_seconds)} per iteration."
+    if preference.max_cost_usd is not None:
+        iterations = format_count(preference.iterations or 1, "iteration")
+        return f"It is the fastest for at most {format_usd(preference.max_cost_usd)} for {iterations}."
+    if preference.deadline_seconds is not None:
+        assert preference.iterations is not None
+        return (
+            f"It is the cheapest that finishes {format_count(preference.iterations, 'iteration')} within "
+            f"{format_duration(preference.deadline_seconds)}."
+        )
+    if len(frontier.points) == 1:
+        return "Nothing measured is cheaper or faster beyond the noise."
+    return "It is the knee of the frontier, where cost x latency is least; --max-latency or --max-cost picks another."
+
+
+def _alternatives(answer: Recommendation) -> list[str]:
+    """What the other points would give and take, the nearest first."""
+    frontier = answer.frontier
+    assert frontier is not None
+    positions = [position for position in range(len(frontier.points)) if position != frontier.pick]
+    positions.sort(key=lambda position: abs(position - frontier.pick))
+    candidates = {one.policy.key: one for one in answer.ranking}
+    picked = frontier.points[frontier.pick]
+    return [
+        f"{_trade(point, picked)}: {training_words(candidates[point.policy.key])}."
+        for point in (frontier.points[position] for position in positions[:_ALTERNATIVES])
+    ]
+
+
+def _trade(other: FrontierPoint, picked: FrontierPoint) -> str:
+    if other.latency_seconds < picked.latency_seconds:
+        faster = picked.latency_seconds / other.latency_seconds
+        return f"{faster:.2f} times as fast for {other.cost_usd / picked.cost_usd:.2f} times the cost"
+    slower = other.latency_seconds / picked.latency_seconds
+    return f"{format_percent(1 - other.cost_usd / picked.cost_usd)} cheaper but {slower:.2f} times as long"
+
+
+def _against_baseline(answer: Recommendation, goal: Goal) -> str:
+    winner, baseline = answer.winner, answer.baseline
+    if baseline is None:
+        return not_measured_sentence(answer, Role.BASELINE, "The baseline")
+    if winner == baseline:
+        if len(answer.ranking) == 1:
+            return "That is the baseline itself. Nothing else was measured, so this is no advice against anything."
+        noise = f"; what measured better did so inside the noise of {format_percent(answer.noise)}"
+        return f"That is the baseline itself{noise if answer.tie else ''}."
+    if answer.tie:
+        return (
+            f"It ties with the baseline ({_figures(baseline, goal)}) in both cost and latency: the noise is "
+            f"{format_percent(answer.noise)}."
+        )
+    return f"{_compared(winner, baseline, goal, 'the baseline')}."
+
+
+def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
+    winner, tuned = answer.winner, answer.hand_tuned
+    if tuned is None:
+        failed = any(one.role is Role.HAND_TUNED for one in answer.not_measured)
+        return not_measured_sentence(answer, Role.HAND_TUNED, "The hand-tuned default") if failed else ""
+    if winner == tuned:
+        return "It is what an experienced person would pick without measuring (the hand-tuned default)."
+    reason = why_not_eligible(tuned, goal)
+    may_not = f"; that may not win: {reason}" if reason else ""
+    return f"{_compared(winner, tuned, goal, 'the hand-tuned default')}{may_not}."
+
+
+def _compared(winner: Candidate, other: Candidate, goal: Goal, name: str) -> str:
+    mine, theirs = cost_of(winner, goal), cost_of(other, goal)
+    faster = theirs.latency_seconds / mine.latency_seconds
+    time = f"is {faster:.2f} times as fast" if faster >= 1 else f"takes {1 / faster:.2f} times as long"
+    change = mine.usd / theirs.usd - 1
+    cost = f"costs {format_percent(abs(change))} {'more' if change > 0 else 'less'}" if change else "costs as much"
+    return f"Against {name} ({_figures(other, goal)}) it {time} and {cost}"
+
+
+def _whole_run(winner: Candidate, goal: Goal) -> str:
+    iterations = goal.preference.iterations
+    if iterations is None:
+        return ""
+    run = cost_of(winner, goal).times(iterations)
+    return (
+        f"{format_count(iterations, 'iteration')} take {format_duration(run.latency_seconds)} and cost "
+        f"{format_usd(run.usd)}."
+    )
+
+
+def _energy(answer: Recommendation, goal: Goal) -> str:
+    """The second currency, where it was measured."""
+    cost, frontier = cost_of(answer.winner, goal), answer.frontier
+    assert frontier is not None
+    if cost.joules is None:
+        return ""
+    text = f"Its energy is {format_joules(cost.joules)} per iteration"
+    if cost.energy_usd is not None:
+        assert goal.usd_per_kilowatt_hour is not None
+        rate = format_usd(goal.usd_per_kilowatt_hour)
+        text += f": {_dollars(cost.energy_usd)} at {rate} per kWh, which is not part of the price above"
+    points = [point for point in frontier.points if point.joules is not None]
+    least = min(points, key=lambda point: point.joules or 0.0, default=None)
+    if least is not None and least.policy != answer.winner.policy:
+        number = frontier.points.index(least) + 1
+        text += f"; the least on the frontier is {format_joules(least.joules or 0.0)}, by point {number}"
+    return f"{text}."
+
+
+def _memory(winner: Candidate, goal: Goal) -> str:
+    peak = measurement_of(winner).memory.peak_bytes
+    share = format_percent(peak / goal.memory_limit_bytes)
+    return f"Its peak of {format_bytes(peak)} is {share} of the {format_bytes(goal.memory_limit_bytes)} limit."
+
+
+def _figures(candidate: Candidate, goal: Goal) -> str:
+    cost = cost_of(candidate, goal)
+    return f"{training_words(candidate)}: {format_seconds(cost.latency_seconds)}, {_dollars(cost.usd)}"
+
+
+def _dollars(usd_per_iteration: float) -> str:
+    return f"{format_usd(usd_per_iteration * ITERATIONS)} per {ITERATIONS} iterations"
