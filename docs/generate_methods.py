@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from advisor.methods.base import Conflict, Method, Saves
+from advisor.methods.base import Conflict, Method, Parameter, Saves
 from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.use import ParameterValue
 
 PAGE = Path(__file__).with_name("methods.md")
 
@@ -23,12 +24,19 @@ HEAD = """\
 Fidelity says how far training may differ from plain training: *exact* (gradients bit-equal), *rounding* (float sums
 reordered), *precision* (lower float format), *lossy* (information is dropped), *model* (what is learned changes).
 Micro-batching is part of every policy: *rounding*, and *model* where BatchNorm takes its statistics per micro-batch.
+So is sharing a batch between devices, where each device takes statistics over its own micro-batch.
+
+On several devices exactly one of {distributing} is in use; each process trains on its own share of every batch.
 """
 
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_overview(), *(line for method in CATALOGUE for line in _section(method))])
+    return "\n".join([_head(), *_overview(), *(line for method in CATALOGUE for line in _section(method))])
+
+
+def _head() -> str:
+    return HEAD.format(distributing=", ".join(f"`{method.name}`" for method in CATALOGUE if method.distributes))
 
 
 def _overview() -> Iterator[str]:
@@ -54,7 +62,7 @@ def _section(method: Method) -> Iterator[str]:
         yield "| parameter | choices | meaning |"
         yield "|---|---|---|"
         for parameter in method.parameters:
-            choices = ", ".join(f"`{choice}`" for choice in parameter.choices)
+            choices = ", ".join(_choice(parameter, choice) for choice in parameter.choices)
             yield f"| `{parameter.name}` | {choices} | {_cell(parameter.meaning)} |"
         yield ""
 
@@ -70,6 +78,10 @@ def _rows(method: Method) -> Iterator[tuple[str, str]]:
         yield "batches", "only one micro-batch per optimizer step"
     for conflict in method.conflicts:
         yield "not with", f"{_conflict(conflict)}: {conflict.reason}"
+    if method.one_device_only:
+        yield "several devices", f"no: {method.one_device_only}"
+    if method.builds_on:
+        yield "on top of", " or ".join(f"`{name}`" for name in method.builds_on)
     if method.requires:
         install = f" (`pip install 'momadvise[{method.extra}]'`)" if method.extra else ""
         yield "needs", ", ".join(f"`{library}`" for library in method.requires) + install
@@ -80,6 +92,11 @@ def _fidelity(method: Method) -> str:
     if method.gradient_tolerance:
         return f"{method.fidelity.value}: gradient within {method.gradient_tolerance:g} after one step"
     return method.fidelity.value
+
+
+def _choice(parameter: Parameter, choice: ParameterValue) -> str:
+    worse = parameter.worse.get(choice)
+    return f"`{choice}`" if worse is None else f"`{choice}` ({worse.value})"
 
 
 def _saves(saves: frozenset[Saves]) -> str:

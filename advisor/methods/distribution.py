@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 __all__ = ["Distribution", "LossModule", "plain_names", "share_parameters"]
 
+_T = TypeVar("_T")
 _WRAPPER_PREFIXES = ("_checkpoint_wrapped_module.",)
 
 
@@ -26,6 +27,10 @@ class Distribution:
     ) -> torch.Tensor:
         """The loss of a micro-batch that is on the device already."""
         return compute_loss(model, batch)
+
+    def call(self, model: torch.nn.Module, function: Callable[[torch.nn.Module], _T]) -> _T:
+        """``function(model)``, with whatever the model needs to be called. With several processes all call it."""
+        return function(model)
 
     def accumulating(self) -> contextlib.AbstractContextManager[None]:
         """Around forward and backward passes after which more gradients will be added in the same step."""
@@ -77,9 +82,9 @@ class LossModule(torch.nn.Module):
         self.model = model
         self._compute_loss = compute_loss
 
-    def forward(self, batch: Any) -> torch.Tensor:
-        """The loss of a batch."""
-        return self._compute_loss(self.model, batch)
+    def forward(self, batch: Any, function: Callable[[torch.nn.Module], Any] | None = None) -> Any:
+        """The loss of a batch, or what ``function`` makes of the model."""
+        return self._compute_loss(self.model, batch) if function is None else function(self.model)
 
 
 def share_parameters(model: torch.nn.Module) -> None:

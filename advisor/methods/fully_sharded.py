@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -21,6 +21,8 @@ from advisor.methods.distribution import Distribution, LossModule, plain_names, 
 from advisor.methods.world import World
 
 __all__ = ["FullySharded"]
+
+_T = TypeVar("_T")
 
 
 class FullySharded(Distribution):
@@ -75,6 +77,11 @@ class FullySharded(Distribution):
         loss: torch.Tensor = self._root(batch)
         return loss
 
+    def call(self, model: torch.nn.Module, function: Callable[[torch.nn.Module], _T]) -> _T:
+        """``function(model)`` on gathered parameters; its inputs are not cast."""
+        answer: _T = self._root(None, function)
+        return answer
+
     def clip_grad_norm(self, parameters: list[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
         """Clip by the norm over all slices."""
         norm = super().clip_grad_norm(parameters, max_norm)
@@ -114,7 +121,7 @@ class FullySharded(Distribution):
     def _gathered(self, value: Any) -> Any:
         """The whole tensor of a slice; every process takes part, and all but rank 0 drop it again."""
         if not isinstance(value, DTensor):
-            return value
+            return value.cpu() if isinstance(value, torch.Tensor) else value
         if value.device.type != value.device_mesh.device_type:
             value = value.to(value.device_mesh.device_type)  # Offloaded slices; NCCL sends from devices only.
         whole = value.full_tensor().detach()

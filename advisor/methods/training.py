@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,6 +22,7 @@ from advisor.methods.world import World
 __all__ = ["LinearHead", "Phase", "Training"]
 
 ComputeLoss = Callable[[torch.nn.Module, Any], torch.Tensor]
+_T = TypeVar("_T")
 LinearHead = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]]
 """``(model, batch) -> (hidden, weight, bias or None, targets)``: the loss is the cross entropy of that linear layer."""
 
@@ -177,6 +178,20 @@ class Training:
         pass, with the same result.
         """
         return self.distribution.accumulating()
+
+    def evaluate(self, function: Callable[[torch.nn.Module], _T]) -> _T:
+        """``function(model)`` in evaluation mode and without gradients; every process must call it.
+
+        Where parameters are sliced over processes, this is the way to call the model outside of a step.
+        """
+        was_training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                return self.distribution.call(self.model, function)
+        finally:
+            for module in was_training:
+                module.training = True
 
     def split(self, batch: Any) -> list[Any]:
         """The batch in micro-batches along dimension 0 of its tensors; the last may be smaller."""

@@ -41,18 +41,23 @@ def prepare(model, **options):
         training.optimizer_step()
 
     `training.model` and `training.optimizer` are yours to schedule, evaluate and save;
-    `training.state_dict()["model"]` loads into a plain model.
+{state}
     """
     return advisor.apply_policy(POLICY, model, **options)
 '''
 
+_STATE = """    `training.state_dict()["model"]` loads into a plain model."""
+_STATE_OF_SEVERAL = """\
+    `training.state_dict()["model"]` loads into a plain model: every process calls it, and rank 0 gets it. In a loop of
+    your own, all passes but the last one go inside `with training.accumulating():`. To evaluate, every process calls
+    `training.evaluate(lambda model: model(...))`."""
 
 _CONSTANTS = {"max_grad_norm": "MAX_GRAD_NORM", "blocks": "BLOCKS"}
 """Options of ``prepare`` that a workload states as constants."""
 
 
-def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, str, str]:
-    """The three lines of Python that apply a wrapper.
+def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, ...]:
+    """The lines of Python that apply a wrapper.
 
     Args:
         policy: The policy it applies.
@@ -61,11 +66,20 @@ def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, str, str]:
     """
     passed = "".join(f", {name}={_CONSTANTS.get(name, name)}" for name in options)
     where = "as in your model file" if options else "as you build it today"
-    samples = "1 sample" if policy.global_batch == 1 else f"{policy.global_batch} samples"
+    count = policy.gpu_count
+    own = policy.global_batch // count
+    samples = "1 sample" if own == 1 else f"{own} samples"
+    start, batch = (), "batch"
+    if count > 1:
+        start = (
+            f"torch.distributed.init_process_group()  # {count} processes: torchrun --nproc-per-node {count} train.py",
+        )
+        batch = f"each process's own share of the {policy.global_batch} samples"
     return (
         "from wrapper import prepare  # wrapper.py, copied beside your code",
+        *start,
         f"training = prepare(model{passed})  # a plain model; {where}",
-        f"loss = training.step(batch)  # forward, backward and optimizer step; batch: {samples} on the CPU",
+        f"loss = training.step(batch)  # forward, backward and optimizer step; {batch}: {samples} on the CPU",
     )
 
 
@@ -88,11 +102,14 @@ def wrapper_source(policy: Policy, *, headline: str, details: str, options: Sequ
         lines = ["    methods=(),  # plain training: no method that was measured is faster beyond the noise"]
     lines.append(f"    micro_batch={policy.micro_batch},  # samples per forward pass")
     lines.append(f"    accumulation_steps={policy.accumulation_steps},  # forward-backward passes per optimizer step")
-    if policy.gpu_count != 1:
-        lines.append(f"    gpu_count={policy.gpu_count},  # processes that train together, one for each GPU")
+    if policy.gpu_count > 1:
+        lines.append(
+            f"    gpu_count={policy.gpu_count},  # one process each: torchrun --nproc-per-node {policy.gpu_count}"
+        )
     return _TEMPLATE.format(
         headline=_inside_docstring(headline),
         details=_inside_docstring(details),
+        state=_STATE if policy.gpu_count == 1 else _STATE_OF_SEVERAL,
         policy="\n".join(lines),
         usage="\n    ".join(apply_lines(policy, options)),
     )

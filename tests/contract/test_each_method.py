@@ -1,6 +1,7 @@
 """What every method must keep, for every setting of its parameters, on a transformer and on a convolutional network.
 
-A new method gets these tests by being in the catalogue.
+A new method gets these tests by being in the catalogue. Methods for several devices train in ``tests/distributed``;
+what is declared is tested here for all.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from advisor.problem.goal import Fidelity
 from tests.contract.observe import UPDATE_TOLERANCE, Observation, observe, relative_error, same
 from tests.methods.tiny import MODELS, cpu, facts_of, import_bitsandbytes, training_of
 
-SETTINGS = [use for method in CATALOGUE for use in settings_of(method)]
+ON_ONE_DEVICE = [method for method in CATALOGUE if not (method.distributes or method.builds_on)]
+SETTINGS = [use for method in ON_ONE_DEVICE for use in settings_of(method)]
 REFUSED = {
     ("gpt2", "precision(dtype=tf32)"): "NVIDIA",
     ("convnet", "precision(dtype=tf32)"): "NVIDIA",
@@ -173,6 +175,9 @@ def test_a_method_declares_everything_that_is_said_of_it(method: Method) -> None
     for parameter in method.parameters:
         assert parameter.meaning
         assert len(set(parameter.choices)) == len(parameter.choices) >= 1
+        assert all(choice in parameter.choices for choice in parameter.worse)
+        assert all(worse.rank > method.fidelity.rank for worse in parameter.worse.values())
+    assert set(method.builds_on) <= {other.name for other in CATALOGUE if other.distributes}
 
 
 @over_methods

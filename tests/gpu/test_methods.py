@@ -31,6 +31,7 @@ CASES = [
     (model, setting)
     for model in MODELS
     for method in CATALOGUE
+    if not (method.distributes or method.builds_on)  # One device is all there is here.
     for setting in settings_of(method)
     if model != "convnet" or not NOT_FOR_CONVNET & {setting.name, str(setting.parameters.get("recompute"))}
 ]

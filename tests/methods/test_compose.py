@@ -11,7 +11,7 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.methods.compose import apply_uses, judge, settings_of, validate_use, worst_fidelity
+from advisor.methods.compose import apply_uses, fidelity_of, judge, settings_of, validate_use, worst_fidelity
 from advisor.methods.use import MethodUse, use
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -21,6 +21,10 @@ CHECKPOINT = use("checkpoint", every=1)
 SELECTIVE = use("selective_checkpoint", recompute="elementwise")
 BF16, FP16, TF32 = (use("precision", dtype=dtype) for dtype in ("bf16", "fp16", "tf32"))
 IN_BACKWARD = use("optimizer_in_backward")
+DDP = use("ddp", bucket_views=True, static_graph=False)
+ZERO_1 = use("zero_1")
+FSDP = use("fsdp", reshard=True, mixed_precision="none", offload=False)
+POWERSGD = use("gradient_compression", hook="powersgd_rank_4")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def facts() -> Facts:
 
 class TestNames:
     def test_every_method_is_found_by_its_name(self) -> None:
-        assert len({method.name for method in CATALOGUE}) == len(CATALOGUE) == 7
+        assert len({method.name for method in CATALOGUE}) == len(CATALOGUE) == 11
         assert all(get_method(method.name) is method for method in CATALOGUE)
 
     def test_an_unknown_name_lists_the_valid_ones_and_the_nearest(self) -> None:
@@ -149,7 +153,78 @@ class TestJudge:
         assert not judge([swap], facts=None, hardware=cpu()).applicable
 
 
+class TestSeveralDevices:
+    @pytest.mark.parametrize("uses", [[DDP], [ZERO_1], [FSDP], [DDP, POWERSGD], [CHECKPOINT, FSDP]])
+    def test_one_method_that_distributes_is_needed_there_and_refused_on_one(
+        self, uses: list[MethodUse], facts: Facts
+    ) -> None:
+        assert judge(uses, facts=facts, hardware=cpu(), gpu_count=2).applicable
+        assert "the policy uses one" in judge(uses, facts=facts, hardware=cpu()).reason
+
+    @pytest.mark.parametrize(
+        ("uses", "reason"),
+        [
+            ([CHECKPOINT], "exactly one of ddp, zero_1, fsdp must be in use, but got none"),
+            ([DDP, FSDP], "but got ddp.* and fsdp"),
+            ([FSDP, POWERSGD], "it works on top of ddp or zero_1"),
+            ([DDP, IN_BACKWARD], "optimizer_in_backward: it cannot be used on 2 devices: .*not yet averaged"),
+            ([ZERO_1, use("adam_8bit")], "zero_1 cannot be combined with adam_8bit"),
+            ([FSDP, use("adam_8bit")], "bitsandbytes' kernels"),
+            ([FSDP, use("swap", min_bytes=2**20)], "a CPU|would move both"),
+            ([DDP, FP16, POWERSGD], "PowerSGD would carry the overflow on"),
+            ([DDP, use("gradient_compression", hook="bf16")], "only NCCL sums bf16"),
+            ([use("fsdp", reshard=True, mixed_precision="bf16", offload=False), BF16], "choose one of them"),
+            ([use("fsdp", reshard=True, mixed_precision="none", offload=True)], "nowhere to offload to"),
+        ],
+    )
+    def test_what_does_not_work_together_says_why(self, uses: list[MethodUse], reason: str, facts: Facts) -> None:
+        import re
+
+        verdict = judge(uses, facts=facts, hardware=cpu(), gpu_count=2)
+        assert not verdict.applicable
+        assert re.search(reason, verdict.reason), verdict.reason
+
+    @pytest.mark.parametrize(
+        ("changes", "candidate", "reason"),
+        [
+            ({"block_count": 0}, FSDP, "BLOCKS"),
+            ({"has_batchnorm": True}, use("fsdp", reshard=True, mixed_precision="bf16", offload=False), "BatchNorm"),
+            ({"optimizer_class": "torch.optim.lbfgs.LBFGS"}, ZERO_1, "the optimizer is torch.optim.lbfgs.LBFGS"),
+            ({"optimizer_class": "mine.Lion"}, ZERO_1, "the optimizer is mine.Lion"),
+        ],
+    )
+    def test_a_refusal_says_what_is_in_the_way(
+        self, facts: Facts, changes: dict[str, Any], candidate: MethodUse, reason: str
+    ) -> None:
+        import msgspec
+
+        changed = msgspec.structs.replace(facts, **changes)
+        assert reason in judge([candidate], facts=changed, hardware=cpu(), gpu_count=2).reason
+        assert judge([candidate], facts=facts, hardware=cpu(), gpu_count=2).applicable
+
+    def test_every_setting_is_refused_on_one_device_with_the_same_words(self) -> None:
+        """Eight reasons for eight settings of one method would drown the others."""
+        for method in CATALOGUE:
+            if method.distributes or method.builds_on:
+                verdicts = {each.label: judge([each], facts=None, hardware=cpu()) for each in settings_of(method)}
+                assert len({verdict.reason.removeprefix(label) for label, verdict in verdicts.items()}) == 1
+
+    def test_offloading_applies_where_the_device_has_memory_of_its_own(self) -> None:
+        offload = use("fsdp", reshard=True, mixed_precision="none", offload=True)
+        assert judge([offload], facts=None, hardware=gpu((8, 0)), gpu_count=2).applicable
+
+    def test_a_distributing_method_is_not_applied_to_a_training_of_one_process(self) -> None:
+        with pytest.raises(MethodRefusedError, match="the policy uses one"):
+            apply_uses(training_of("gpt2"), [DDP])
+
+
 class TestFidelity:
+    def test_a_setting_may_be_worse_than_its_method(self) -> None:
+        assert fidelity_of(FSDP) is Fidelity.ROUNDING
+        assert fidelity_of(use("fsdp", reshard=True, mixed_precision="bf16", offload=False)) is Fidelity.PRECISION
+        assert fidelity_of(use("gradient_compression", hook="fp16")) is Fidelity.PRECISION
+        assert worst_fidelity([DDP, POWERSGD], accumulation_steps=1, facts=None) is Fidelity.LOSSY
+
     def test_the_worst_method_counts(self) -> None:
         assert worst_fidelity([], accumulation_steps=1, facts=None) is Fidelity.EXACT
         assert worst_fidelity([CHECKPOINT, BF16], accumulation_steps=1, facts=None) is Fidelity.PRECISION
@@ -159,6 +234,10 @@ class TestFidelity:
         assert worst_fidelity([], accumulation_steps=2, facts=facts) is Fidelity.ROUNDING
         assert worst_fidelity([], accumulation_steps=2, facts=facts_of("convnet")) is Fidelity.MODEL
         assert worst_fidelity([], accumulation_steps=1, facts=facts_of("convnet")) is Fidelity.EXACT
+
+    def test_sharing_a_batch_between_devices_does_the_same(self, facts: Facts) -> None:
+        assert worst_fidelity([DDP], accumulation_steps=1, facts=facts, gpu_count=2) is Fidelity.ROUNDING
+        assert worst_fidelity([DDP], accumulation_steps=1, facts=facts_of("convnet"), gpu_count=2) is Fidelity.MODEL
 
 
 class TestApply:

@@ -106,9 +106,31 @@ def test_the_library_call_takes_a_policy_an_answer_or_a_file(tmp_path: Path) -> 
     assert from_file.step(batch(2)).item() == from_policy.step(batch(2)).item()
 
 
-def test_a_policy_for_several_gpus_is_refused() -> None:
-    with pytest.raises(PolicyError, match="gpu_count"):
-        apply_policy(Policy(micro_batch=1, gpu_count=2), build(), device="cpu")
+SEVERAL = Policy(
+    methods=(use("ddp", bucket_views=True, static_graph=False),), micro_batch=2, accumulation_steps=3, gpu_count=4
+)
+
+
+def test_a_policy_for_several_gpus_says_how_its_processes_are_started() -> None:
+    with pytest.raises(PolicyError, match=r"(?s)torchrun --nproc-per-node 4 train.py.*init_process_group\(\)"):
+        apply_policy(SEVERAL, build(), device="cpu")
+
+
+def test_the_wrapper_for_several_gpus_holds_their_number_and_says_what_each_process_is_given(tmp_path: Path) -> None:
+    write_wrapper(SEVERAL, tmp_path / "wrapper.py", headline="A test.", details="")
+    wrapper = load(tmp_path / "wrapper.py")
+    assert wrapper.POLICY == SEVERAL
+    assert "training.accumulating()" in wrapper.prepare.__doc__
+    lines = apply_lines(SEVERAL, ())
+    assert "torchrun --nproc-per-node 4 train.py" in lines[1]
+    assert lines[-1].endswith("each process's own share of the 24 samples: 6 samples on the CPU")
+
+
+def test_nothing_is_said_of_processes_where_there_is_one() -> None:
+    source = wrapper_source(POLICY, headline="h", details="d")
+    assert "torchrun" not in source
+    assert "gpu_count" not in source
+    assert len(apply_lines(POLICY, ())) == 3
 
 
 def test_a_method_that_cannot_apply_is_refused_with_its_reason() -> None:

@@ -1,0 +1,192 @@
+"""Models, batches and single-process runs that the ranks and the tests that judge them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.methods.catalogue import get_method
+from advisor.methods.compose import apply_uses, settings_of
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse, use
+from advisor.methods.world import World
+from tests.methods.tiny import adamw, gpt2, text
+
+STEPS = 3
+
+DDP, STATIC = (use("ddp", bucket_views=True, static_graph=static) for static in (False, True))
+ZERO_1 = use("zero_1")
+ZERO_3, ZERO_2 = (use("fsdp", reshard=reshard, mixed_precision="none", offload=False) for reshard in (True, False))
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    """No division by the size of a gradient, which would blow up rounding errors of the small ones."""
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+def two_groups(parameters: Any) -> torch.optim.Optimizer:
+    listed = list(parameters)
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in listed if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in listed if p.dim() < 2], "weight_decay": 0.0, "lr": 5e-4},
+        ],
+        lr=1e-3,
+        eps=1e-4,
+    )
+
+
+def transformer() -> nn.Module:
+    return gpt2(2, dropout=0.0)
+
+
+def padded_text(seed: int) -> dict[str, torch.Tensor]:
+    """Eight samples, half of a rank's almost without targets, so that a mean of means would be far off."""
+    batch = text(8, 32, seed=seed)
+    for sample, length in enumerate((32, 3, 9, 32, 2, 17, 5, 3)):
+        batch["labels"][sample, length:] = -100
+    return batch
+
+
+class Branching(nn.Module):
+    """Three blocks of odd sizes, and branches of which some take no part."""
+
+    def __init__(self, takes_part: Callable[[], bool] = lambda: True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 7)) for _ in range(3))
+        self.never = nn.Linear(7, 7)
+        self.sometimes = nn.Linear(7, 7)
+        self.takes_part = takes_part
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            inputs = inputs + block(inputs)
+        if self.takes_part():
+            inputs = self.sometimes(inputs)
+        return inputs.square().mean()
+
+
+def vectors(seed: int) -> tuple[torch.Tensor]:
+    return (torch.randn(8, 7, generator=torch.Generator().manual_seed(seed)),)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training whose parameters after :data:`STEPS` steps are compared with those of a single process.
+
+    Attributes:
+        uses: Its methods; the single process uses those that do not need several.
+        micro_batch: Of every process, the single one included.
+        clip: Largest norm of the gradients.
+        tolerance: Largest error of how far the parameters moved, relative to that.
+        build_optimizer: Builds the optimizer.
+    """
+
+    uses: tuple[MethodUse, ...]
+    micro_batch: int | None = None
+    clip: float | None = None
+    tolerance: float = 1e-4
+    build_optimizer: Callable[..., torch.optim.Optimizer] = sgd
+
+    @property
+    def name(self) -> str:
+        clipped = "" if self.clip is None else ", clipped"
+        return f"{' + '.join(each.label for each in self.uses)}, micro_batch={self.micro_batch}{clipped}"
+
+    @property
+    def single(self) -> tuple[MethodUse, ...]:
+        return tuple(each for each in self.uses if not _for_several(each))
+
+
+def _for_several(each: MethodUse) -> bool:
+    method = get_method(each.name)
+    return method.distributes or bool(method.builds_on)
+
+
+def _cases() -> list[Case]:
+    cases = []
+    for name in ("ddp", "zero_1", "fsdp"):
+        for setting in settings_of(get_method(name)):
+            if setting.parameters.get("offload"):
+                continue
+            tolerance = 0.05 if setting.parameters.get("mixed_precision") == "bf16" else 1e-4
+            cases += [
+                Case((setting,), tolerance=tolerance),
+                Case((setting,), micro_batch=2, clip=0.1, tolerance=tolerance),
+                Case((setting,), micro_batch=1, tolerance=tolerance),
+            ]
+    for setting in (STATIC, DDP, ZERO_1, ZERO_3):
+        cases += [
+            Case((use("checkpoint", every=1), setting), micro_batch=2),
+            Case((use("checkpoint", every=2), setting), micro_batch=2),
+            Case((use("selective_checkpoint", recompute="attention"), setting), micro_batch=2),
+            Case((use("selective_checkpoint", recompute="elementwise"), setting), micro_batch=2),
+            Case((use("chunked_cross_entropy", chunks=8), setting), micro_batch=2),
+            Case((use("precision", dtype="bf16"), setting), micro_batch=2, tolerance=0.01),
+            Case((use("precision", dtype="fp16"), setting), micro_batch=2, tolerance=0.01),
+            Case(
+                (use("checkpoint", every=1), use("chunked_cross_entropy", chunks=8), setting), micro_batch=2, clip=0.1
+            ),
+        ]
+    cases += [
+        Case((DDP, use("swap", min_bytes=2**20)), micro_batch=2),
+        Case((use("adam_8bit"), DDP), micro_batch=2, tolerance=0.3, build_optimizer=adamw),
+        Case((DDP, use("gradient_compression", hook="fp16")), micro_batch=2, tolerance=0.01),
+        Case((use("gradient_compression", hook="fp16"), ZERO_1), micro_batch=2, tolerance=0.01),
+    ]
+    return cases
+
+
+CASES = {case.name: case for case in _cases()}
+
+
+def trained(
+    case: Case,
+    world: World | None,
+    share: Callable[[Any], Any] = lambda batch: batch,
+    *,
+    build: Callable[[], nn.Module] = transformer,
+    data: Callable[[int], Any] = padded_text,
+    steps: int = STEPS,
+) -> tuple[dict[str, Any], list[float]]:
+    """State and losses of a case after some steps, in one process or as a rank of several."""
+    training = started(case.uses if world else case.single, world, case, build=build)
+    losses = [float(training.step(share(data(step)))) for step in range(steps)]
+    state = training.state_dict()
+    training.close()
+    return state, losses
+
+
+def started(
+    uses: Sequence[MethodUse],
+    world: World | None,
+    case: Case | None = None,
+    *,
+    build: Callable[[], nn.Module] = transformer,
+    **options: Any,
+) -> Training:
+    """A training to which methods were applied, on a model that is another one in every rank but the first."""
+    model = build()
+    if world is not None and world.rank:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1.0)
+    known: dict[str, Any] = {"build_optimizer": sgd}
+    if case is not None:
+        known = {"build_optimizer": case.build_optimizer, "micro_batch": case.micro_batch, "max_grad_norm": case.clip}
+    training = Training(model, world=world, **(known | options))
+    apply_uses(training, uses)
+    return training
+
+
+def movement_error(measured: dict[str, torch.Tensor], plain: dict[str, torch.Tensor], start: nn.Module) -> float:
+    """Error of how far parameters moved, relative to it: compared whole, one that stood still would look right."""
+    begin = start.state_dict()
+    wrong = sum(float((measured[name].double() - plain[name].double()).square().sum()) for name in plain)
+    moved = sum(float((plain[name].double() - begin[name].double()).square().sum()) for name in plain)
+    return (wrong / moved) ** 0.5

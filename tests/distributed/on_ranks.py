@@ -1,0 +1,243 @@
+"""What the ranks do; the tests judge what they bring back. Many checks in one launch: importing torch takes seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from advisor.errors import MomadviseError
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse, use
+from advisor.methods.world import current_world
+from advisor.policy.apply import apply_policy
+from advisor.policy.policy import Policy
+from tests.distributed.models import (
+    CASES,
+    DDP,
+    STATIC,
+    ZERO_1,
+    ZERO_2,
+    ZERO_3,
+    Branching,
+    Case,
+    padded_text,
+    started,
+    trained,
+    transformer,
+    two_groups,
+    vectors,
+)
+from tests.distributed.ranks import share
+from tests.methods.tiny import adamw, convnet, images, import_bitsandbytes, text
+
+DISTRIBUTING = {"ddp": DDP, "ddp static": STATIC, "zero_1": ZERO_1, "zero_2": ZERO_2, "zero_3": ZERO_3}
+
+
+def all_cases() -> dict[str, Any]:
+    """Every case, trained."""
+    import_bitsandbytes()
+    world = current_world()
+    return {name: trained(case, world, share) for name, case in CASES.items()}
+
+
+def few_cases() -> dict[str, Any]:
+    """One of each kind, and a model that four do not divide."""
+    world = current_world()
+    found: dict[str, Any] = {}
+    for name, setting in DISTRIBUTING.items():
+        case = Case((setting,), micro_batch=1)
+        found[name] = trained(case, world, share)
+        found[f"{name}, odd"] = trained(case, world, share, build=Branching, data=vectors)
+    return found
+
+
+def everything_else() -> dict[str, Any]:
+    """The checks that are no comparison of parameters after three steps."""
+    return {
+        "states": {name: _states(setting) for name, setting in DISTRIBUTING.items()},
+        "loops": {name: _loops(setting) for name, setting in DISTRIBUTING.items()},
+        "evaluated": {name: _evaluated(setting) for name, setting in DISTRIBUTING.items()},
+        "bytes": {name: _bytes(setting) for name, setting in DISTRIBUTING.items()},
+        "unused": {name: _with(setting, Branching, micro_batch=1) for name, setting in DISTRIBUTING.items()},
+        "unused on one rank": {
+            name: _with(setting, lambda: Branching(lambda: dist.get_rank() == 0))
+            for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))
+        },
+        "changing": {name: _changing(setting) for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))},
+        "batchnorm": {name: _batchnorm(setting) for name, setting in DISTRIBUTING.items()},
+        "overflow": {name: _overflow(setting) for name, setting in DISTRIBUTING.items()},
+        "no target in a micro-batch": {name: _no_target(setting, [0]) for name, setting in DISTRIBUTING.items()},
+        "no target on a rank": _refused(lambda: _no_target(DDP, [0, 1, 2, 3])),
+        "sent": {hook: _sent(hook) for hook in ("fp16", "powersgd_rank_1", "powersgd_rank_4")},
+        "applied": _applied(),
+    }
+
+
+def _states(setting: MethodUse) -> dict[str, Any]:
+    """A state after two steps and the parameters after three; and the third step from a single process's state."""
+    world = current_world()
+    training = started((setting,), world, build_optimizer=two_groups)
+    for step in range(2):
+        training.step(share(padded_text(step)))
+    state = copy.deepcopy(training.state_dict())
+    training.step(share(padded_text(2)))
+    final = training.state_dict()["model"]
+
+    single = started((), None, build_optimizer=two_groups)
+    for step in range(2):
+        single.step(padded_text(step))
+    resumed = started((setting,), world, build_optimizer=two_groups)
+    resumed.load_state_dict(single.state_dict())
+    resumed.step(share(padded_text(2)))
+    return {"state": state, "final": final, "resumed": resumed.state_dict()}
+
+
+def _loops(setting: MethodUse) -> dict[str, Any]:
+    """A loop of one's own over micro-batches, averaging in every pass or in the last one only."""
+    found = {}
+    for name in ("every pass", "last pass"):
+        training = started((setting,), current_world(), micro_batch=2)
+        for step in range(3):
+            pieces = training.split(share(text(8, 32, seed=step)))
+            for number, piece in enumerate(pieces):
+                last = name == "every pass" or number == len(pieces) - 1
+                with contextlib.nullcontext() if last else training.accumulating():
+                    training.backward(training.forward(piece) / len(pieces))
+            training.optimizer_step()
+        found[name] = training.state_dict()["model"]
+    return found
+
+
+def _evaluated(setting: MethodUse) -> dict[str, Any]:
+    training = started((setting,), current_world())
+    batch = text(2, 32)
+    before = float(training.evaluate(lambda model: model(**batch).loss))
+    training.step(share(padded_text(0)))
+    after = float(training.evaluate(lambda model: model(**batch).loss))
+    training.step(share(padded_text(1)))
+    return {"before": before, "after": after, "model": training.state_dict()["model"]}
+
+
+def _bytes(setting: MethodUse) -> dict[str, int]:
+    training = started((setting,), current_world(), build_optimizer=adamw)
+    training.step(share(padded_text(0)))
+    states = training.optimizer.state.values()
+    moments = [t for state in states for name, t in state.items() if name != "step"]
+    return {"optimizer": _size(moments), "parameters": _size(list(training.model.parameters()))}
+
+
+def _size(tensors: list[torch.Tensor]) -> int:
+    own = [t.to_local() if isinstance(t, torch.distributed.tensor.DTensor) else t for t in tensors]
+    return sum(tensor.numel() * tensor.element_size() for tensor in own)
+
+
+def _with(setting: MethodUse, build: Callable[[], nn.Module], micro_batch: int | None = None) -> Any:
+    case = Case((setting,), micro_batch=micro_batch)
+    return trained(case, current_world(), share, build=build, data=vectors)
+
+
+def _changing(setting: MethodUse) -> str:
+    """A branch that takes part in the first step only."""
+    part = [True]
+    training = started((setting,), current_world(), build=lambda: _WithoutNever(lambda: part[0]))
+    training.step(share(vectors(0)))
+    part[0] = False
+    return _refused(lambda: training.step(share(vectors(1))))
+
+
+class _WithoutNever(Branching):
+    def __init__(self, takes_part: Callable[[], bool]) -> None:
+        super().__init__(takes_part)
+        del self.never
+
+
+def _batchnorm(setting: MethodUse) -> Any:
+    training = started((use("checkpoint", every=1), setting), current_world(), build=lambda: convnet(0.0))
+    training.step(share(images(8)))
+    return training.state_dict()["model"]
+
+
+def _overflow(setting: MethodUse) -> dict[str, Any]:
+    """An infinity in a gradient of the last rank alone, after averaging where that is possible."""
+    world = current_world()
+    training = started((setting, use("precision", dtype="fp16")), world)
+    training.step(share(padded_text(0)))
+    assert training.gradient_scaler is not None
+    scale = training.gradient_scaler.get_scale()
+    before = [_local(parameter).clone() for parameter in training.model.parameters()]
+    loss = training.forward(share(padded_text(1)))
+    training.backward(loss * (float("inf") if world.rank == world.size - 1 else 1.0))
+    training.optimizer_step()
+    after = [_local(parameter) for parameter in training.model.parameters()]
+    return {
+        "skipped": all(torch.equal(*pair) for pair in zip(before, after, strict=True)),
+        "lowered": training.gradient_scaler.get_scale() < scale,
+    }
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, torch.distributed.tensor.DTensor) else tensor
+
+
+def without_targets(seed: int, samples: list[int]) -> dict[str, torch.Tensor]:
+    batch = padded_text(seed)
+    for sample in samples:
+        batch["labels"][sample] = -100
+    return batch
+
+
+def _no_target(setting: MethodUse, samples: list[int]) -> Any:
+    case = Case((setting,), micro_batch=1)
+    return trained(case, current_world(), share, data=lambda seed: without_targets(seed, samples))
+
+
+def _refused(attempt: Callable[[], Any]) -> str:
+    with pytest.raises(MomadviseError) as caught:
+        attempt()
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def _sent(hook: str) -> dict[str, Any]:
+    """Bytes handed to all_reduce in one step once the training has settled, and losses on one repeated batch."""
+    world = current_world()
+    training = started((DDP, use("gradient_compression", hook=hook)), world, build_optimizer=adamw)
+    batch = share(text(8, 32))
+    losses = [float(training.step(batch)) for _ in range(training.settling_steps)]
+    sent: list[int] = []
+    plain = dist.all_reduce
+
+    def counting(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        sent.append(tensor.numel() * tensor.element_size())
+        return plain(tensor, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", counting)
+        losses.append(float(training.step(batch)))
+        once = sum(sent)
+        sent.clear()
+        losses.append(float(training.step(batch)))
+    losses += [float(training.step(batch)) for _ in range(5)]
+    return {"sent": once, "next": sum(sent), "losses": losses, "settling": training.settling_steps}
+
+
+def _applied() -> dict[str, Any]:
+    def apply(count: int, *methods: MethodUse) -> Training:
+        policy = Policy(methods=methods, micro_batch=2, accumulation_steps=2, gpu_count=count)
+        return apply_policy(policy, transformer(), device="cpu")
+
+    training = apply(2, DDP)
+    return {
+        "one": _refused(lambda: apply(1)),
+        "four": _refused(lambda: apply(4, DDP)),
+        "nothing distributes": _refused(lambda: apply(2)),
+        "loss": float(training.step(share(padded_text(0)))),
+        "settling": {name: started((each,), current_world()).settling_steps for name, each in DISTRIBUTING.items()},
+    }

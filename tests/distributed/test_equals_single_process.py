@@ -1,0 +1,63 @@
+"""Parameters after three steps on several ranks are those of one process on the same global batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.distributed import on_ranks
+from tests.distributed.models import CASES, Branching, Case, movement_error, trained, transformer, vectors
+from tests.distributed.ranks import launch
+from tests.methods.tiny import import_bitsandbytes
+
+pytestmark = pytest.mark.slow
+
+Found = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launch(on_ranks.all_cases, 2, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def on_four(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launch(on_ranks.few_cases, 4, tmp_path_factory.mktemp("four"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_train_as_one(name: str, on_two: Found) -> None:
+    case = CASES[name]
+    import_bitsandbytes()
+    plain, plain_losses = trained(case, None)
+    state, _ = on_two[0][name]
+    assert list(state["model"]) == list(plain["model"])
+    assert movement_error(state["model"], plain["model"], transformer()) < case.tolerance
+    losses = [sum(pair) / 2 for pair in zip(*(rank[name][1] for rank in on_two), strict=True)]
+    assert losses == pytest.approx(plain_losses, rel=max(case.tolerance, 1e-5))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_only_the_first_rank_holds_what_was_gathered(name: str, on_two: Found) -> None:
+    state, _ = on_two[1][name]
+    assert state["model"] == state["optimizer"] == {}
+
+
+@pytest.mark.parametrize("name", on_ranks.DISTRIBUTING)
+def test_four_ranks_train_as_one(name: str, on_four: Found) -> None:
+    plain, plain_losses = trained(Case((), micro_batch=1), None)
+    state, _ = on_four[0][name]
+    assert movement_error(state["model"], plain["model"], transformer()) < 1e-4
+    losses = [sum(each) / 4 for each in zip(*(rank[name][1] for rank in on_four), strict=True)]
+    assert losses == pytest.approx(plain_losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", on_ranks.DISTRIBUTING)
+def test_sizes_that_four_ranks_do_not_divide_are_trained_and_gathered_all_the_same(name: str, on_four: Found) -> None:
+    plain, _ = trained(Case((), micro_batch=1), None, build=Branching, data=vectors)
+    state, _ = on_four[0][f"{name}, odd"]
+    assert {key: value.shape for key, value in state["model"].items()} == {
+        key: value.shape for key, value in plain["model"].items()
+    }
+    assert movement_error(state["model"], plain["model"], Branching()) < 1e-4

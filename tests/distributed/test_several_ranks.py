@@ -1,0 +1,187 @@
+"""What several ranks must keep beside the parameters: states, loops, memory, and what may not go wrong in silence."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed import on_ranks
+from tests.distributed.models import (
+    Branching,
+    Case,
+    movement_error,
+    padded_text,
+    sgd,
+    started,
+    trained,
+    transformer,
+    two_groups,
+    vectors,
+)
+from tests.distributed.ranks import launch
+from tests.methods.tiny import convnet, images, text
+
+pytestmark = pytest.mark.slow
+
+Found = list[dict[str, Any]]
+over_methods = pytest.mark.parametrize("name", on_ranks.DISTRIBUTING)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launch(on_ranks.everything_else, 2, tmp_path_factory.mktemp("two"))
+
+
+class TestStates:
+    @over_methods
+    def test_a_plain_program_goes_on_from_a_gathered_state(self, name: str, found: Found) -> None:
+        states = found[0]["states"][name]
+        single = started((), None, build_optimizer=two_groups)
+        single.load_state_dict(states["state"])
+        before = copy.deepcopy(single.model)
+        single.step(padded_text(2))
+        # Adam divides by the size of the gradient, so that rounding errors of the small ones show.
+        assert movement_error(states["final"], single.state_dict()["model"], before) < 1e-2
+
+    @over_methods
+    def test_several_ranks_go_on_from_a_plain_state(self, name: str, found: Found) -> None:
+        single = started((), None, build_optimizer=two_groups)
+        for step in range(3):
+            single.step(padded_text(step))
+        resumed = found[0]["states"][name]["resumed"]
+        assert movement_error(resumed["model"], single.state_dict()["model"], transformer()) < 1e-2
+        plain = single.state_dict()["optimizer"]
+        assert resumed["optimizer"]["param_groups"] == plain["param_groups"]
+        for index, entries in plain["state"].items():
+            for key, value in entries.items():
+                torch.testing.assert_close(resumed["optimizer"]["state"][index][key], value, rtol=1e-3, atol=1e-6)
+
+
+class TestLoops:
+    @over_methods
+    @pytest.mark.parametrize("when", ["every pass", "last pass"])
+    def test_a_loop_of_ones_own_averages_in_every_pass_or_once(self, name: str, when: str, found: Found) -> None:
+        plain = started((), None)
+        for step in range(3):
+            plain.step(text(8, 32, seed=step))
+        assert movement_error(found[0]["loops"][name][when], plain.state_dict()["model"], transformer()) < 1e-4
+
+    @over_methods
+    def test_the_model_is_evaluated_before_and_between_steps(self, name: str, found: Found) -> None:
+        plain = started((), None)
+        batch = text(2, 32)
+        before = float(plain.evaluate(lambda model: model(**batch).loss))
+        plain.step(padded_text(0))
+        after = float(plain.evaluate(lambda model: model(**batch).loss))
+        plain.step(padded_text(1))
+        assert plain.model.training
+        for rank in found:
+            seen = rank["evaluated"][name]
+            assert (seen["before"], seen["after"]) == pytest.approx((before, after), rel=1e-5)
+        trained_on = found[0]["evaluated"][name]["model"]
+        assert movement_error(trained_on, plain.state_dict()["model"], transformer()) < 1e-4
+
+
+class TestMemory:
+    @over_methods
+    def test_what_is_sharded_is_held_in_parts(self, name: str, found: Found) -> None:
+        whole = sum(parameter.numel() * 4 for parameter in transformer().parameters())
+        seen = [rank["bytes"][name] for rank in found]
+        optimizer, parameters = (sum(each[kind] for each in seen) for kind in ("optimizer", "parameters"))
+        sharded = name in ("zero_1", "zero_2", "zero_3")
+        assert optimizer == (2 if sharded else 4) * whole
+        assert parameters == (1 if name in ("zero_2", "zero_3") else 2) * whole
+        if sharded:
+            assert max(each["optimizer"] for each in seen) < 1.3 * whole
+
+    def test_compression_sends_less(self, found: Found) -> None:
+        gradients = sum(parameter.numel() * 4 for parameter in transformer().parameters())
+        sent = {hook: seen["sent"] for hook, seen in found[0]["sent"].items()}
+        assert gradients / 2 <= sent["fp16"] < 0.51 * gradients
+        assert sent["powersgd_rank_1"] < sent["powersgd_rank_4"] < gradients / 4
+
+    def test_compression_has_settled_when_it_says_so_and_trains(self, found: Found) -> None:
+        for hook, seen in found[0]["sent"].items():
+            assert seen["sent"] == seen["next"]
+            assert seen["losses"][-1] < seen["losses"][0]
+            assert seen["settling"] == (4 if hook.startswith("powersgd") else 3)
+
+
+class TestUnusedParameters:
+    @over_methods
+    def test_they_stay_as_they_are_without_weight_decay(self, name: str, found: Found) -> None:
+        plain, _ = trained(Case((), micro_batch=1), None, build=Branching, data=vectors)
+        state, _ = found[0]["unused"][name]
+        assert torch.equal(state["model"]["never.weight"], Branching().never.weight)
+        assert movement_error(state["model"], plain["model"], Branching()) < 1e-4
+
+    @pytest.mark.parametrize("name", ["ddp", "zero_1"])
+    def test_what_one_rank_alone_uses_is_averaged_over_all(self, name: str, found: Found) -> None:
+        """Trap: without a search for unused parameters, such a gradient is not averaged, or the ranks hang."""
+        part, rest = Branching(), Branching(lambda: False)
+        rest.load_state_dict(part.state_dict())
+        for own, other in zip(part.modules(), rest.modules(), strict=True):
+            other._parameters.update(own._parameters)
+        optimizer = sgd(part.parameters())
+        for step in range(3):
+            first, second = vectors(step)[0].chunk(2)
+            ((part(first) + rest(second)) / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        state, _ = found[0]["unused on one rank"][name]
+        assert movement_error(state["model"], part.state_dict(), Branching()) < 1e-4
+
+    @pytest.mark.parametrize("name", ["ddp", "zero_1"])
+    def test_a_branch_left_out_after_the_first_step_is_refused_before_parameters_change(
+        self, name: str, found: Found
+    ) -> None:
+        for rank in found:
+            assert "MethodRefusedError: some parameters got no gradient in this step" in rank["changing"][name]
+
+
+class TestWhatRanksAgreeOn:
+    @over_methods
+    def test_an_overflow_on_one_rank_skips_the_step_on_all(self, name: str, found: Found) -> None:
+        assert [rank["overflow"][name] for rank in found] == [{"skipped": True, "lowered": True}] * 2
+
+    @over_methods
+    def test_a_micro_batch_without_targets_adds_nothing(self, name: str, found: Found) -> None:
+        """Trap: skipped on one rank, the others would wait for it."""
+        plain, _ = trained(Case((), micro_batch=1), None, data=lambda seed: on_ranks.without_targets(seed, [0]))
+        state, _ = found[0]["no target in a micro-batch"][name]
+        assert movement_error(state["model"], plain["model"], transformer()) < 1e-4
+
+    def test_a_rank_without_any_target_is_an_error_on_all(self, found: Found) -> None:
+        for rank in found:
+            assert "WorkloadError: every process must have at least one target" in rank["no target on a rank"]
+            assert "1 of 2 have none" in rank["no target on a rank"]
+
+    @over_methods
+    def test_batchnorm_takes_statistics_over_the_first_ranks_share(self, name: str, found: Found) -> None:
+        """The mean of the first layer sees the images alone: updated once, although the block is recomputed."""
+        model = convnet(0.0)
+        model(*(tensor.chunk(2)[0] for tensor in images(8)))
+        expected = model.state_dict()["blocks.0.norm.running_mean"]
+        torch.testing.assert_close(found[0]["batchnorm"][name]["blocks.0.norm.running_mean"], expected)
+        assert int(found[0]["batchnorm"][name]["blocks.0.norm.num_batches_tracked"]) == 1
+
+
+class TestPolicies:
+    def test_a_policy_needs_as_many_processes_as_gpus(self, found: Found) -> None:
+        for rank in found:
+            applied = rank["applied"]
+            assert "PolicyError: A policy for one GPU" in applied["one"]
+            assert "torch.distributed has 2 processes" in applied["one"]
+            assert "torchrun --nproc-per-node 4 train.py" in applied["four"]
+            assert "exactly one of ddp, zero_1, fsdp" in applied["nothing distributes"]
+
+    def test_it_steps_on_each_ranks_share(self, found: Found) -> None:
+        plain = float(started((), None).step(padded_text(0)))
+        assert sum(rank["applied"]["loss"] for rank in found) / 2 == pytest.approx(plain, rel=1e-5)
+
+    def test_it_says_how_long_it_takes_to_settle(self, found: Found) -> None:
+        settling = {"ddp": 3, "ddp static": 3, "zero_1": 3, "zero_2": 1, "zero_3": 1}
+        assert found[0]["applied"]["settling"] == settling
