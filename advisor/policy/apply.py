@@ -73,8 +73,8 @@ def apply_policy(
         policy = policy.policy
     if policy.gpu_count not in (1, current_world().size):
         raise PolicyError(
-            f"a policy of {policy.gpu_count} GPUs must be applied in as many processes, but this is one of "
-            f"{current_world().size}; start the training with torchrun and initialize torch.distributed first"
+            f"gpu_count must be the number of processes that train together, but gpu_count={policy.gpu_count} and "
+            f"there are {current_world().size}; start them with torchrun, and initialize torch.distributed first"
         )
     for use in policy.methods:
         validate_use(use)
