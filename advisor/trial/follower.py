@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from pathlib import Path
 
 from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
-from advisor.trial.nodes import NOBODY_STATUS, Nodes
+from advisor.trial.nodes import Nodes
 from advisor.trial.protocol import Exited
 
 __all__ = ["follow"]
@@ -30,24 +32,32 @@ def follow(nodes: Nodes, log: Path, *, patience_seconds: float = 3600.0) -> None
         OutputFolderError: The log cannot be written.
     """
     assert nodes.rank > 0, "the first node tunes"
-    command = (*WORKER_COMMAND, *nodes.flags(), f"--patience={patience_seconds}")
-    while True:
-        connection = Connection(command, log)
+    while _launched(nodes, time.monotonic() + patience_seconds):
+        connection = Connection((*WORKER_COMMAND, *nodes.flags()), log)
         try:
-            status = _status(connection)
+            _wait(connection)
         finally:
             connection.end()
-        if status == NOBODY_STATUS:
-            return
         time.sleep(_PAUSE_SECONDS)  # a launch that fails at once is not joined in a busy loop
 
 
-def _status(connection: Connection) -> int:
-    """The exit status of a worker, when it has ended."""
+def _launched(nodes: Nodes, deadline: float) -> bool:
+    """Whether somebody listens at the endpoint before the deadline: that is a launch."""
+    while time.monotonic() < deadline:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((nodes.host, nodes.port), timeout=_LOOK_SECONDS),
+        ):
+            return True
+        time.sleep(_PAUSE_SECONDS)
+    return False
+
+
+def _wait(connection: Connection) -> None:
     while True:
         try:
             answer = connection.receive(time.monotonic() + _LOOK_SECONDS)
         except SilenceError:
             continue
         assert isinstance(answer, Exited), f"a follower's worker only ends, but it said {answer}"
-        return answer.status
+        return

@@ -18,12 +18,13 @@ import msgspec
 import torch.distributed as dist
 
 from advisor.trial.agent import run_agent
-from advisor.trial.nodes import NOBODY_STATUS, Nodes
+from advisor.trial.nodes import Nodes
 from advisor.trial.rank_group import ADDRESS_VARIABLE, TOKEN_VARIABLE
 
 __all__ = ["Launch", "announced", "join_launch"]
 
 _KEY = "momadvise/launch"
+_STORE_LIMIT = datetime.timedelta(minutes=1)
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,25 +60,25 @@ def announced(launch: Launch, nodes: Nodes) -> Iterator[None]:
         yield
         return
     # The agent makes its own store at the same endpoint, which within a process is the same server.
-    store = _store(nodes, datetime.timedelta(minutes=10))
+    store = _store(nodes)
     store.set(_KEY, msgspec.json.encode(launch).decode())
     yield
     del store
 
 
-def join_launch(nodes: Nodes, patience_seconds: float) -> None:
-    """Take part in the next launch until it ends, and with it the process; exits with a status for nobody there.
+def join_launch(nodes: Nodes) -> None:
+    """Take part in the launch of the first node until it ends, and with it this process.
 
     Args:
         nodes: The machines, of which this is not the first.
-        patience_seconds: How long to wait for the first node.
+
+    Raises:
+        torch.distributed.DistError: The first node has gone away again.
     """
     assert nodes.rank > 0, "the first node is followed by the others"
-    try:
-        store = _store(nodes, datetime.timedelta(seconds=patience_seconds))
-        launch = msgspec.json.decode(store.get(_KEY), type=Launch)
-    except dist.DistError:
-        os._exit(NOBODY_STATUS)
+    store = _store(nodes)
+    launch = msgspec.json.decode(store.get(_KEY), type=Launch)
+    del store
     launch.into_environment()
     host, _, port = launch.address.rpartition(":")
     channel = socket.create_connection((host, int(port)))
@@ -95,12 +96,12 @@ def _end_with(channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _store(nodes: Nodes, timeout: datetime.timedelta) -> Any:
+def _store(nodes: Nodes) -> Any:
     return dist.TCPStore(  # type: ignore[attr-defined]
         nodes.host,
         nodes.port,
         is_master=nodes.rank == 0,
-        timeout=timeout,
+        timeout=_STORE_LIMIT,
         wait_for_workers=False,
         multi_tenant=True,
     )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["NOBODY_STATUS", "Nodes"]
-
-NOBODY_STATUS = 75
-"""Exit status of a follower's worker that found no launch to join."""
+__all__ = ["Nodes"]
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):

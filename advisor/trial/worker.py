@@ -26,7 +26,6 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1, help="machines that train together")
     parser.add_argument("--endpoint", default="", help="host:port of the first of them")
     parser.add_argument("--node-rank", type=int, default=0, help="number of this one")
-    parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for the first of them")
     arguments = parser.parse_args()
     for descriptor in (arguments.requests, arguments.answers, arguments.lifeline):
         os.set_inheritable(descriptor, False)
@@ -37,7 +36,7 @@ def main() -> None:
     if nodes.rank > 0:
         from advisor.trial.following import join_launch
 
-        join_launch(nodes, arguments.patience)
+        join_launch(nodes)
     elif arguments.ranks > 1:
         from advisor.trial.launcher import launch
 
