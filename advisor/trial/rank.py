@@ -73,7 +73,8 @@ def _serve(channel: socket.socket) -> None:
                 spec = msgspec.structs.replace(spec, device=f"cuda:{os.environ['LOCAL_RANK']}")
             errors: list[BaseException] = []
             try:
-                print_into(TrialFolder(Path(request.folder)).log)
+                if Path(request.folder).is_dir():  # another node need not have it
+                    print_into(TrialFolder(Path(request.folder)).log)
                 with settings_kept():
                     result, leftover = run_trial(spec, tell, errors.append)
             except OutputFolderError as error:

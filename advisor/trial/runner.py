@@ -17,6 +17,7 @@ from advisor.errors import OutputFolderError
 from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
 from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically, writing
 from advisor.trial.host_memory import OutOfMemoryEvidence
+from advisor.trial.nodes import Nodes
 from advisor.trial.outcome import Outcome, how_it_ended
 from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, Unwritten
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
@@ -60,6 +61,7 @@ class Runner:
         folder: The study folder.
         on_event: Hears what happens, in the caller's thread.
         worker_command: Program that speaks the worker's protocol.
+        nodes: The machines that trials on several ranks use, of which this is the first.
         start_limit_seconds: How long a worker may take to load its libraries.
     """
 
@@ -69,6 +71,7 @@ class Runner:
         *,
         on_event: Callable[[RunnerEvent], None] | None = None,
         worker_command: Sequence[str] = WORKER_COMMAND,
+        nodes: Nodes = Nodes(),  # noqa: B008  (frozen)
         start_limit_seconds: float = 120.0,
     ) -> None:
         self._folder = StudyFolder(folder.absolute())
@@ -76,6 +79,7 @@ class Runner:
         self._command = tuple(worker_command)
         self._start_limit_seconds = start_limit_seconds
         self._connection: Connection | None = None
+        self._nodes = nodes
         self._ranks = 1
 
     def __enter__(self) -> Runner:
@@ -104,6 +108,7 @@ class Runner:
                 stored.
             OutputFolderError: The study folder cannot be written.
         """
+        assert spec.kind is not TrialKind.PROBE or spec.policy.gpu_count == 1, "one process alone learns the facts"
         folder = self._folder.trial(spec.key)
         with writing(folder.path):
             stored = folder.finished(spec)
@@ -180,7 +185,7 @@ class Runner:
         """Start a worker; how the trial ended if that did not work."""
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
         self._ranks = spec.policy.gpu_count
-        ranks = (f"--ranks={self._ranks}",) if self._ranks > 1 else ()
+        ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
         self._connection = connection = Connection((*self._command, *ranks), folder.log)
         deadline = time.monotonic() + self._start_limit_seconds
         try:
