@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import math
@@ -23,6 +24,7 @@ from advisor.methods.training import Training
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.problem.loading import Workload, load_workload
+from advisor.problem.sizes import accepted
 from advisor.trial.failure import AllocatorRefusals, DivergedError
 from advisor.trial.spec import TrialSpec
 
@@ -75,7 +77,9 @@ class Bench:
             return self._batches[1]
         self._batches = None  # never two sizes at once
         begin = time.perf_counter()
-        batches = make_batches(self.workload.make_batch, samples, _DISTINCT_BATCHES, self.spec.seed)
+        make_batch = self.workload.make_batch
+        make_batch = functools.partial(make_batch, **accepted(make_batch, self.spec.model_size))
+        batches = make_batches(make_batch, samples, _DISTINCT_BATCHES, self.spec.seed)
         self._host_data.add(batches, torch.device("cpu"))
         if self.device.type == "cuda":
             batches = [pinned(batch) for batch in batches]
@@ -129,7 +133,8 @@ class Bench:
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
         self.tell("building the model")
         seed_everything(self.spec.seed)
-        model = self.workload.build_model()
+        build_model = self.workload.build_model
+        model = build_model(**accepted(build_model, self.spec.model_size))
         if any(parameter.untyped_storage() in self._host_data for parameter in model.parameters()):
             raise WorkloadError(
                 "build_model must build a new model on every call, but it returned one whose parameters existed "
