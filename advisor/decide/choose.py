@@ -8,11 +8,13 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.largest import choose_largest
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
 from advisor.decide.score import gain, maximizes, score
+from advisor.decide.simplicity import simplicity
 from advisor.errors import NothingFitsError, NothingMeasuredError
 from advisor.measure.measurement import Measurement
-from advisor.problem.goal import Goal
+from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_count
 from advisor.trial.outcome import Outcome
 
@@ -49,8 +51,13 @@ def choose(
 
     Raises:
         NothingFitsError: No policy fits below the memory limit.
+        FloorNotMetError: ``bigger``: no size keeps the floor.
         NothingMeasuredError: No policy could be measured, or none of those measured may win.
     """
+    if goal.kind is GoalKind.BIGGER and any(is_measured(candidate) for candidate in candidates):
+        return choose_largest(
+            candidates, goal, refused_settings=refused_settings, untried=untried, stopped_because=stopped_because
+        )
     groups = _by_policy([candidate for candidate in candidates if is_measured(candidate)])
     ranking = sorted(
         (_representative(group, goal) for group in groups),
@@ -95,18 +102,6 @@ def choose(
         why=(),
         untried=untried,
         stopped_because=stopped_because,
-    )
-
-
-def simplicity(candidate: Candidate) -> tuple[int, int, int, int, str]:
-    """Sort key: fewer methods, then a better fidelity class, a smaller batch, fewer passes; the label settles it."""
-    policy = candidate.policy
-    return (
-        len(policy.methods),
-        candidate.fidelity.rank,
-        policy.global_batch,
-        policy.accumulation_steps,
-        policy.label,
     )
 
 

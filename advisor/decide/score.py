@@ -20,7 +20,7 @@ def maximizes(kind: GoalKind) -> bool:
 
 
 def score(measurement: Measurement, goal: Goal) -> float:
-    """The metric of a goal. For ``faster``: samples per second (Liu 2023, section 3).
+    """The metric of a goal at one size of the model: samples per second (Liu 2023, section 3).
 
     Raises:
         OptionError: The goal has no score in this version.
@@ -40,5 +40,5 @@ def gain(value: float, reference: float, kind: GoalKind) -> float:
 
 
 def _check(kind: GoalKind) -> None:
-    if kind is not GoalKind.FASTER:
-        raise OptionError(f"The goal must be 'faster' in this version, but got {kind.value!r}.")
+    if kind is GoalKind.CHEAPEST:
+        raise OptionError(f"The goal must be 'faster' or 'bigger' in this version, but got {kind.value!r}.")

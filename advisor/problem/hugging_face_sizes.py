@@ -40,7 +40,7 @@ def inferred_sizes(config: Any, *, tokens: int | None, most_tokens: int | None) 
         most_tokens: Most tokens that the model reads; ``None`` if that is not known.
     """
     sizes: Sizes = {}
-    depth = next((name for name in _DEPTHS if _whole(config, name)), None)
+    depth: str | None = next((name for name in _DEPTHS if _whole(config, name)), None)
     if depth is not None:
         sizes[depth] = _multiples(getattr(config, depth), _DEPTH_STEPS)
     elif isinstance(getattr(config, _DEPTH_LIST, None), list | tuple):
@@ -65,7 +65,7 @@ def inferred_sizes(config: Any, *, tokens: int | None, most_tokens: int | None) 
 
 def own_values(config: Any, sizes: Sizes, tokens: int | None) -> dict[str, int | float]:
     """The values that a config has itself."""
-    special = {_DEPTH_FACTOR: 1, _WIDTH_FACTOR: 1, TOKENS: tokens}
+    special = {_DEPTH_FACTOR: 1, _WIDTH_FACTOR: 1, TOKENS: tokens or 0}
     return {name: special[name] if name in special else getattr(config, name) for name in sizes}
 
 
@@ -76,14 +76,14 @@ def resized(config: Any, size: Mapping[str, int | float]) -> Any:
         if name == TOKENS:
             continue
         if name == _DEPTH_FACTOR:
-            config.depths = [int(depth * value) for depth in config.depths]
+            config.depths = [int(blocks * value) for blocks in config.depths]
         elif name == _WIDTH_FACTOR:
             for field in _WIDTH_LISTS:
-                width = getattr(config, field, None)
-                if isinstance(width, list | tuple):
-                    setattr(config, field, [int(one * value) for one in width])
+                widths: Any = getattr(config, field, None)
+                if isinstance(widths, list | tuple):
+                    setattr(config, field, [int(one * value) for one in widths])
                 elif _whole(config, field):
-                    setattr(config, field, int(width * value))
+                    setattr(config, field, int(widths * value))
         elif name == _WIDTH:
             _widen(config, value / getattr(config, _WIDTH))
         else:

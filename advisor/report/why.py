@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.choose import simplicity
 from advisor.decide.drift import drift_tolerance
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.noise import noise_between
 from advisor.decide.score import gain, score
+from advisor.decide.simplicity import simplicity
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Fidelity, Goal
 from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread

@@ -55,6 +55,8 @@ class Evaluator:
         facts: What the probe learned.
         hardware: The device.
         progress: Told what is under way.
+        pace: What ``best`` is called where a combination is too slow for it.
+        where: Behind what is being done, for the display (``" at layers=24"``).
 
     Attributes:
         notes: What the user should know about how batches were chosen.
@@ -70,6 +72,8 @@ class Evaluator:
         facts: Facts,
         hardware: Hardware,
         progress: Progress,
+        pace: str = "the best so far reached",
+        where: str = "",
     ) -> None:
         self._trials = trials
         self._budget = budget
@@ -77,6 +81,8 @@ class Evaluator:
         self._facts = facts
         self._hardware = hardware
         self._progress = progress
+        self._pace = pace
+        self._where = where
         self.notes: list[str] = []
         self.number = 1
 
@@ -124,10 +130,7 @@ class Evaluator:
             return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
         predicted_rate = policy.global_batch / model.seconds(policy.micro_batch, policy.accumulation_steps)
         if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
-            reason = (
-                f"short runs predict {format_rate(predicted_rate)} samples/s, and the best so far reached "
-                f"{format_rate(best)}"
-            )
+            reason = f"short runs predict {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True)
         candidate = self.time(policy, role, best=best)
@@ -152,7 +155,7 @@ class Evaluator:
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
         """Measure a policy."""
-        self._progress.trial_started(self.number, policy, "measuring")
+        self._progress.trial_started(self.number, policy, f"measuring{self._where}")
         outpaced_below = best if role is Role.SEARCHED else None
         result = self._trials.time(policy, outpaced_below=outpaced_below)
         notes = (*self._effects(policy.methods), *result.notes)
@@ -178,7 +181,7 @@ class Evaluator:
             # compared, and a method that breaks the training would pass.
             self._trials.size((), self._goal.global_batch)
         policy = Policy(methods=uses, micro_batch=self._trials.first_batch)
-        self._progress.trial_started(self.number, policy, "short runs for its memory and time")
+        self._progress.trial_started(self.number, policy, f"short runs for its memory and time{self._where}")
         model, result = self._trials.size(uses, self._goal.global_batch)
         if model is not None:
             return model, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
@@ -33,6 +33,7 @@ class Trials:
         seed: Seed of models and batches.
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
         earlier: Candidates of earlier runs of the same study, from which the memory models learn again.
+        model_size: The size that every trial builds; see :meth:`at_size`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Trials:
         seed: int,
         first_batch: int,
         earlier: Sequence[Candidate] = (),
+        model_size: Mapping[str, int | float] | None = None,
     ) -> None:
         self._runner = runner
         self._source = source
@@ -55,10 +57,38 @@ class Trials:
         self._seed = seed
         self.first_batch = first_batch
         self._earlier = tuple(earlier)
+        self._model_size = dict(model_size or {})
         self._usable_bytes = usable_bytes
         self.memory_limit_bytes = memory_limit_bytes
         self._sizings: dict[tuple[str, ...], Sizing] = {}
         self._models: dict[tuple[str, ...], MemoryModel] = {}
+
+    def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
+        """The same trials at another size of the model; what was learned of one size holds for that size alone."""
+        return Trials(
+            runner=self._runner,
+            source=self._source,
+            hardware=self._hardware,
+            memory_limit_bytes=self.memory_limit_bytes,
+            usable_bytes=self._usable_bytes,
+            budget=self._budget,
+            seed=self._seed,
+            first_batch=self.first_batch,
+            earlier=[candidate for candidate in self._earlier if candidate.model_size == dict(model_size)],
+            model_size=model_size,
+        )
+
+    def count(self) -> TrialResult:
+        """Count the parameters of every size."""
+        return self._runner.run(
+            self._spec(
+                TrialKind.COUNT,
+                Policy(micro_batch=self.first_batch),
+                measure_seconds=self._budget.sizing_seconds,
+                hard_limit_seconds=self._budget.probe_limit_seconds,
+                memory_limit_bytes=self._usable_bytes,
+            )
+        )
 
     def probe(self) -> TrialResult:
         """Build the plain model, make one step, learn the facts.
@@ -203,6 +233,7 @@ class Trials:
             kind=kind,
             workload=self._source,
             policy=policy,
+            model_size=self._model_size,
             device=self._hardware.device,
             memory_limit_bytes=self.memory_limit_bytes if memory_limit_bytes is None else memory_limit_bytes,
             seed=self._seed,

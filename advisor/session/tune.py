@@ -7,11 +7,13 @@ import msgspec
 from advisor.decide.answer import Answer, load_answer
 from advisor.errors import OutputFolderError
 from advisor.problem.detect import detect_hardware
-from advisor.problem.goal import Goal
+from advisor.problem.goal import Goal, GoalKind
+from advisor.problem.missing_sizes import check_sizes
 from advisor.problem.units import format_bytes
 from advisor.report.progress import Progress
 from advisor.search.space import load_space
 from advisor.session.budget import TimeBudget
+from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.limits import memory_budget
 from advisor.session.ranks import failing_together, launch_identity
 from advisor.session.request import TuneRequest
@@ -35,7 +37,11 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
         KeyboardInterrupt: Interrupted before there was anything to answer with.
     """
     request.check()
-    budget = TimeBudget(request.time_limit_seconds)
+    if request.goal is GoalKind.BIGGER:
+        check_sizes(request.source)
+        budget = TimeBudget(request.time_limit_seconds, share_of_trial=SHARE_OF_CLIMBING_TRIAL)
+    else:
+        budget = TimeBudget(request.time_limit_seconds)
     space = load_space(request.search_space)
     hardware = detect_hardware(request.device)
     memory = memory_budget(hardware, request.memory_limit_bytes)
@@ -59,6 +65,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             global_batch=request.global_batch,
             fidelity=request.fidelity or space.fidelity,
             memory_limit_bytes=marker.memory_limit_bytes,
+            floor=request.floor,
         )
         tuning = Tuning(request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes)
         try:

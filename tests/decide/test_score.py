@@ -16,7 +16,6 @@ def test_faster_is_scored_by_samples_per_second_and_more_is_better() -> None:
     assert gain(80.0, 100.0, GoalKind.FASTER) == pytest.approx(-0.2)
 
 
-@pytest.mark.parametrize("kind", [GoalKind.BIGGER, GoalKind.CHEAPEST])
-def test_a_goal_that_has_no_score_yet_says_so(kind: GoalKind) -> None:
-    with pytest.raises(OptionError, match=f"must be 'faster' in this version, but got '{kind.value}'"):
-        score(measurement(1.0), goal(kind=kind))
+def test_a_goal_that_has_no_score_yet_says_so() -> None:
+    with pytest.raises(OptionError, match="must be 'faster' or 'bigger' in this version, but got 'cheapest'"):
+        score(measurement(1.0), goal(kind=GoalKind.CHEAPEST))
