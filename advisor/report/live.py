@@ -21,7 +21,15 @@ from advisor.policy.policy import Policy
 from advisor.problem.units import format_bytes, format_duration, format_rate
 from advisor.report.console import speaks_unicode
 from advisor.report.progress import Progress
-from advisor.report.wording import batch_words, gain_words, outcome_style, policy_words, rate_words
+from advisor.report.wording import (
+    batch_words,
+    candidate_words,
+    gain_words,
+    outcome_style,
+    parameters_words,
+    policy_words,
+    rate_words,
+)
 
 __all__ = ["LiveProgress", "PlainProgress", "open_progress"]
 
@@ -229,7 +237,7 @@ class LiveProgress:
 
 def _what(candidate: Candidate) -> str:
     role = "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
-    return f"{policy_words(candidate.policy)}, batch {batch_words(candidate.policy)}{role}"
+    return f"{' + '.join(candidate_words(candidate))}, batch {batch_words(candidate.policy)}{role}"
 
 
 def _result(candidate: Candidate) -> str:
@@ -249,5 +257,7 @@ def _gain_over(candidate: Candidate, baseline: Candidate | None) -> str:
 def _best_mark(candidate: Candidate, best: Candidate | None, baseline: Candidate | None) -> str:
     if best is None or candidate != best:
         return ""
+    if candidate.parameter_count is not None:
+        return f", largest so far ({parameters_words(candidate.parameter_count)} parameters)"
     gained = _gain_over(candidate, baseline)
     return f", best so far{f' ({gained})' if gained else ''}"

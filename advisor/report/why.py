@@ -13,6 +13,7 @@ from advisor.decide.simplicity import simplicity
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Fidelity, Goal
 from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
+from advisor.report.why_larger import explain_size
 from advisor.report.wording import policy_words
 
 __all__ = ["explain", "explained"]
@@ -44,6 +45,10 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
     Returns:
         Sentences; together they read as one paragraph.
     """
+    if recommendation.growth is not None:
+        larger = explain_size(recommendation, recommendation.growth, goal)
+        sentences = [*larger, _fidelity(recommendation.winner), _untried(recommendation)]
+        return tuple(sentence for sentence in sentences if sentence)
     sentences = [
         _what(recommendation.winner),
         _against_baseline(recommendation, goal),

@@ -181,7 +181,8 @@ class SizeSearch:
         evaluation = self._evaluator(place).evaluate(uses, 1.0, role, best=floor)
         for candidate in (*evaluation.before, evaluation.candidate):
             self._record(candidate, place)
-        if self._deserves_smaller_batch(evaluation.candidate, floor) and not evaluation.before:
+        deserving = self._deserves_smaller_batch(evaluation.candidate, floor) and not evaluation.before
+        if deserving and self._budget.may_start_trial:
             smaller = self._evaluator(place).evaluate(uses, _SECOND_FRACTION, role, best=floor).candidate
             if smaller.policy != evaluation.candidate.policy:
                 self._record(smaller, place)
@@ -191,8 +192,8 @@ class SizeSearch:
     def _deserves_smaller_batch(self, candidate: Candidate, floor: float) -> bool:
         if candidate.policy.micro_batch == 1 or keeps(candidate, self._goal, floor):
             return False
-        if candidate.outcome is Outcome.OUT_OF_MEMORY:
-            return candidate.trial_key is not None  # it was timed: short runs had promised that it fits
+        if candidate.outcome in (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT):
+            return candidate.trial_key is not None  # it was timed: short runs had promised that it fits, and in time
         return candidate.measurement is not None and candidate.measurement.samples_per_second >= _NEAR * floor
 
     def _reached(self, uses: tuple[MethodUse, ...], place: int, floor: float) -> Reached:
