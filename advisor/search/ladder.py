@@ -33,6 +33,10 @@ _PATIENCE = 2
 """Predicted sizes in a row that may fail to halve the bracket before it is halved without asking."""
 
 
+_ROUNDING = 1 + 1e-9
+"""A size exactly at the predicted boundary counts as inside."""
+
+
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
     """One size of the chain.
 
@@ -204,7 +208,7 @@ class Climb:
         reach = self._reach()
         if reach is None:
             return None
-        able = [place for place, index in enumerate(self._places[:ceiling]) if self._extent(index) <= reach]
+        able = [place for place, index in enumerate(self._places[:ceiling]) if self._extent(index) <= reach * _ROUNDING]
         return max(able, default=0)
 
     def _reach(self) -> float | None:
@@ -240,7 +244,7 @@ class Climb:
             return None
         # One size says what grows with the parameters alone; that the activations stay is the least that can be said.
         ((extent, reached),) = needs.items()
-        fixed = float(reached.fixed_bytes or 0)
+        fixed = float(min(reached.fixed_bytes or 0, reached.need_bytes or 0))
         return Line(float(reached.need_bytes or 0) - fixed, fixed / max(extent, 1.0))
 
     def _measured(self) -> list[tuple[int, Reached]]:

@@ -117,7 +117,9 @@ def test_memory_is_fitted_to_the_winners_short_runs_and_says_what_would_fit() ->
 
 
 def test_a_floor_that_no_size_meets_says_the_best_that_was_reached() -> None:
-    with pytest.raises(FloorNotMetError, match=r"keep 200 samples/s.*is 100 samples/s, at layers=2 with plain, batch 8"):
+    with pytest.raises(
+        FloorNotMetError, match=r"keep 200 samples/s.*is 100 samples/s, at layers=2 with plain, batch 8"
+    ):
         chosen(CANDIDATES, aim(Floor(samples_per_second=200.0)))
 
 
