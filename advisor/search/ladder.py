@@ -7,7 +7,7 @@ climbed first, each at its smallest size, because throughput falls from group to
 
 What was measured is used to predict what was not: throughput falls as a power of the size, and the memory that one
 sample needs grows on a line. A prediction chooses where to measure next. When predictions mislead, the bracket around
-the boundary is halved instead, so that a climb over ``n`` sizes takes at most about ``3 log2 n`` measurements; with
+the boundary is halved instead, so that a climb over ``n`` sizes takes at most about ``4 log2 n`` measurements; with
 good predictions it takes two or three. A size that memory is predicted to be too small for is not run at all.
 """
 
@@ -29,7 +29,7 @@ _SAME = 0.02
 _STEEPEST, _FLATTEST = -3.0, -0.3
 """Bounds of the power by which throughput falls with size: two noisy points may show anything."""
 
-_PATIENCE = 2
+_PATIENCE = 3
 """Predicted sizes in a row that may fail to halve the bracket before it is halved without asking."""
 
 
