@@ -194,7 +194,7 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _print_answer(answer: Answer) -> None:
-    from advisor.policy.wrapper import apply_lines
+    from advisor.policy.wrapper import apply_lines, size_lines
     from advisor.report.answer import AnswerView
 
     notes = list(answer.notes)
@@ -206,7 +206,10 @@ def _print_answer(answer: Answer) -> None:
         answer.recommendation,
         answer.goal,
         files={what: _as_seen_from_here(path) for what, path in answer.files.items()},
-        apply_lines=apply_lines(answer.policy, answer.facts.workload_options),
+        apply_lines=(
+            *size_lines(answer.recommendation.winner.model_size, answer.facts.size_arguments),
+            *apply_lines(answer.policy, answer.facts.workload_options),
+        ),
         notes=notes,
     )
     _console().print(view, crop=False)

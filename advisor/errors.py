@@ -13,6 +13,7 @@
     │   └── OutputFolderError      the output folder is foreign, in use, or cannot be written
     ├── TrialError                 one trial ended badly where an answer was needed
     │   ├── NothingFitsError       no policy fits below the memory limit
+    │   ├── FloorNotMetError       no size of the model keeps the throughput that was asked for
     │   ├── NothingMeasuredError   the search ended without one usable measurement
     │   └── PreferenceNotMetError  no point of the cost-latency frontier is within the limit that was asked for
     └── DeviceOutOfMemoryError     live bytes rose above the memory limit (raised inside a trial)
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 __all__ = [
     "DeviceOutOfMemoryError",
+    "FloorNotMetError",
     "HardwareError",
     "MethodRefusedError",
     "MomadviseError",
@@ -91,6 +93,10 @@ class TrialError(MomadviseError):
 
 class NothingFitsError(TrialError):
     """No policy of the space fits below the memory limit."""
+
+
+class FloorNotMetError(TrialError):
+    """No size of the model keeps the throughput that was asked for."""
 
 
 class NothingMeasuredError(TrialError):

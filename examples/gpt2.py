@@ -1,6 +1,7 @@
 """GPT-2 small (124 million parameters) learns Python from Python's own standard library.
 
     momadvise --goal faster examples/gpt2.py
+    momadvise --goal bigger examples/gpt2.py --min-throughput 0.5x
 
 The architecture is the published one with random weights; the text is the sources that every Python installation has,
 so nothing is downloaded.
@@ -20,9 +21,13 @@ CONTEXT = 1024 if torch.cuda.is_available() else 32
 # The batch that you train with today: momadvise measures it first, and compares everything with it.
 BATCH_SIZE = 4
 
+# For --goal bigger: depth and width of the published GPT-2 models (medium has 24 and 1024, large 36 and 1280, XL 48 and
+# 1600), and what lies between. A head stays 64 wide.
+SIZES = {"layers": [12, 16, 24, 36, 48], "width": [768, 1024, 1280, 1600]}
 
-def build_model():
-    return GPT2LMHeadModel(GPT2Config(use_cache=False))
+
+def build_model(layers=12, width=768):
+    return GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=width // 64, use_cache=False))
 
 
 def make_batch(batch_size):

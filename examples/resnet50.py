@@ -1,6 +1,7 @@
 """ResNet-50 (25.6 million parameters) tells which package a piece of source code comes from, by its looks.
 
     momadvise --goal faster examples/resnet50.py
+    momadvise --goal bigger examples/resnet50.py --min-throughput 0.5x
 
 An image is a stretch of a package's source code whose bytes are taken as red, green and blue pixels, a way of seeing
 files that is used to sort malware. It is real data with structure and labels that needs no download; it is not
@@ -22,10 +23,13 @@ PIXELS = 224 if torch.cuda.is_available() else 64
 # The batch that you train with today: momadvise measures it first, and compares everything with it.
 BATCH_SIZE = 16
 
+# For --goal bigger: blocks of the third stage, which is where ResNet-101 (23 blocks) and larger ones grow.
+SIZES = {"blocks": [6, 9, 12, 16, 23, 30, 36, 48, 64]}
 
-def build_model():
+
+def build_model(blocks=6):
     # ResNetConfig's defaults are ResNet-50. The last layer keeps ImageNet's 1000 classes, of which we use a few.
-    return ResNetForImageClassification(ResNetConfig(num_labels=1000))
+    return ResNetForImageClassification(ResNetConfig(depths=[3, 4, blocks, 3], num_labels=1000))
 
 
 def build_optimizer(parameters):

@@ -11,7 +11,18 @@ from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
 
-__all__ = ["Candidate", "Confirmation", "DominatedPoint", "Frontier", "FrontierPoint", "Recommendation", "Role"]
+__all__ = [
+    "Candidate",
+    "Confirmation",
+    "DominatedPoint",
+    "Frontier",
+    "FrontierPoint",
+    "Growth",
+    "Recommendation",
+    "Role",
+    "SizeFigure",
+    "SizeRow",
+]
 
 
 class Role(enum.Enum):
@@ -41,6 +52,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         trial_key: Key of the trial behind the figures.
         model_size: ``bigger``: the arguments of ``build_model`` that set the size; empty for the model as it is.
         parameter_count: ``bigger``: parameters of the model at this size.
+        one_sample_bytes: ``bigger``: peak that its short runs predict for one sample, never shown as measured.
     """
 
     policy: Policy
@@ -55,6 +67,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     trial_key: str | None = None
     model_size: dict[str, int | float] = {}
     parameter_count: int | None = None
+    one_sample_bytes: int | None = None
+
+    @property
+    def size_order(self) -> tuple[int, tuple[int | float, ...]]:
+        """Sort key of sizes: parameters, then the values of the size."""
+        return self.parameter_count or 0, tuple(self.model_size.values())
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,6 +149,65 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     knee: int
 
 
+class SizeFigure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What became of one combination at one size.
+
+    Attributes:
+        outcome: How it ended; SCREENED ran nothing.
+        reason: One line when the outcome is not OK.
+        samples_per_second: Measured throughput at its best batch.
+        samples_per_step: That batch.
+        peak_bytes: Measured peak there.
+        predicted_peak_bytes: Predicted peak where nothing was measured.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    samples_per_second: float | None = None
+    samples_per_step: int | None = None
+    peak_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+
+
+class SizeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One size: plain training beside the winner's methods; ``None`` where it was not tried.
+
+    Attributes:
+        model_size: Arguments of ``build_model`` and ``make_batch``.
+        parameter_count: Parameters of the model.
+        plain: Plain training.
+        winner: The winner's methods; ``None`` throughout if the winner is plain training.
+    """
+
+    model_size: dict[str, int | float]
+    parameter_count: int
+    plain: SizeFigure | None = None
+    winner: SizeFigure | None = None
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How throughput and memory went with the size.
+
+    Attributes:
+        floor_samples_per_second: The throughput to keep.
+        rows: By growing size.
+        plain: The largest size that plain training keeps the floor at, if any.
+        own_parameter_count: Parameters of the model as it is.
+        measure: What ``memory_per_unit`` counts: ``"parameter"``, or the size's arguments when parameters stay.
+        memory_per_unit: Bytes that one sample needs more per unit, fitted to the winner's short runs; ``None`` when
+            these were made at fewer than two sizes.
+        fits_up_to: Predicted: the most units that one sample with the winner's methods fits the limit with.
+    """
+
+    floor_samples_per_second: float
+    rows: tuple[SizeRow, ...]
+    plain: Candidate | None
+    own_parameter_count: int | None
+    measure: str = "parameter"
+    memory_per_unit: float | None = None
+    fits_up_to: float | None = None
+
+
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer.
 
@@ -148,6 +225,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         stopped_because: Why the search ended.
         confirmation: The fresh run of the wrapper.
         frontier: ``cheapest``: the frontier that the winner is a point of.
+        growth: ``bigger``: size against throughput and memory.
     """
 
     winner: Candidate
@@ -163,3 +241,4 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stopped_because: str
     confirmation: Confirmation | None = None
     frontier: Frontier | None = None
+    growth: Growth | None = None

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose_cheapest import choose_cheapest
+from advisor.decide.eligible import is_measured
+from advisor.decide.largest import choose_largest
 from advisor.decide.noise import SMALLEST_NOISE, noise_between
 from advisor.decide.ranking import measurement_of, ranked
 from advisor.decide.score import gain, score
@@ -43,9 +45,14 @@ def choose(
 
     Raises:
         NothingFitsError: No policy fits below the memory limit.
+        FloorNotMetError: ``bigger``: no size keeps the floor.
         NothingMeasuredError: No policy could be measured, or none of those measured may win.
         PreferenceNotMetError: ``cheapest``: no point is within the limit that was asked for.
     """
+    if goal.kind is GoalKind.BIGGER and any(is_measured(candidate) for candidate in candidates):
+        return choose_largest(
+            candidates, goal, refused_settings=refused_settings, untried=untried, stopped_because=stopped_because
+        )
     ranking = ranked(candidates, goal)
     if goal.kind is GoalKind.CHEAPEST:
         return choose_cheapest(

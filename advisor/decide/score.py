@@ -4,36 +4,26 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.cost import cost_of
-from advisor.errors import OptionError
 from advisor.problem.goal import Goal, GoalKind
 
 __all__ = ["directions", "gain", "maximizes", "objectives", "score", "scores"]
 
 
 def maximizes(kind: GoalKind) -> bool:
-    """Whether larger scores are better for a goal.
-
-    Raises:
-        OptionError: The goal has no score in this version.
-    """
-    _check(kind)
-    return kind is GoalKind.FASTER
+    """Whether larger scores are better for a goal."""
+    return kind is not GoalKind.CHEAPEST
 
 
 def score(candidate: Candidate, goal: Goal) -> float:
     """The metric of a goal as one number.
 
-    For ``faster``: samples per second (Liu 2023, section 3). For ``cheapest``: US dollars per iteration; the choice
-    itself weighs two numbers (:func:`scores`).
+    For ``faster``, and for ``bigger`` at one size of the model: samples per second (Liu 2023, section 3). For
+    ``cheapest``: US dollars per iteration; the choice itself weighs two numbers (:func:`scores`).
 
     Args:
         candidate: A measured candidate.
         goal: The goal.
-
-    Raises:
-        OptionError: The goal has no score in this version.
     """
-    _check(goal.kind)
     if goal.kind is GoalKind.CHEAPEST:
         return cost_of(candidate, goal).usd
     assert candidate.measurement is not None, "only what was measured has a score"
@@ -58,15 +48,6 @@ def objectives(candidate: Candidate, goal: Goal) -> tuple[float, ...]:
 
 
 def gain(value: float, reference: float, kind: GoalKind) -> float:
-    """By what share ``value`` is better than ``reference``; negative when it is worse.
-
-    Raises:
-        OptionError: The goal has no score in this version.
-    """
+    """By what share ``value`` is better than ``reference``; negative when it is worse."""
     assert reference > 0, f"a score is positive, got {reference}"
     return value / reference - 1 if maximizes(kind) else reference / value - 1
-
-
-def _check(kind: GoalKind) -> None:
-    if kind is GoalKind.BIGGER:
-        raise OptionError(f"The goal must be 'faster' or 'cheapest' in this version, but got {kind.value!r}.")

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["Fsdp"]
 
 _TWO_FORMATS = "both decide the format of the matrix products; choose one of them"
-_BATCHNORM = "mixed_precision=bf16 would hold BatchNorm's weights in bf16 beside statistics in float32; use precision(dtype=bf16)"
+_BATCHNORM = (
+    "mixed_precision=bf16 would hold BatchNorm's weights in bf16 beside statistics in float32; "
+    "use precision(dtype=bf16)"
+)
 
 
 class Fsdp(Method):

@@ -78,6 +78,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         trials: Trials that were measured.
         cost: What an iteration costs, when that was the goal.
         why: The reasons, in sentences.
+        model_size: ``bigger``: the arguments of ``build_model`` and ``make_batch`` that it was measured with.
+        parameter_count: ``bigger``: parameters of the model at that size.
+        floor_samples_per_second: ``bigger``: the throughput that it had to keep.
     """
 
     goal: str
@@ -96,6 +99,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trials: int
     cost: CostEvidence | None = None
     why: list[str]
+    model_size: dict[str, int | float] | None = None
+    parameter_count: int | None = None
+    floor_samples_per_second: float | None = None
 
 
 class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
 
-__all__ = ["apply_lines", "wrapper_source", "write_wrapper"]
+__all__ = ["apply_lines", "size_lines", "wrapper_source", "write_wrapper"]
 
 _TEMPLATE = '''"""{headline}
 
@@ -69,7 +69,8 @@ def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, ...]:
     count = policy.gpu_count
     own = policy.global_batch // count
     samples = "1 sample" if own == 1 else f"{own} samples"
-    start, batch = (), "batch"
+    start: tuple[str, ...] = ()
+    batch = "batch"
     if count > 1:
         start = (
             f"torch.distributed.init_process_group()  # {count} processes: torchrun --nproc-per-node {count} train.py",
@@ -83,7 +84,29 @@ def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def wrapper_source(policy: Policy, *, headline: str, details: str, options: Sequence[str] = ()) -> str:
+def size_lines(size: Mapping[str, int | float], takers: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The lines of Python that build a model and its batches at a size; none for the model as it is.
+
+    Args:
+        size: Arguments of ``build_model`` and ``make_batch``.
+        takers: Function -> which of them it takes (``Facts.size_arguments``).
+    """
+
+    def call(role: str, *first: str) -> str:
+        passed = [f"{name}={value!r}" for name, value in size.items() if name in takers.get(role, ())]
+        return f"{role}({', '.join((*first, *passed))})" if passed else ""
+
+    lines = []
+    if model := call("build_model"):
+        lines.append(f"model = {model}  # the size that was measured")
+    if batch := call("make_batch", "samples"):
+        lines.append(f"batch = {batch}")
+    return tuple(lines)
+
+
+def wrapper_source(
+    policy: Policy, *, headline: str, details: str, options: Sequence[str] = (), size: Sequence[str] = ()
+) -> str:
     """The text of the wrapper.
 
     Args:
@@ -91,6 +114,7 @@ def wrapper_source(policy: Policy, *, headline: str, details: str, options: Sequ
         headline: First line of its docstring.
         details: Figures and where they come from, for a person.
         options: What the workload defines itself (``Facts.workload_options``).
+        size: Result of :func:`size_lines`.
     """
     lines = ["    methods=("]
     for method in policy.methods:
@@ -111,7 +135,7 @@ def wrapper_source(policy: Policy, *, headline: str, details: str, options: Sequ
         details=_inside_docstring(details),
         state=_STATE if policy.gpu_count == 1 else _STATE_OF_SEVERAL,
         policy="\n".join(lines),
-        usage="\n    ".join(apply_lines(policy, options)),
+        usage="\n    ".join((*size, *apply_lines(policy, options))),
     )
 
 
@@ -120,8 +144,17 @@ def _inside_docstring(text: str) -> str:
     return text.replace("\\", "/").replace('"""', "'''")
 
 
-def write_wrapper(policy: Policy, path: Path, *, headline: str, details: str, options: Sequence[str] = ()) -> None:
+def write_wrapper(
+    policy: Policy,
+    path: Path,
+    *,
+    headline: str,
+    details: str,
+    options: Sequence[str] = (),
+    size: Sequence[str] = (),
+) -> None:
     """Write the wrapper atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(wrapper_source(policy, headline=headline, details=details, options=options), encoding="utf-8")
+    text = wrapper_source(policy, headline=headline, details=details, options=options, size=size)
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

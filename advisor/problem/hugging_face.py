@@ -6,7 +6,6 @@ use in training and would count as memory.
 
 from __future__ import annotations
 
-import copy
 import difflib
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from advisor.problem.hugging_face_batches import (
     masked_batches,
     sequence_to_sequence_batches,
 )
+from advisor.problem.hugging_face_sizes import TOKENS, inferred_sizes, own_values, resized, with_defaults
 from advisor.problem.loading import Workload
 
 __all__ = ["hugging_face_workload"]
@@ -64,13 +64,18 @@ def hugging_face_workload(location: str) -> Workload:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as T5 does; its labels need one
     make_batch, described = _batches(head, config, location)
 
-    def build_model() -> torch.nn.Module:
+    def build_model(**size: int | float) -> torch.nn.Module:
         # Weights in float32 whatever the config was saved in: lower precision is the precision method's affair.
-        model: torch.nn.Module = builder.from_config(copy.deepcopy(config), dtype=torch.float32)
+        model: torch.nn.Module = builder.from_config(resized(config, size), dtype=torch.float32)
         return model.train()
 
+    text = head != "image classifier"
+    tokens = _length(_text_config(config)) if text else None
+    sizes = inferred_sizes(config, tokens=tokens, most_tokens=_positions(_text_config(config)) if text else None)
+    own = own_values(config, sizes, tokens)
+    build_model = with_defaults(build_model, {name: value for name, value in own.items() if name != TOKENS})
     note = f"{type(config).__name__} as {head} with random float32 weights; a sample is {described}"
-    return Workload(build_model=build_model, make_batch=make_batch, notes=(note,))
+    return Workload(build_model=build_model, make_batch=make_batch, sizes=sizes, notes=(note,))
 
 
 def _config(location: str) -> Any:
@@ -125,7 +130,7 @@ def _head(config: Any, location: str) -> tuple[str, Any]:
 def _batches(head: str, config: Any, location: str) -> tuple[Any, str]:
     if head == "image classifier":
         return image_batches(config)
-    text = getattr(config, "get_text_config", lambda: config)()
+    text = _text_config(config)
     vocabulary = getattr(text, "vocab_size", None)
     if not isinstance(vocabulary, int) or vocabulary < 2:
         raise WorkloadError(
@@ -142,11 +147,21 @@ def _batches(head: str, config: Any, location: str) -> tuple[Any, str]:
     return classified_text_batches(vocabulary, length, int(config.num_labels))
 
 
+def _text_config(config: Any) -> Any:
+    return getattr(config, "get_text_config", lambda: config)()
+
+
 def _length(config: Any) -> int:
+    positions = _positions(config)
+    return _LONGEST if positions is None else min(positions, _LONGEST)
+
+
+def _positions(config: Any) -> int | None:
+    """Most tokens that a model reads, if its config says so."""
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
         positions = getattr(config, name, None)
         if isinstance(positions, int) and positions > 0:
             shifted = "roberta" in config.model_type or config.model_type in _POSITIONS_AFTER_PADDING
             offset = (config.pad_token_id or 0) + 1 if shifted else 0
-            return min(positions - offset, _LONGEST)
-    return _LONGEST
+            return positions - offset
+    return None

@@ -25,7 +25,8 @@ __all__ = [
 ]
 
 Batch = dict[str, torch.Tensor]
-MakeBatch = Callable[[int], Batch]
+MakeBatch = Callable[..., Batch]
+"""Takes the number of samples, and tokens of each, or pixels of a side, where these are not its own."""
 
 _IGNORED = -100
 """Label that torch's cross entropy leaves out."""
@@ -36,9 +37,9 @@ _MASKED_SHARE = 0.15
 def causal_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
     """Text, each token to be predicted from those before it."""
 
-    def make_batch(batch_size: int) -> Batch:
-        tokens = _text(batch_size, length, vocabulary)
-        return {"input_ids": tokens, "labels": tokens.clone()}
+    def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
+        text = _text(batch_size, tokens, vocabulary)
+        return {"input_ids": text, "labels": text.clone()}
 
     return make_batch, _described(length)
 
@@ -46,14 +47,14 @@ def causal_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
 def masked_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
     """Text with 15 % of its tokens to be predicted, and an attention mask without padding."""
 
-    def make_batch(batch_size: int) -> Batch:
-        tokens = _text(batch_size, length, vocabulary)
-        chosen = torch.rand(tokens.shape) < _MASKED_SHARE
+    def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
+        text = _text(batch_size, tokens, vocabulary)
+        chosen = torch.rand(text.shape) < _MASKED_SHARE
         chosen[:, 0] = True  # never a batch without a target
         return {
-            "input_ids": tokens.masked_fill(chosen, vocabulary - 1),
-            "attention_mask": torch.ones_like(tokens),
-            "labels": tokens.masked_fill(~chosen, _IGNORED),
+            "input_ids": text.masked_fill(chosen, vocabulary - 1),
+            "attention_mask": torch.ones_like(text),
+            "labels": text.masked_fill(~chosen, _IGNORED),
         }
 
     return make_batch, f"{_described(length)}, 15 % of them masked"
@@ -62,9 +63,9 @@ def masked_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
 def sequence_to_sequence_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
     """Text and the text that follows it."""
 
-    def make_batch(batch_size: int) -> Batch:
-        tokens = _text(batch_size, 2 * length, vocabulary)
-        source, target = tokens[:, :length].contiguous(), tokens[:, length:].contiguous()
+    def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
+        both = _text(batch_size, 2 * tokens, vocabulary)
+        source, target = both[:, :tokens].contiguous(), both[:, tokens:].contiguous()
         return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
 
     return make_batch, f"{_described(length)} on either side"
@@ -73,11 +74,11 @@ def sequence_to_sequence_batches(vocabulary: int, length: int) -> tuple[MakeBatc
 def classified_text_batches(vocabulary: int, length: int, labels: int) -> tuple[MakeBatch, str]:
     """Text with a random class."""
 
-    def make_batch(batch_size: int) -> Batch:
-        tokens = _text(batch_size, length, vocabulary)
+    def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
+        text = _text(batch_size, tokens, vocabulary)
         return {
-            "input_ids": tokens,
-            "attention_mask": torch.ones_like(tokens),
+            "input_ids": text,
+            "attention_mask": torch.ones_like(text),
             "labels": torch.randint(labels, (batch_size,)),
         }
 
@@ -90,9 +91,10 @@ def image_batches(config: Any) -> tuple[MakeBatch, str]:
     height, width = (size, size) if isinstance(size, int) else tuple(size)
     channels, labels = int(getattr(config, "num_channels", 3)), int(config.num_labels)
 
-    def make_batch(batch_size: int) -> Batch:
+    def make_batch(batch_size: int, *, image_size: int | None = None) -> Batch:
+        sides = (height, width) if image_size is None else (image_size, image_size)
         return {
-            "pixel_values": torch.randn(batch_size, channels, height, width),
+            "pixel_values": torch.randn(batch_size, channels, *sides),
             "labels": torch.randint(labels, (batch_size,)),
         }
 

@@ -10,13 +10,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
-from advisor.decide.candidate import Confirmation, Recommendation
+from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.problem.goal import Goal
+from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_percent, format_rate
 from advisor.report.frontier_table import FrontierTable
+from advisor.report.growth import GrowthTable
 from advisor.report.plot import CostPlot
 from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
-from advisor.report.wording import batch_words, device_words, policy_words
+from advisor.report.wording import batch_words, policy_words
 from advisor.trial.outcome import Outcome
 
 __all__ = ["AnswerView", "confirmation_words"]
@@ -69,11 +71,12 @@ class AnswerView:
             yield Text()
             yield CostPlot(answer)
         yield Text()
-        policy = answer.winner.policy
-        devices = f" on each of {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
+        if answer.growth is not None:
+            yield GrowthTable(answer, answer.growth)
+            yield Text()
         yield Panel(
             self._panel_text(),
-            title=Text(f"Train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"),
+            title=Text(_title(answer.winner)),
             title_align="left",
             border_style="green",
             box=box.ROUNDED,
@@ -88,8 +91,10 @@ class AnswerView:
         text = Text(" ".join(answer.why))
         if answer.confirmation is not None:
             kept = answer.confirmation.kept
+            floor = None if answer.growth is None else answer.growth.floor_samples_per_second
             text.append("\n\n").append(
-                confirmation_words(answer.confirmation), style="yellow" if kept is None or kept < 0.95 else "green"
+                confirmation_words(answer.confirmation, floor=floor),
+                style="yellow" if kept is None or kept < 0.95 else "green",
             )
         return text
 
@@ -105,13 +110,27 @@ class AnswerView:
                 yield _uncut(f"    {line}")
 
 
+def _title(winner: Candidate) -> str:
+    policy = winner.policy
+    devices = f" on each of {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
+    training = f"train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"
+    if winner.model_size:
+        return f"Build {size_words(winner.model_size)} and {training}"
+    return training[0].upper() + training[1:]
+
+
 def _uncut(*parts: str | tuple[str, str]) -> Text:
     """A line that stays one however narrow the console is: a path or a statement that is cut cannot be copied."""
     return Text.assemble(*parts, no_wrap=True, overflow="ignore")
 
 
-def confirmation_words(confirmation: Confirmation) -> str:
-    """How the emitted wrapper kept the promise, in one or two sentences."""
+def confirmation_words(confirmation: Confirmation, *, floor: float | None = None) -> str:
+    """How the emitted wrapper kept the promise, in a few sentences.
+
+    Args:
+        confirmation: The fresh run.
+        floor: Samples per second to keep, if there is such a floor.
+    """
     promised = format_rate(confirmation.promised_samples_per_second)
     measurement, kept = confirmation.measurement, confirmation.kept
     if confirmation.outcome in _NOTHING_RAN and confirmation.reason:
@@ -124,6 +143,8 @@ def confirmation_words(confirmation: Confirmation) -> str:
         f"Confirmed in a fresh process: the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, "
         f"{format_percent(kept)} of the {promised} promised, at a peak of {peak}."
     )
+    if floor is not None and measurement.samples_per_second < floor:
+        text += f" That is below the floor of {format_rate(floor)} samples/s: this size is at its edge, or noise."
     baseline = confirmation.baseline_samples_per_second
     if baseline is not None:
         factor = measurement.samples_per_second / baseline

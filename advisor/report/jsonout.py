@@ -39,6 +39,8 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes: Peak memory.
         fidelity: Fidelity class.
         loss_drift: Largest relative difference of the first losses from plain training, or ``null``.
+        model_size: Arguments of ``build_model`` and ``make_batch``; empty for the model as it is.
+        parameter_count: Parameters of the model at that size (goal ``bigger``), else ``null``.
     """
 
     label: str
@@ -54,6 +56,8 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
     fidelity: str
     loss_drift: float | None
+    model_size: dict[str, int | float] = {}
+    parameter_count: int | None = None
 
 
 class JsonAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +158,8 @@ def _winner(answer: Recommendation, goal: Goal) -> JsonWinner:
         peak_bytes=_peak(measurement.memory.peak_bytes, confirmation),
         fidelity=winner.fidelity.value,
         loss_drift=winner.loss_drift,
+        model_size=winner.model_size,
+        parameter_count=winner.parameter_count,
     )
 
 

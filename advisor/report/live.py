@@ -22,7 +22,16 @@ from advisor.problem.goal import GoalKind
 from advisor.problem.units import format_bytes, format_duration, format_rate
 from advisor.report.console import speaks_unicode
 from advisor.report.progress import Progress
-from advisor.report.wording import batch_words, device_words, gain_words, outcome_style, policy_words, rate_words
+from advisor.report.wording import (
+    batch_words,
+    candidate_words,
+    device_words,
+    gain_words,
+    outcome_style,
+    parameters_words,
+    policy_words,
+    rate_words,
+)
 
 __all__ = ["LiveProgress", "PlainProgress", "open_progress"]
 
@@ -237,7 +246,7 @@ def _what(candidate: Candidate) -> str:
     role = "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
     policy = candidate.policy
     devices = f" on {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
-    return f"{policy_words(policy)}, batch {batch_words(policy)}{devices}{role}"
+    return f"{' + '.join(candidate_words(candidate))}, batch {batch_words(policy)}{devices}{role}"
 
 
 def _result(candidate: Candidate) -> str:
@@ -261,5 +270,7 @@ def _gain_over(candidate: Candidate, baseline: Candidate | None, goal: str) -> s
 def _best_mark(candidate: Candidate, best: Candidate | None, baseline: Candidate | None, goal: str) -> str:
     if best is None or candidate != best:
         return ""
+    if candidate.parameter_count is not None:
+        return f", largest so far ({parameters_words(candidate.parameter_count)} parameters)"
     gained = _gain_over(candidate, baseline, goal)
     return f", best so far{f' ({gained})' if gained else ''}"

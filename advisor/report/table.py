@@ -19,7 +19,7 @@ from advisor.decide.score import gain, score
 from advisor.problem.goal import Goal
 from advisor.problem.units import format_bytes, format_spread
 from advisor.report.cells import Folded, aligned, plain_table
-from advisor.report.wording import batch_words, drift_words, gain_words, methods_words, outcome_style, rate_words
+from advisor.report.wording import batch_words, candidate_words, drift_words, gain_words, outcome_style, rate_words
 
 __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
 
@@ -62,7 +62,8 @@ class RankingTable:
                 yield from self._two_lines(rank, candidate, options.max_width)
         hidden = len(self._recommendation.ranking) - len(shown)
         if hidden:
-            yield Text(f"and {hidden} more that were slower", style="dim")
+            lesser = "slower" if self._recommendation.growth is None else "smaller or slower"
+            yield Text(f"and {hidden} more that were {lesser}", style="dim")
         yield Text(
             "batch: micro-batch x accumulation steps. ±: half the 95% interval. "
             "Loss drift: from plain training, same seed and batches.",
@@ -85,7 +86,7 @@ class RankingTable:
         table.add_column("role", max_width=22)
         for rank, candidate in shown:
             place, *figures = self._figures(rank, candidate)
-            policy = Folded(methods_words(candidate.policy))
+            policy = Folded(candidate_words(candidate))
             table.add_row(place, policy, *figures, self._role(candidate), style=self._style(candidate))
         table.expand = True
         return table
@@ -93,7 +94,7 @@ class RankingTable:
     def _two_lines(self, rank: int, candidate: Candidate, width: int) -> RenderResult:
         number, *figures = self._figures(rank, candidate)
         style = self._style(candidate)
-        policy = Folded(methods_words(candidate.policy), style=style or "bold")
+        policy = Folded(candidate_words(candidate), style=style or "bold")
         head = aligned([number], _COLUMNS).plain
         for position, line in enumerate(policy.lines(width - len(head))):
             yield Text(head if position == 0 else " " * len(head), style=style).append(line, style=style or "bold")
@@ -160,7 +161,7 @@ class NotMeasuredTable:
     def __init__(self, candidates: Sequence[Candidate], *, rows: int = _REASON_ROWS) -> None:
         self._groups: dict[tuple[str, str, str], list[Candidate]] = {}
         for candidate in candidates:
-            key = (candidate.policy.label, candidate.outcome.value, candidate.reason)
+            key = (" + ".join(candidate_words(candidate)), candidate.outcome.value, candidate.reason)
             self._groups.setdefault(key, []).append(candidate)
         self._rows = rows
 
@@ -183,7 +184,7 @@ class NotMeasuredTable:
             outcome = Text(first.outcome.value, style=outcome_style(first.outcome))
             role = "" if first.role is Role.SEARCHED else f" [{first.role.value}]"
             cells: list[RenderableType] = [
-                Folded([*methods_words(first.policy)[:-1], methods_words(first.policy)[-1] + role]),
+                Folded([*candidate_words(first)[:-1], candidate_words(first)[-1] + role]),
                 Text("\n".join([*batches[:3], *(["..."] if len(batches) > 3 else [])])),
             ]
             if predicted:

@@ -14,6 +14,7 @@ from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
 from advisor.report.sentences import fidelity_sentence, not_measured_sentence, untried_sentence
 from advisor.report.why_cheapest import explain_cheapest
+from advisor.report.why_larger import explain_size
 from advisor.report.wording import training_words
 
 __all__ = ["explain", "explained"]
@@ -39,6 +40,10 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
     """
     if goal.kind is GoalKind.CHEAPEST:
         return explain_cheapest(recommendation, goal)
+    if recommendation.growth is not None:
+        larger = explain_size(recommendation, recommendation.growth, goal)
+        sentences = [*larger, fidelity_sentence(recommendation.winner), untried_sentence(recommendation)]
+        return tuple(sentence for sentence in sentences if sentence)
     sentences = [
         _what(recommendation.winner),
         _against_baseline(recommendation, goal),

@@ -8,17 +8,20 @@ from advisor.decide.eligible import is_outpaced
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Price
+from advisor.problem.sizes import size_words
 from advisor.problem.units import format_count, format_percent, format_rate, format_usd
 from advisor.trial.outcome import Outcome
 
 __all__ = [
     "batch_words",
+    "candidate_words",
     "device_words",
     "drift_words",
     "gain_words",
     "method_words",
     "methods_words",
     "outcome_style",
+    "parameters_words",
     "policy_words",
     "price_words",
     "rate_words",
@@ -53,6 +56,22 @@ def methods_words(policy: Policy) -> list[str]:
 def policy_words(policy: Policy) -> str:
     """The methods of a policy on one line."""
     return " + ".join(methods_words(policy))
+
+
+def candidate_words(candidate: Candidate) -> list[str]:
+    """The methods of a candidate, one by one, the last with the size of the model where that is not its own."""
+    words = methods_words(candidate.policy)
+    if candidate.model_size:
+        words[-1] += f" at {size_words(candidate.model_size)}"
+    return words
+
+
+def parameters_words(count: float) -> str:
+    """A number of parameters, three digits: ``"25.6 M"``."""
+    for unit, factor in (("", 1.0), (" K", 1e3), (" M", 1e6), (" G", 1e9)):
+        if count < 999.5 * factor:
+            return f"{count / factor:.3g}{unit}" if unit else f"{count:.0f}"
+    return f"{count / 1e12:.3g} T"
 
 
 def batch_words(policy: Policy) -> str:

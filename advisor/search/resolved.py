@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from advisor.methods.use import MethodUse
+from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity
 
 __all__ = ["Axis", "Combination", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
@@ -41,6 +42,11 @@ class Combination(msgspec.Struct, frozen=True):
 
     uses: tuple[MethodUse, ...] = ()
     gpu_count: int = 1
+
+    @classmethod
+    def of(cls, policy: Policy) -> Combination:
+        """A policy without its batch."""
+        return cls(policy.methods, policy.gpu_count)
 
     @property
     def label(self) -> str:

@@ -30,10 +30,18 @@ class TimeBudget:
     Args:
         limit_seconds: The user's time limit, for everything.
         clock: A monotonic clock, in seconds.
+        share_of_trial: Share of the limit that one trial may spend on stepping.
     """
 
-    def __init__(self, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limit_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        share_of_trial: float = _SHARE_OF_TRIAL,
+    ) -> None:
         self.limit_seconds = limit_seconds
+        self._share_of_trial = share_of_trial
         self._clock = clock
         self._start = clock()
         self._build_seconds = 0.0
@@ -53,7 +61,7 @@ class TimeBudget:
     @property
     def measure_seconds(self) -> float:
         """Soft limit for the stepping of one timed trial."""
-        return min(_LONGEST_TRIAL_SECONDS, max(_SHORTEST_TRIAL_SECONDS, self.limit_seconds * _SHARE_OF_TRIAL))
+        return min(_LONGEST_TRIAL_SECONDS, max(_SHORTEST_TRIAL_SECONDS, self.limit_seconds * self._share_of_trial))
 
     @property
     def sizing_seconds(self) -> float:

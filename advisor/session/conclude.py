@@ -12,9 +12,10 @@ from advisor.decide.cost import cost_evidence
 from advisor.errors import NothingMeasuredError
 from advisor.measure.measurement import Measurement
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
-from advisor.policy.wrapper import write_wrapper
+from advisor.policy.wrapper import size_lines, write_wrapper
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
+from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_rate
 from advisor.report.progress import Progress
 from advisor.report.why import explain
@@ -46,6 +47,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
         fingerprints: What the measurements hold for.
         date: Day of the measurement, ISO format.
         workload_options: What the workload defines itself, to be passed to the wrapper.
+        size_arguments: Function -> the size arguments that it takes.
     """
 
     goal: Goal
@@ -58,6 +60,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     fingerprints: Fingerprints
     date: str
     workload_options: tuple[str, ...] = ()
+    size_arguments: dict[str, tuple[str, ...]] = {}
 
     def choose(self, candidates: Sequence[Candidate]) -> Recommendation:
         """The recommendation from these candidates, explained.
@@ -108,7 +111,7 @@ def confirm(
         emit_wrapper(conclusion, recommendation)
         emit_policy(conclusion, recommendation)
         progress.stage(f"running the emitted wrapper in a fresh process: {winner.policy.label}")
-        result = trials.confirm(winner.policy, str(conclusion.folder.wrapper), repeat=0)
+        result = _at_size_of(winner, trials).confirm(winner.policy, str(conclusion.folder.wrapper), repeat=0)
         confirmation = Confirmation(
             outcome=result.outcome,
             reason=result.reason,
@@ -129,7 +132,7 @@ def confirm(
         failures.append(f"{winner.policy.label}: {reason}")
         progress.note(failures[-1])
         for position, candidate in enumerate(candidates):
-            if candidate.policy.key == winner.policy.key:
+            if candidate.policy.key == winner.policy.key and candidate.model_size == winner.model_size:
                 candidates[position] = msgspec.structs.replace(candidate, outcome=result.outcome, reason=reason)
     conclusion.folder.policy.unlink(missing_ok=True)
     conclusion.folder.wrapper.unlink(missing_ok=True)
@@ -152,17 +155,22 @@ def _with_baseline(
     can tell a slow machine from a wrong promise.
     """
     baseline = recommendation.baseline
-    if baseline is None or baseline.policy == recommendation.winner.policy:
+    winner = recommendation.winner
+    if baseline is None or (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
         return confirmation
     kept = confirmation.kept
     as_promised = kept is not None and kept >= _KEPT
     if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
         return confirmation
     progress.stage("measuring the baseline once more, for comparison")
-    again = trials.time(baseline.policy, outpaced_below=None, repeat=1)
+    again = _at_size_of(baseline, trials).time(baseline.policy, outpaced_below=None, repeat=1)
     if again.measurement is None:
         return confirmation
     return msgspec.structs.replace(confirmation, baseline_samples_per_second=_rate(again.measurement))
+
+
+def _at_size_of(candidate: Candidate, trials: Trials) -> Trials:
+    return trials.at_size(candidate.model_size) if candidate.model_size else trials
 
 
 def _rate(measurement: Measurement | None) -> float:
@@ -179,6 +187,7 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
     cheapest = conclusion.goal.kind is GoalKind.CHEAPEST
     confirmation = recommendation.confirmation
     confirmed = confirmation.measurement if confirmation is not None else None
+    growth = recommendation.growth
     evidence = Evidence(
         goal=conclusion.goal.kind.value,
         date=conclusion.date,
@@ -196,6 +205,9 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
         trials=len(recommendation.ranking),
         cost=cost_evidence(winner, conclusion.goal) if cheapest else None,
         why=list(recommendation.why),
+        model_size=winner.model_size or None,
+        parameter_count=winner.parameter_count,
+        floor_samples_per_second=None if growth is None else growth.floor_samples_per_second,
     )
     version = conclusion.fingerprints.versions["momadvise"]
     write_policy_file(
@@ -220,12 +232,16 @@ def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None
     ]
     if baseline is not None:
         details.append(f"Baseline: {_figures(baseline)}.")
+    if winner.model_size:
+        parameters = f"{winner.parameter_count:,} parameters" if winner.parameter_count else "of its own"
+        details.append(f"Size of the model: {size_words(winner.model_size)} ({parameters}).")
     write_wrapper(
         winner.policy,
         conclusion.folder.wrapper,
         headline=f"How to train {conclusion.workload} on {conclusion.hardware.name}: {winner.policy.label}.",
         details="\n".join(details),
         options=conclusion.workload_options,
+        size=size_lines(winner.model_size, conclusion.size_arguments),
     )
 
 

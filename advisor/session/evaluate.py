@@ -55,6 +55,8 @@ class Evaluator:
         facts: What the probe learned.
         hardware: The device.
         progress: Told what is under way.
+        pace: What ``best`` is called where a combination is too slow for it.
+        where: Behind what is being done, for the display (``" at layers=24"``).
 
     Attributes:
         notes: What the user should know about how batches were chosen.
@@ -70,6 +72,8 @@ class Evaluator:
         facts: Facts,
         hardware: Hardware,
         progress: Progress,
+        pace: str = "the best so far reached",
+        where: str = "",
     ) -> None:
         self._trials = trials
         self._budget = budget
@@ -77,6 +81,8 @@ class Evaluator:
         self._facts = facts
         self._hardware = hardware
         self._progress = progress
+        self._pace = pace
+        self._where = where
         self.notes: list[str] = []
         self.number = 1
 
@@ -133,10 +139,7 @@ class Evaluator:
             return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
         predicted_rate = policy.global_batch / model.seconds(policy.micro_batch, policy.accumulation_steps)
         if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
-            reason = (
-                f"short runs predict {format_rate(predicted_rate)} samples/s, and the best so far reached "
-                f"{format_rate(best)}"
-            )
+            reason = f"short runs predict {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True)
         candidate = self.time(policy, role, best=best)
@@ -146,7 +149,7 @@ class Evaluator:
 
     def _retried(self, failed: Candidate, fraction: float, best: float | None) -> Evaluation:
         """A setting that everything is compared with gets a second try, at half the batch that did not fit at most."""
-        combination = _combination(failed.policy)
+        combination = Combination.of(failed.policy)
         model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
         limit = self._trials.limit_on(combination.gpu_count)
@@ -166,10 +169,10 @@ class Evaluator:
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
         """Measure a policy."""
-        self._progress.trial_started(self.number, policy, "measuring")
+        self._progress.trial_started(self.number, policy, f"measuring{self._where}")
         outpaced_below = best if role is Role.SEARCHED else None
         result = self._trials.time(policy, outpaced_below=outpaced_below)
-        notes = (*self._effects(_combination(policy)), *result.notes)
+        notes = (*self._effects(Combination.of(policy)), *result.notes)
         return Candidate(
             policy=policy,
             role=role,
@@ -177,7 +180,7 @@ class Evaluator:
             reason=result.reason,
             measurement=result.measurement,
             fidelity=self._fidelity(policy),
-            loss_drift=self._trials.drift(_combination(policy)),
+            loss_drift=self._trials.drift(Combination.of(policy)),
             notes=notes,
             trial_key=result.key,
         )
@@ -196,7 +199,7 @@ class Evaluator:
             # compared, and a method that breaks the training would pass.
             self._trials.size(plain, largest)
         policy = _policy(combination, Batch(self._trials.first_batch))
-        self._progress.trial_started(self.number, policy, "short runs for its memory and time")
+        self._progress.trial_started(self.number, policy, f"short runs for its memory and time{self._where}")
         model, result = self._trials.size(combination, largest)
         if model is not None:
             return model, None
@@ -267,7 +270,7 @@ class Evaluator:
             reason=reason,
             predicted_peak_bytes=predicted_peak_bytes,
             fidelity=self._fidelity(policy),
-            loss_drift=self._trials.drift(_combination(policy)),
+            loss_drift=self._trials.drift(Combination.of(policy)),
         )
 
     def _fidelity(self, policy: Policy) -> Fidelity:
@@ -292,7 +295,3 @@ def _policy(combination: Combination, batch: Batch) -> Policy:
         accumulation_steps=batch.accumulation_steps,
         gpu_count=combination.gpu_count,
     )
-
-
-def _combination(policy: Policy) -> Combination:
-    return Combination(policy.methods, policy.gpu_count)

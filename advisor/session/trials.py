@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
@@ -34,6 +34,7 @@ class Trials:
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
         reference: The plainest combination on a number of devices: what losses there are compared with.
         earlier: Candidates of earlier runs of the same study, from which the memory models learn again.
+        model_size: The size that every trial builds; see :meth:`at_size`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Trials:
         first_batch: int,
         reference: Callable[[int], Combination | None] = lambda gpu_count: Combination(gpu_count=gpu_count),
         earlier: Sequence[Candidate] = (),
+        model_size: Mapping[str, int | float] | None = None,
     ) -> None:
         self._runner = runner
         self._source = source
@@ -58,10 +60,39 @@ class Trials:
         self.first_batch = first_batch
         self._earlier = tuple(earlier)
         self.reference = reference
+        self._model_size = dict(model_size or {})
         self._usable_bytes = usable_bytes
         self.memory_limit_bytes = memory_limit_bytes
         self._sizings: dict[str, Sizing] = {}
         self._models: dict[str, MemoryModel] = {}
+
+    def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
+        """The same trials at another size of the model; what was learned of one size holds for that size alone."""
+        return Trials(
+            runner=self._runner,
+            source=self._source,
+            hardware=self._hardware,
+            memory_limit_bytes=self.memory_limit_bytes,
+            usable_bytes=self._usable_bytes,
+            budget=self._budget,
+            seed=self._seed,
+            first_batch=self.first_batch,
+            reference=self.reference,
+            earlier=[candidate for candidate in self._earlier if candidate.model_size == dict(model_size)],
+            model_size=model_size,
+        )
+
+    def count(self) -> TrialResult:
+        """Count the parameters of every size."""
+        return self._runner.run(
+            self._spec(
+                TrialKind.COUNT,
+                Policy(micro_batch=self.first_batch),
+                measure_seconds=self._budget.sizing_seconds,
+                hard_limit_seconds=self._budget.probe_limit_seconds,
+                memory_limit_bytes=self._usable_bytes,
+            )
+        )
 
     def probe(self) -> TrialResult:
         """Build the plain model, make one step, learn the facts.
@@ -107,7 +138,7 @@ class Trials:
         self._sizings[combination.label] = result.sizing
         model = MemoryModel.fit(result.sizing)
         for candidate in self._earlier:
-            if _combination(candidate.policy) == combination:
+            if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
         self._models[combination.label] = model
         return model, result
@@ -147,7 +178,7 @@ class Trials:
             outpaced_below: Samples per second below which the trial may stop early, or ``None``.
             repeat: Above 0 to measure a policy once more instead of reading the first result back.
         """
-        model = self.model_of(_combination(policy))
+        model = self.model_of(Combination.of(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         result = self._runner.run(
             self._spec(
@@ -167,7 +198,7 @@ class Trials:
         if result.outcome is Outcome.OK:
             self._budget.learn_timing_seconds(result.wall_seconds)
         if model is not None:
-            self._models[_combination(policy).label] = _learned(model, policy, result.outcome, result.measurement)
+            self._models[Combination.of(policy).label] = _learned(model, policy, result.outcome, result.measurement)
         return result
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
@@ -178,7 +209,7 @@ class Trials:
             wrapper_path: The file.
             repeat: Tells this confirmation from earlier ones of the same policy.
         """
-        model = self.model_of(_combination(policy))
+        model = self.model_of(Combination.of(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         return self._runner.run(
             self._spec(
@@ -224,6 +255,7 @@ class Trials:
             kind=kind,
             workload=self._source,
             policy=policy,
+            model_size=self._model_size,
             device=self._hardware.device,
             memory_limit_bytes=(self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes),
             seed=self._seed,
@@ -250,7 +282,3 @@ def _not_even_once(result: TrialResult) -> bool:
     return result.outcome is Outcome.OUT_OF_MEMORY or (
         result.sizing is not None and not result.sizing.points and result.sizing.out_of_memory_at is not None
     )
-
-
-def _combination(policy: Policy) -> Combination:
-    return Combination(policy.methods, policy.gpu_count)

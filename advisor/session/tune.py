@@ -8,12 +8,14 @@ from advisor.decide.answer import Answer, load_answer
 from advisor.errors import OutputFolderError
 from advisor.problem.detect import detect_hardware, list_devices
 from advisor.problem.goal import Goal, GoalKind
+from advisor.problem.missing_sizes import check_sizes
 from advisor.problem.price import resolve_price
 from advisor.problem.profiles import load_profiles
 from advisor.problem.units import format_bytes
 from advisor.report.progress import Progress
 from advisor.search.space import load_space
 from advisor.session.budget import TimeBudget
+from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
 from advisor.session.limits import memory_budget
 from advisor.session.ranks import failing_together, launch_identity
@@ -38,7 +40,11 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
         KeyboardInterrupt: Interrupted before there was anything to answer with.
     """
     request.check()
-    budget = TimeBudget(request.time_limit_seconds)
+    if request.goal is GoalKind.BIGGER:
+        check_sizes(request.source)
+        budget = TimeBudget(request.time_limit_seconds, share_of_trial=SHARE_OF_CLIMBING_TRIAL)
+    else:
+        budget = TimeBudget(request.time_limit_seconds)
     space = load_space(request.search_space)
     devices = choose_devices(request, detect_hardware(request.device), list_devices())
     hardware = devices.hardware

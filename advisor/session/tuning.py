@@ -15,7 +15,7 @@ from advisor.decide.score import directions
 from advisor.errors import WorkloadError
 from advisor.policy.file import Fingerprints
 from advisor.problem.facts import Facts
-from advisor.problem.goal import Goal
+from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.report.progress import Progress
 from advisor.search.resolve import resolve
@@ -24,6 +24,7 @@ from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
 from advisor.session.budget import TimeBudget
 from advisor.session.candidates import append_candidate, read_candidates
+from advisor.session.climb import SizeSearch
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.session.evaluate import Evaluator
 from advisor.session.fixed import check_devices, with_global_batch
@@ -130,7 +131,10 @@ class Tuning:
         )
         interrupted = exhausted = False
         try:
-            stopped_because, exhausted = self._explore(evaluator, resolved, candidates)
+            if self._goal.kind is GoalKind.BIGGER:
+                stopped_because, exhausted = self._explore_sizes(trials, facts, resolved, candidates)
+            else:
+                stopped_because, exhausted = self._explore(evaluator, resolved, candidates)
         except KeyboardInterrupt:
             if not any(is_measured(candidate) for candidate in candidates):
                 raise
@@ -161,13 +165,7 @@ class Tuning:
 
     def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
         """Search; why it ended, and whether nothing is left to try."""
-        proposer = Proposer(
-            resolved,
-            storage=self._folder.database,
-            study_name="momadvise",
-            maximize=directions(self._goal.kind),
-            seed=self._request.seed,
-        )
+        proposer = self._proposer(resolved)
         try:
             loop = SearchLoop(
                 proposer=proposer,
@@ -182,6 +180,44 @@ class Tuning:
             return loop.run(), proposer.untried == 0
         finally:
             proposer.close()
+
+    def _explore_sizes(
+        self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]
+    ) -> tuple[str, bool]:
+        """Find the largest size for each combination; why it ended, and whether nothing is left to try."""
+        self._progress.stage("counting the parameters of every size")
+        counted = trials.count()
+        if counted.counts is None:
+            raise WorkloadError(counted.reason, counted.traceback_text)
+        # A combination is proposed once: which batches it is tried at is the climb's affair.
+        proposer = self._proposer(msgspec.structs.replace(resolved, batch_fractions=(1.0,)))
+        search = SizeSearch(
+            proposer=proposer,
+            trials=trials,
+            counts=counted.counts,
+            facts=facts,
+            hardware=self._hardware,
+            budget=self._budget,
+            goal=self._goal,
+            trial_budget=self._request.trials,
+            progress=self._progress,
+            candidates=candidates,
+            keep=lambda candidate: append_candidate(self._folder.ledger, candidate),
+        )
+        try:
+            return search.run(), proposer.untried == 0
+        finally:
+            self._notes.extend(search.notes)
+            proposer.close()
+
+    def _proposer(self, resolved: ResolvedSpace) -> Proposer:
+        return Proposer(
+            resolved,
+            storage=self._folder.database,
+            study_name="momadvise",
+            maximize=directions(self._goal.kind),
+            seed=self._request.seed,
+        )
 
     def _conclusion(self, facts: Facts, resolved: ResolvedSpace, untried: int, stopped_because: str) -> Conclusion:
         return Conclusion(
@@ -200,6 +236,7 @@ class Tuning:
             ),
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
+            size_arguments=facts.size_arguments,
         )
 
     def _concluded(

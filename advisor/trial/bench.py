@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import math
@@ -24,6 +25,7 @@ from advisor.methods.world import current_world
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.problem.loading import Workload, load_workload
+from advisor.problem.sizes import accepted
 from advisor.trial.failure import AllocatorRefusals, DivergedError
 from advisor.trial.spec import TrialSpec
 
@@ -86,7 +88,9 @@ class Bench:
             return self._batches[1]
         self._batches = None  # never two sizes at once
         begin = time.perf_counter()
-        whole = make_batches(self.workload.make_batch, samples, _DISTINCT_BATCHES, self.spec.seed, self.spec.model_size)
+        make_batch = self.workload.make_batch
+        make_batch = functools.partial(make_batch, **accepted(make_batch, self.spec.model_size))
+        whole = make_batches(make_batch, samples, _DISTINCT_BATCHES, self.spec.seed)
         batches = [share_of(batch, self.world.rank, self.world.size, samples) for batch in whole]
         del whole
         self._host_data.add(batches, torch.device("cpu"))
@@ -146,7 +150,8 @@ class Bench:
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
         self.tell("building the model")
         seed_everything(self.spec.seed)
-        model = self.workload.build_model(**self.spec.model_size)
+        build_model = self.workload.build_model
+        model = build_model(**accepted(build_model, self.spec.model_size))
         if any(parameter.untyped_storage() in self._host_data for parameter in model.parameters()):
             raise WorkloadError(
                 "build_model must build a new model on every call, but it returned one whose parameters existed "

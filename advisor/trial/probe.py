@@ -18,6 +18,8 @@ from advisor.methods.linear_head import exposes_linear_head
 from advisor.methods.loss import check_loss
 from advisor.methods.training import Training
 from advisor.problem.facts import Facts
+from advisor.problem.loading import Workload
+from advisor.problem.sizes import accepted
 from advisor.trial.bench import Bench
 from advisor.trial.failure import is_out_of_memory
 
@@ -72,6 +74,7 @@ def probe(bench: Bench) -> Facts:
             matmul_flops_per_second=matmul_rates(bench.device),
             torch_version=str(torch.__version__),  # a class of its own otherwise
             workload_options=tuple(bench.options()),
+            size_arguments=_size_arguments(bench.workload),
             libraries=libraries(sorted({name for method in CATALOGUE for name in method.requires})),
         )
 
@@ -90,6 +93,12 @@ def _first_loss(bench: Bench, meter: MemoryMeter, training: Training, batch: Any
         training.optimizer.zero_grad(set_to_none=True)
         return None
     return first
+
+
+def _size_arguments(workload: Workload) -> dict[str, tuple[str, ...]]:
+    values = {name: choices[0] for name, choices in workload.sizes.items()}
+    functions = {"build_model": workload.build_model, "make_batch": workload.make_batch}
+    return {role: tuple(taken) for role, function in functions.items() if (taken := accepted(function, values))}
 
 
 def _plain_options(optimizer: torch.optim.Optimizer) -> dict[str, _Option]:

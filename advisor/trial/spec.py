@@ -10,6 +10,7 @@ import msgspec
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
+from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
 from advisor.trial.outcome import Outcome
 
@@ -21,6 +22,8 @@ class TrialKind(enum.Enum):
 
     PROBE = "probe"
     """Build, one plain step, and learn the facts."""
+    COUNT = "count"
+    """Count the parameters of every size, without memory for them."""
     SIZE = "size"
     """Short steps at growing batches: memory against batch."""
     TIME = "time"
@@ -106,6 +109,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         reason: One line for people when the outcome is not OK.
         traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
         facts: PROBE: what was learned.
+        counts: COUNT: parameters of every size.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
         notes: What a method or the worker wants the user to know.
@@ -118,6 +122,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reason: str = ""
     traceback_text: str | None = None
     facts: Facts | None = None
+    counts: SizeCounts | None = None
     sizing: Sizing | None = None
     measurement: Measurement | None = None
     notes: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from advisor.trial.bench import Bench
+from advisor.trial.counting import count_sizes
 from advisor.trial.failure import AllocatorRefusals, failed_result
 from advisor.trial.outcome import Outcome
 from advisor.trial.probe import probe
@@ -45,10 +46,12 @@ def run_trial(
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
-    facts = sizing = measurement = None
+    facts = counts = sizing = measurement = None
     match spec.kind:
         case TrialKind.PROBE:
             facts = probe(bench)
+        case TrialKind.COUNT:
+            counts = count_sizes(bench)
         case TrialKind.SIZE:
             sizing = size(bench)
         case TrialKind.TIME:
@@ -62,6 +65,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         key=spec.key,
         outcome=Outcome.OK,
         facts=facts,
+        counts=counts,
         sizing=sizing,
         measurement=measurement,
         notes=tuple(bench.notes),

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from advisor.decide.score import gain, maximizes, score, scores
-from advisor.errors import OptionError
 from advisor.problem.goal import GoalKind
 
 from .costs import cheapest, timed
@@ -27,8 +26,3 @@ def test_cheapest_is_scored_by_the_cost_of_an_iteration_and_less_is_better() -> 
 
 def test_a_study_of_two_aims_gets_cost_and_latency() -> None:
     assert scores(timed(0.5, gpu_count=4), cheapest()) == pytest.approx((0.002, 0.5))
-
-
-def test_a_goal_that_has_no_score_yet_says_so() -> None:
-    with pytest.raises(OptionError, match="must be 'faster' or 'cheapest' in this version, but got 'bigger'"):
-        score(baseline(1.0), goal(kind=GoalKind.BIGGER))

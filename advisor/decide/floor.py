@@ -1,0 +1,47 @@
+"""The throughput that a larger model must keep, and who keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.eligible import is_measured, why_not_eligible
+from advisor.problem.goal import Goal
+
+__all__ = ["floor_rate", "keeps", "largest_so_far"]
+
+
+def floor_rate(candidates: Iterable[Candidate], goal: Goal) -> float | None:
+    """Samples per second to keep; ``None`` while the baseline that they are a share of has no figure."""
+    assert goal.floor is not None, "the goal 'bigger' has a floor"
+    if goal.floor.samples_per_second is not None:
+        return goal.floor.samples_per_second
+    assert goal.floor.share_of_baseline is not None, "a floor is a rate or a share"
+    rates = sorted(
+        candidate.measurement.samples_per_second
+        for candidate in candidates
+        if candidate.role is Role.BASELINE and is_measured(candidate) and candidate.measurement is not None
+    )
+    return goal.floor.share_of_baseline * rates[(len(rates) - 1) // 2] if rates else None
+
+
+def keeps(candidate: Candidate, goal: Goal, floor: float) -> bool:
+    """Whether a candidate was measured at or above the floor and may win."""
+    measurement = candidate.measurement
+    if not is_measured(candidate) or measurement is None or why_not_eligible(candidate, goal) is not None:
+        return False
+    return measurement.samples_per_second >= floor
+
+
+def largest_so_far(candidates: Sequence[Candidate], goal: Goal) -> Candidate | None:
+    """The largest model so far that keeps the floor; of equal ones the fastest."""
+    floor = floor_rate(candidates, goal)
+    if floor is None:
+        return None
+    able = [candidate for candidate in candidates if keeps(candidate, goal, floor)]
+    return max(able, key=lambda candidate: (*candidate.size_order, _rate(candidate)), default=None)
+
+
+def _rate(candidate: Candidate) -> float:
+    assert candidate.measurement is not None
+    return candidate.measurement.samples_per_second

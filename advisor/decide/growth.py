@@ -1,0 +1,97 @@
+"""How throughput and memory went with the size: plain training beside the winner, and what memory alone allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from advisor.decide.candidate import Candidate, Growth, Role, SizeFigure, SizeRow
+from advisor.decide.eligible import is_measured
+from advisor.decide.floor import keeps
+from advisor.problem.goal import Goal
+from advisor.search.line import Line
+from advisor.trial.outcome import Outcome
+
+__all__ = ["growth_of"]
+
+_Order = tuple[int, tuple[int | float, ...]]
+
+
+def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, floor: float) -> Growth:
+    """Gather what was tried of plain training and of the winner's methods, by size.
+
+    Args:
+        candidates: Everything that was tried.
+        winner: The choice.
+        goal: The goal.
+        floor: Samples per second to keep.
+    """
+    plain = _by_size(candidates, ())
+    chosen = {} if not winner.policy.methods else _by_size(candidates, winner.policy.methods)
+    rows = []
+    for order in sorted({*plain, *chosen}):
+        first = (plain.get(order) or chosen[order])[0]
+        rows.append(
+            SizeRow(
+                model_size=first.model_size,
+                parameter_count=order[0],
+                plain=_figure(plain.get(order)),
+                winner=_figure(chosen.get(order)),
+            )
+        )
+    keeping = [one for group in plain.values() for one in group if keeps(one, goal, floor)]
+    changes = len({order[0] for order in (*plain, *chosen)}) > 1
+    per_unit, reach = _memory(chosen or plain, goal.memory_limit_bytes, by_parameters=changes)
+    return Growth(
+        floor_samples_per_second=floor,
+        rows=tuple(rows),
+        plain=max(keeping, key=lambda one: one.size_order, default=None),
+        own_parameter_count=next((one.parameter_count for one in candidates if one.role is Role.BASELINE), None),
+        measure="parameter" if changes else " x ".join(winner.model_size) or "size",
+        memory_per_unit=per_unit,
+        fits_up_to=reach,
+    )
+
+
+def _by_size(candidates: Sequence[Candidate], methods: tuple[object, ...]) -> dict[_Order, list[Candidate]]:
+    found: dict[_Order, list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.policy.methods == methods:
+            found.setdefault(candidate.size_order, []).append(candidate)
+    return found
+
+
+def _figure(group: Sequence[Candidate] | None) -> SizeFigure | None:
+    """The best of what was tried at one size: the fastest that was measured, else how the last one ended."""
+    if not group:
+        return None
+    measured = [one for one in group if is_measured(one)]
+    if not measured:
+        last = group[-1]
+        return SizeFigure(outcome=last.outcome, reason=last.reason, predicted_peak_bytes=last.predicted_peak_bytes)
+    best = max(measured, key=lambda one: 0.0 if one.measurement is None else one.measurement.samples_per_second)
+    assert best.measurement is not None
+    return SizeFigure(
+        outcome=Outcome.OK,
+        samples_per_second=best.measurement.samples_per_second,
+        samples_per_step=best.policy.global_batch,
+        peak_bytes=best.measurement.memory.peak_bytes,
+    )
+
+
+def _memory(
+    groups: dict[_Order, list[Candidate]], limit_bytes: int, *, by_parameters: bool
+) -> tuple[float | None, float | None]:
+    """Bytes per unit of size and the most units that fit, by the two largest sizes that were run shortly."""
+    points = {}
+    for (parameters, values), group in groups.items():
+        extent = float(parameters if by_parameters else math.prod(values))
+        needs = [one.one_sample_bytes for one in group if one.one_sample_bytes is not None]
+        if needs:
+            points[extent] = float(needs[-1])
+    if len(points) < 2:
+        return None, None
+    first, second = sorted(points.items())[-2:]
+    line = Line.through(first, second)
+    reach = line.reaches(float(limit_bytes))
+    return line.slope, reach if math.isfinite(reach) and reach > 0 else None

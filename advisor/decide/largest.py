@@ -1,0 +1,127 @@
+"""Choose the largest model whose throughput stays at or above the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.floor import floor_rate, keeps
+from advisor.decide.growth import growth_of
+from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
+from advisor.decide.simplicity import simplicity
+from advisor.errors import FloorNotMetError, NothingMeasuredError, TrialError
+from advisor.measure.measurement import Measurement
+from advisor.problem.goal import Goal
+from advisor.problem.sizes import size_words
+from advisor.problem.units import format_rate
+
+__all__ = ["choose_largest"]
+
+_ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
+
+
+def choose_largest(
+    candidates: Sequence[Candidate],
+    goal: Goal,
+    *,
+    refused_settings: Mapping[str, str],
+    untried: int,
+    stopped_because: str,
+) -> Recommendation:
+    """Rank what was measured by size and pick the largest model that keeps the floor.
+
+    Sizes are ordered by parameters, then by the values of the size (an image size adds no parameters). Of several
+    policies at the largest size the fastest wins, unless a simpler one is so close that the difference may be chance.
+    Candidates of the same policy at the same size are repetitions: the one with the median throughput stands for them.
+
+    Args:
+        candidates: Everything that was tried, at least one of it measured.
+        goal: The goal.
+        refused_settings: Method setting -> reason, for settings that no policy could use here.
+        untried: How many combinations were not tried.
+        stopped_because: Why the search ended.
+
+    Raises:
+        FloorNotMetError: No size keeps the floor.
+        NothingMeasuredError: The baseline that the floor is a share of has no figure.
+    """
+    floor = floor_rate(candidates, goal)
+    if floor is None:
+        raise _no_baseline(candidates)
+    groups: dict[tuple[str, str], list[Candidate]] = {}
+    for candidate in candidates:
+        if is_measured(candidate):
+            groups.setdefault((candidate.policy.key, size_words(candidate.model_size)), []).append(candidate)
+    measured = [_representative(group) for group in groups.values()]
+    ranking = sorted(measured, key=lambda one: (keeps(one, goal, floor), *one.size_order, _rate(one)), reverse=True)
+    able = [candidate for candidate in ranking if keeps(candidate, goal, floor)]
+    if not able:
+        raise _floor_not_met(ranking, goal, floor)
+    repeats = repeat_noise([_measurement(one) for one in group] for group in groups.values())
+    fastest = able[0]
+    equal = [
+        one
+        for one in able
+        if one.size_order == fastest.size_order
+        and _rate(fastest) / _rate(one) - 1 <= noise_between(_measurement(fastest), _measurement(one), repeats)
+    ]
+    winner = min(equal, key=simplicity)
+    return Recommendation(
+        winner=winner,
+        baseline=next((one for one in ranking if one.role is Role.BASELINE), None),
+        hand_tuned=next((one for one in ranking if one.role is Role.HAND_TUNED), None),
+        ranking=tuple(ranking),
+        not_measured=tuple(candidate for candidate in candidates if not is_measured(candidate)),
+        refused_settings=dict(refused_settings),
+        tie=False,
+        noise=max(SMALLEST_NOISE, repeats),
+        why=(),
+        untried=untried,
+        stopped_because=stopped_because,
+        growth=growth_of(candidates, winner, goal, floor),
+    )
+
+
+def _representative(group: Sequence[Candidate]) -> Candidate:
+    finished = [candidate for candidate in group if not is_outpaced(candidate)] or group
+    ordered = sorted(finished, key=_rate)
+    role = min((candidate.role for candidate in group), key=_ROLE_ORDER.index)
+    return msgspec.structs.replace(ordered[(len(ordered) - 1) // 2], role=role)
+
+
+def _no_baseline(candidates: Sequence[Candidate]) -> NothingMeasuredError:
+    lost = next((one for one in candidates if one.role is Role.BASELINE), None)
+    ended = "was not measured" if lost is None else f"ended as {lost.outcome.value}"
+    detail = f" ({lost.reason.rstrip('.')})" if lost is not None and lost.reason else ""
+    return NothingMeasuredError(
+        "A floor such as 0.5x is a share of what plain training reaches at the model's own size, but that "
+        f"{ended}{detail}. State --min-throughput in samples per second instead."
+    )
+
+
+def _floor_not_met(ranking: Sequence[Candidate], goal: Goal, floor: float) -> TrialError:
+    allowed = [one for one in ranking if why_not_eligible(one, goal) is None]
+    if not allowed:
+        reasons = "; ".join(f"{one.policy.label}: {why_not_eligible(one, goal)}" for one in ranking[:3])
+        return NothingMeasuredError(
+            f"At least one measured policy must be allowed to win, but none of {len(ranking)} is. {reasons}."
+        )
+    best = max(allowed, key=_rate)
+    return FloorNotMetError(
+        f"At least one size must keep {format_rate(floor)} samples/s, but none does. The best reached is "
+        f"{format_rate(_rate(best))} samples/s, at {size_words(best.model_size)} with {best.policy.label}, "
+        f"batch {best.policy.global_batch}. Lower --min-throughput to that, list smaller values in SIZES, or allow "
+        "more methods."
+    )
+
+
+def _measurement(candidate: Candidate) -> Measurement:
+    assert candidate.measurement is not None
+    return candidate.measurement
+
+
+def _rate(candidate: Candidate) -> float:
+    return _measurement(candidate).samples_per_second

@@ -1,0 +1,95 @@
+"""Size against throughput and memory: plain training beside the winner's methods."""
+
+from __future__ import annotations
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
+
+from advisor.decide.candidate import Growth, Recommendation, SizeFigure, SizeRow
+from advisor.problem.units import format_bytes, format_rate
+from advisor.report.cells import Folded, plain_table
+from advisor.report.wording import parameters_words, policy_words
+from advisor.trial.outcome import Outcome
+
+__all__ = ["GrowthTable"]
+
+_SHORT = {
+    Outcome.OUT_OF_MEMORY: "OOM",
+    Outcome.HOST_OUT_OF_MEMORY: "host OOM",
+    Outcome.SCREENED: "not run",
+}
+
+
+class GrowthTable:
+    """One row for every size that was tried. Measured and predicted figures have columns of their own.
+
+    Args:
+        recommendation: The answer.
+        growth: What it says of sizes.
+    """
+
+    def __init__(self, recommendation: Recommendation, growth: Growth) -> None:
+        self._recommendation = recommendation
+        self._growth = growth
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render for the width at hand."""
+        growth, winner = self._growth, self._recommendation.winner
+        beside = bool(winner.policy.methods)
+        predicted = any(
+            figure is not None and figure.predicted_peak_bytes is not None
+            for row in growth.rows
+            for figure in (row.plain, row.winner)
+        )
+        table = plain_table("Size against throughput")
+        table.add_column("size", ratio=1)
+        table.add_column("para-\nmeters", justify="right", no_wrap=True)
+        for name in ("plain", "winner") if beside else ("plain",):
+            table.add_column(f"{name},\nsamples/s", justify="right", no_wrap=True)
+            table.add_column(f"{name},\npeak", justify="right", no_wrap=True)
+        if predicted:
+            table.add_column("predicted\npeak", justify="right", no_wrap=True)
+        for row in growth.rows:
+            cells: list[RenderableType] = [self._size(row), parameters_words(row.parameter_count)]
+            for figure in (row.plain, row.winner) if beside else (row.plain,):
+                cells += [self._rate(figure), _peak(figure)]
+            if predicted:
+                cells.append(_predicted(row))
+            style = "bold green" if row.model_size == winner.model_size else ""
+            table.add_row(*cells, style=style)
+        table.expand = True
+        yield table
+        legend = f"*: below the floor of {format_rate(growth.floor_samples_per_second)} samples/s."
+        if beside:
+            legend += f" winner: {policy_words(winner.policy)}."
+        yield Text(legend + " OOM: out of memory. not run: predicted to fail.", style="dim")
+
+    def _size(self, row: SizeRow) -> Folded:
+        words = [f"{name}={value:g}" for name, value in row.model_size.items()]
+        baseline = self._recommendation.baseline
+        if not words or (baseline is not None and baseline.model_size == row.model_size):
+            words.append("own size")
+        return Folded(words, separator=", ")
+
+    def _rate(self, figure: SizeFigure | None) -> Text:
+        if figure is None:
+            return Text("-", style="dim")
+        if figure.samples_per_second is None:
+            name = _SHORT.get(figure.outcome, figure.outcome.value)
+            return Text(name, style="dim" if figure.outcome is Outcome.SCREENED else "yellow")
+        below = figure.samples_per_second < self._growth.floor_samples_per_second
+        return Text(format_rate(figure.samples_per_second) + ("*" if below else ""), style="yellow" if below else "")
+
+
+def _peak(figure: SizeFigure | None) -> str:
+    return "-" if figure is None or figure.peak_bytes is None else format_bytes(figure.peak_bytes)
+
+
+def _predicted(row: SizeRow) -> str:
+    """The need of whoever was not run at this size; the smaller of two, because that is what decides."""
+    needs = [
+        figure.predicted_peak_bytes
+        for figure in (row.plain, row.winner)
+        if figure is not None and figure.predicted_peak_bytes is not None
+    ]
+    return format_bytes(min(needs)) if needs else "-"

@@ -1,0 +1,111 @@
+"""Why this size and no larger one: sentences made from figures."""
+
+from __future__ import annotations
+
+from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeFigure
+from advisor.problem.goal import Goal
+from advisor.problem.sizes import size_words
+from advisor.problem.units import format_bytes, format_rate, format_spread
+from advisor.report.wording import batch_words, parameters_words, policy_words
+from advisor.trial.outcome import Outcome
+
+__all__ = ["explain_size"]
+
+
+def explain_size(answer: Recommendation, growth: Growth, goal: Goal) -> tuple[str, ...]:
+    """Explain the choice of a size, the most important first; empty sentences for what there is nothing to say of.
+
+    Args:
+        answer: The choice.
+        growth: What it says of sizes.
+        goal: What was asked for.
+    """
+    return (
+        _what(answer.winner, growth, goal, answer.baseline),
+        _against_own(answer.winner, growth),
+        _against_plain(answer, growth),
+        _what_stops(answer, growth, goal),
+        _memory(growth, goal),
+    )
+
+
+def _what(winner: Candidate, growth: Growth, goal: Goal, baseline: Candidate | None) -> str:
+    floor = f"{format_rate(growth.floor_samples_per_second)} samples/s"
+    share = goal.floor.share_of_baseline if goal.floor is not None else None
+    if share is not None and baseline is not None:
+        floor += f" ({share:g} times the {format_rate(_rate(baseline))} of plain training at its own size)"
+    measurement = winner.measurement
+    assert measurement is not None, "a winner is measured"
+    name = f"with {policy_words(winner.policy)}" if winner.policy.methods else "plainly"
+    return (
+        f"The largest size found that keeps {floor} is {size_words(winner.model_size)} with {_parameters(winner)}: "
+        f"trained {name} at batch {batch_words(winner.policy)} it runs {format_rate(_rate(winner))} samples/s "
+        f"({format_spread(measurement.relative_spread)})."
+    )
+
+
+def _against_own(winner: Candidate, growth: Growth) -> str:
+    own = growth.own_parameter_count
+    if own is None or winner.parameter_count is None:
+        return ""
+    if winner.parameter_count == own:
+        return "The model has as many parameters as at its own size."
+    factor = winner.parameter_count / own
+    return f"That is {factor:.2f} times the parameters of the model's own size ({parameters_words(own)})."
+
+
+def _against_plain(answer: Recommendation, growth: Growth) -> str:
+    winner, plain = answer.winner, growth.plain
+    if not winner.policy.methods:
+        return "No combination of methods that was tried reached a larger size: use no method."
+    if plain is None:
+        return "Plain training kept the floor at no size that was tried."
+    if plain.size_order == winner.size_order:
+        return f"Plain training keeps the floor at this size too, at {format_rate(_rate(plain))} samples/s."
+    return (
+        f"Plain training keeps it up to {size_words(plain.model_size)} ({_parameters(plain)}, "
+        f"{format_rate(_rate(plain))} samples/s)."
+    )
+
+
+def _what_stops(answer: Recommendation, growth: Growth, goal: Goal) -> str:
+    """What became of the winner's methods at the next larger size that they were tried at."""
+    winner = answer.winner
+    for row in growth.rows:
+        figure = row.winner if winner.policy.methods else row.plain
+        if figure is not None and (row.parameter_count, tuple(row.model_size.values())) > winner.size_order:
+            return f"At {size_words(row.model_size)} {_ended(figure, goal)}."
+    return "No larger size was tried with it."
+
+
+def _ended(figure: SizeFigure, goal: Goal) -> str:
+    if figure.samples_per_second is not None:
+        return f"it runs {format_rate(figure.samples_per_second)} samples/s, below the floor"
+    if figure.outcome is Outcome.SCREENED:
+        return f"it was not run: {figure.reason.rstrip('.')}"
+    if figure.outcome is Outcome.OUT_OF_MEMORY:
+        return f"it does not fit below {format_bytes(goal.memory_limit_bytes)}"
+    return f"it ended as {figure.outcome.value}" + (f": {figure.reason.rstrip('.')}" if figure.reason else "")
+
+
+def _memory(growth: Growth, goal: Goal) -> str:
+    if growth.memory_per_unit is None or growth.fits_up_to is None:
+        return ""
+    unit = growth.measure
+    reach = parameters_words(growth.fits_up_to) if unit == "parameter" else f"{growth.fits_up_to:.3g}"
+    limit = format_bytes(goal.memory_limit_bytes)
+    per_unit = f"{growth.memory_per_unit:.3g} bytes" if unit == "parameter" else format_bytes(growth.memory_per_unit)
+    noun = "parameters" if unit == "parameter" else unit
+    return (
+        f"Predicted from short runs: one sample needs {per_unit} more for each {unit}, so that memory alone "
+        f"({limit}) would allow up to {reach} {noun}."
+    )
+
+
+def _parameters(candidate: Candidate) -> str:
+    return f"{parameters_words(candidate.parameter_count or 0)} parameters"
+
+
+def _rate(candidate: Candidate) -> float:
+    assert candidate.measurement is not None, "only measured candidates are compared"
+    return candidate.measurement.samples_per_second

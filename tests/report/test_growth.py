@@ -1,0 +1,103 @@
+"""Size against throughput: measured and predicted figures apart, the reason in sentences."""
+
+import json
+
+import msgspec
+
+from advisor.decide.candidate import Confirmation, Recommendation
+from advisor.report.answer import AnswerView, confirmation_words
+from advisor.report.growth import GrowthTable
+from advisor.report.jsonout import json_answer
+from advisor.report.why import explained
+from advisor.report.wording import parameters_words
+from advisor.trial.outcome import Outcome
+from tests.decide.examples import measured, measurement
+from tests.decide.test_largest import CANDIDATES, CHECKPOINT, HALF, chosen, sized
+
+from .scenario import CPU, shown, words
+
+
+def answer() -> Recommendation:
+    return explained(chosen(CANDIDATES), HALF)
+
+
+def table(width: int = 80) -> str:
+    recommendation = answer()
+    assert recommendation.growth is not None
+    return shown(GrowthTable(recommendation, recommendation.growth), width=width)
+
+
+def test_plain_training_and_the_winner_stand_side_by_side() -> None:
+    lines = table().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    row = {line.split()[0]: line.split() for line in lines if line.startswith("layers")}
+    assert row["layers=4"][1:] == ["40", "M", "40.0*", "4.00", "GiB", "55.0", "4.00", "GiB", "-"]
+    assert row["layers=5"][1:] == ["50", "M", "-", "-", "52.0", "4.00", "GiB", "-"]
+    assert "own size" in table()
+    assert "*: below the floor of 50.0 samples/s" in table()
+
+
+def test_what_did_not_fit_is_marked_and_predictions_have_a_column_of_their_own() -> None:
+    lines = {line.split()[0]: line.split() for line in table().splitlines() if line.startswith("layers")}
+    assert lines["layers=6"][1:] == ["60", "M", "-", "-", "OOM", "-", "-"]
+    assert lines["layers=8"][1:] == ["80", "M", "not", "run", "-", "-", "-", "9.00", "GiB"]
+    assert "predicted" in table()
+
+
+def test_the_reason_has_the_floor_the_factor_plain_training_what_stops_it_and_the_prediction() -> None:
+    text = " ".join(answer().why)
+    assert "keeps 50.0 samples/s (0.5 times the 100 of plain training at its own size) is layers=5" in text
+    assert "with 50 M parameters: trained with checkpoint every=1 at batch 8 it runs 52.0 samples/s" in text
+    assert "2.50 times the parameters of the model's own size (20 M)" in text
+    assert "Plain training keeps it up to layers=3 (30 M parameters, 60.0 samples/s)" in text
+    assert "At layers=6 it does not fit below 8.00 GiB" in text
+    assert "Predicted from short runs: one sample needs 32.2 bytes more for each parameter" in text
+    assert "memory alone (8.00 GiB) would allow up to 267 M parameters" in text
+
+
+def test_when_no_method_reaches_further_the_advice_is_plain_training() -> None:
+    plain = explained(chosen(CANDIDATES[:3]), HALF)
+    text = " ".join(plain.why)
+    assert "trained plainly at batch 8" in text
+    assert "No combination of methods that was tried reached a larger size: use no method." in text
+    assert "At layers=4 it runs 40.0 samples/s, below the floor." in text
+    assert plain.growth is not None
+    assert "winner" not in shown(GrowthTable(plain, plain.growth))
+
+
+def test_plain_training_at_the_same_size_is_said_to_keep_the_floor_too() -> None:
+    faster = sized(measured(90, CHECKPOINT), 3)
+    text = " ".join(explained(chosen([*CANDIDATES[:3], faster]), HALF).why)
+    assert "Plain training keeps the floor at this size too, at 60.0 samples/s." in text
+
+
+def test_the_whole_answer_says_what_to_build() -> None:
+    view = AnswerView(answer(), HALF, files={}, apply_lines=("model = build_model(layers=5)",))
+    text = shown(view)
+    assert "Build layers=5 and train with checkpoint every=1, batch 8" in text
+    assert "checkpoint every=1 at layers=5" in words(text)
+    assert "model = build_model(layers=5)" in text
+
+
+def test_a_confirmation_below_the_floor_says_so() -> None:
+    below = Confirmation(outcome=Outcome.OK, measurement=measurement(48.0), promised_samples_per_second=52.0)
+    assert "below the floor of 50.0 samples/s" in confirmation_words(below, floor=50.0)
+    assert "floor" not in confirmation_words(below, floor=40.0)
+
+
+def test_the_json_winner_has_its_size_and_the_growth_is_in_the_recommendation() -> None:
+    document = json.loads(
+        json_answer(answer(), workload="w", goal=HALF, hardware=CPU, versions={}, files={}),
+    )
+    assert document["winner"]["model_size"] == {"layers": 5}
+    assert document["winner"]["parameter_count"] == 50_000_000
+    assert document["recommendation"]["growth"]["floor_samples_per_second"] == 50.0
+    assert len(document["recommendation"]["growth"]["rows"]) == 6
+    again = msgspec.json.decode(msgspec.json.encode(answer()), type=Recommendation)
+    assert again == answer()
+
+
+def test_parameters_in_words() -> None:
+    assert [parameters_words(count) for count in (512, 25_600_000, 999_600, 1.5e9, 2e12)] == [
+        "512", "25.6 M", "1 M", "1.5 G", "2 T",
+    ]  # fmt: skip

@@ -1,0 +1,258 @@
+"""The search of bigger: few trials, the record to beat, budgets, resume; on trials that are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.choose import choose
+from advisor.measure.measurement import Sizing
+from advisor.methods.use import MethodUse, use
+from advisor.policy.policy import Policy
+from advisor.problem.goal import Floor, GoalKind
+from advisor.problem.sizes import CountedSize, SizeCounts
+from advisor.report.progress import SilentProgress
+from advisor.search.line import Line
+from advisor.search.memory_model import MemoryModel
+from advisor.search.resolved import Axis, ResolvedSpace
+from advisor.search.sampler import Proposer
+from advisor.session.budget import TimeBudget
+from advisor.session.climb import SizeSearch
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from tests.decide.examples import goal, measurement
+from tests.report.scenario import CPU
+from tests.search.test_resolve import FACTS
+
+MIB = 2**20
+CHECKPOINT = use("checkpoint", every=1)
+LAYERS = list(range(1, 33))
+
+
+class World:
+    """A device: 4 MiB and 1 ms for each layer and sample, 16 MiB for each layer; checkpointing halves and slows."""
+
+    def __init__(self, *, limit: int = 1_000_000 * MIB, speed_up: float = 1.0) -> None:
+        self.limit = limit
+        self.speed_up = speed_up
+        self.timed: list[tuple[str, int]] = []
+        self.sized: list[tuple[str, int]] = []
+
+    def model(self, layers: int, uses: tuple[MethodUse, ...]) -> MemoryModel:
+        activations, seconds = (2, 0.001 / self.speed_up) if uses else (4, 0.001)
+        return MemoryModel(
+            passes=Line(16 * MIB * layers, activations * MIB * layers),
+            optimizer=Line(0, 0),
+            time=Line(0, seconds * layers),
+        )
+
+
+class FakeTrials:
+    """The trials of one size."""
+
+    first_batch = 2
+
+    def __init__(self, world: World, layers: int = 4) -> None:
+        self.world, self.layers = world, layers
+        self.models: dict[str, MemoryModel] = {}
+
+    def at_size(self, size: dict[str, int | float]) -> FakeTrials:
+        return FakeTrials(self.world, int(size["layers"]))
+
+    def size(self, uses: tuple[MethodUse, ...], largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
+        self.world.sized.append((label(uses), self.layers))
+        model = self.world.model(self.layers, uses)
+        if model.predict(1) > self.world.limit:
+            return None, TrialResult(key="size", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
+        self.models[label(uses)] = model
+        return model, TrialResult(key="size", outcome=Outcome.OK)
+
+    def model_of(self, uses: tuple[MethodUse, ...]) -> MemoryModel | None:
+        return self.models.get(label(uses))
+
+    def sizing_of(self, uses: tuple[MethodUse, ...]) -> Sizing | None:
+        known = label(uses) in self.models
+        return Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,)) if known else None
+
+    def drift(self, uses: tuple[MethodUse, ...]) -> float | None:
+        return 0.0 if label(()) in self.models and label(uses) in self.models else None
+
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+        self.world.timed.append((policy.label, self.layers))
+        model = self.world.model(self.layers, policy.methods)
+        figures = measurement(
+            policy.micro_batch / model.seconds(policy.micro_batch),
+            micro_batch=policy.micro_batch,
+            peak=model.predict(policy.micro_batch),
+        )
+        kept = msgspec.structs.replace(
+            figures.memory.breakdown, parameters=4 * MIB * self.layers, gradients=4 * MIB * self.layers,
+            optimizer_state=8 * MIB * self.layers,
+        )  # fmt: skip
+        figures = msgspec.structs.replace(figures, memory=msgspec.structs.replace(figures.memory, breakdown=kept))
+        return TrialResult(key="time", outcome=Outcome.OK, measurement=figures)
+
+
+def label(uses: tuple[MethodUse, ...]) -> str:
+    return Policy(methods=uses, micro_batch=1).label
+
+
+def counted(layers: int) -> CountedSize:
+    return CountedSize(size={"layers": layers}, parameter_count=1_000_000 * layers)
+
+
+COUNTS = SizeCounts(own=counted(4), listed=tuple(counted(layers) for layers in LAYERS))
+SPACE = ResolvedSpace(
+    name="test",
+    fidelity=goal().fidelity,
+    axes=(Axis(method="checkpoint", settings=(CHECKPOINT,)),),
+    batch_fractions=(1.0,),
+    recipes=(),
+    refused={},
+    dropped_recipes={},
+    conflicts={},
+)
+
+
+@pytest.fixture
+def proposer() -> Iterator[Proposer]:
+    made = Proposer(SPACE, storage=None, study_name="test", maximize=True)
+    yield made
+    made.close()
+
+
+def search(
+    proposer: Proposer,
+    world: World,
+    *,
+    floor: Floor,
+    candidates: list[Candidate] | None = None,
+    trial_budget: int = 100,
+    batch: int | None = 4,
+    kept: list[Candidate] | None = None,
+) -> SizeSearch:
+    aim = msgspec.structs.replace(goal(kind=GoalKind.BIGGER), floor=floor, memory_limit_bytes=world.limit)
+    fake: Any = FakeTrials(world)
+    return SizeSearch(
+        proposer=proposer,
+        trials=fake,
+        counts=COUNTS,
+        facts=msgspec.structs.replace(FACTS, default_batch=batch),
+        hardware=CPU,
+        budget=TimeBudget(10_000.0),
+        goal=aim,
+        trial_budget=trial_budget,
+        progress=SilentProgress(),
+        candidates=[] if candidates is None else candidates,
+        keep=lambda candidate: None if kept is None else kept.append(candidate),
+    )
+
+
+def winner_of(found: SizeSearch) -> Candidate:
+    return choose(found.candidates, found._goal, refused_settings={}, untried=0, stopped_because="it ended").winner
+
+
+HALF = Floor(share_of_baseline=0.49)  # a little below, so that no boundary depends on the last bit
+
+
+def test_the_baseline_is_measured_first_at_the_own_size_and_batch(proposer: Proposer) -> None:
+    found = search(proposer, World(), floor=HALF)
+    assert found.run() == "every combination of the search space was tried"
+    first = found.candidates[0]
+    assert (first.role, first.model_size, first.policy.micro_batch) == (Role.BASELINE, {"layers": 4}, 4)
+    assert first.parameter_count == 4_000_000
+
+
+def test_plain_training_climbs_to_the_boundary_in_few_trials(proposer: Proposer) -> None:
+    """Half of the throughput at 4 layers is reached at 8, where throughput goes with the inverse of the depth."""
+    world = World()
+    found = search(proposer, world, floor=HALF)
+    found.run()
+    assert winner_of(found).model_size == {"layers": 8}
+    plain = [layers for name, layers in world.timed if name == "plain"]
+    assert set(plain) <= {4, 8, 9}
+    assert len(world.timed) <= 6
+
+
+def test_a_combination_that_cannot_beat_the_record_is_tried_at_one_size(proposer: Proposer) -> None:
+    world = World()
+    search(proposer, world, floor=HALF).run()
+    assert {layers for name, layers in world.sized if name != "plain"} == {9}
+
+
+def test_a_combination_that_beats_the_record_climbs_on(proposer: Proposer) -> None:
+    world = World(speed_up=2.0)
+    found = search(proposer, world, floor=HALF)
+    found.run()
+    best = winner_of(found)
+    assert (best.policy.methods, best.model_size) == ((CHECKPOINT,), {"layers": 16})
+    assert best.loss_drift == 0.0
+    assert {layers for name, layers in world.timed if name != "plain"} <= {9, 16, 17}
+
+
+def test_where_memory_ends_the_climb_the_next_size_is_screened_with_its_need_and_never_run(proposer: Proposer) -> None:
+    world = World(limit=210 * MIB)
+    found = search(proposer, world, floor=Floor(samples_per_second=1.0))
+    found.run()
+    assert winner_of(found).model_size == {"layers": 11}
+    assert max(layers for _, layers in world.sized) <= 12
+    screened = [one for one in found.candidates if one.outcome is Outcome.SCREENED]
+    assert screened
+    assert all((one.predicted_peak_bytes or 0) > 0.95 * world.limit for one in screened)
+
+
+def test_a_size_near_below_the_floor_gets_a_second_try_at_a_smaller_batch(proposer: Proposer) -> None:
+    found = search(proposer, World(), floor=HALF)
+    found.run()
+    tries = [one.policy.micro_batch for one in found.candidates if one.model_size == {"layers": 9}]
+    assert len(tries) >= 2
+    assert tries[1] < tries[0]
+
+
+def test_a_share_of_a_baseline_that_does_not_fit_ends_the_search_with_its_reason(proposer: Proposer) -> None:
+    found = search(proposer, World(limit=10 * MIB), floor=HALF)
+    assert "no figure that a floor could be a share of" in found.run()
+
+
+def test_below_the_floor_at_the_own_size_smaller_ones_are_tried(proposer: Proposer) -> None:
+    found = search(proposer, World(), floor=Floor(samples_per_second=400.0))
+    found.run()
+    assert winner_of(found).model_size == {"layers": 2}
+
+
+def test_the_trial_budget_ends_the_search_and_a_continued_one_repeats_nothing(proposer: Proposer) -> None:
+    world, kept = World(), []
+    cut = search(proposer, world, floor=HALF, trial_budget=2, kept=kept)
+    assert cut.run() == "the limit of 2 trials was reached"
+    assert kept == cut.candidates
+    before = list(world.timed)
+    again = search(proposer, world, floor=HALF, candidates=list(kept))
+    again.run()
+    assert winner_of(again).model_size == {"layers": 8}
+    assert world.timed[: len(before)] == before
+    assert not set(world.timed[len(before) :]) & set(before), "no finished trial is run again"
+
+
+def test_without_a_batch_of_its_own_the_baseline_is_the_largest_that_fits(proposer: Proposer) -> None:
+    found = search(proposer, World(limit=2000 * MIB), floor=HALF, batch=None)
+    found.run()
+    assert found.candidates[0].role is Role.BASELINE
+    assert found.candidates[0].policy.micro_batch > 4
+
+
+def test_sizes_that_cannot_be_built_are_left_out_and_noted(proposer: Proposer) -> None:
+    found = search(proposer, World(), floor=HALF)
+    broken = CountedSize(size={"layers": 99}, parameter_count=None, error="ValueError: no")
+    found = SizeSearch(**{**vars_of(found), "counts": SizeCounts(own=COUNTS.own, listed=(*COUNTS.listed, broken))})
+    assert found.notes == ["1 size could not be built and were left out; the first, layers=99: ValueError: no"]
+    found.run()
+    assert {"layers": 99} not in [one.model_size for one in found.candidates]
+
+
+def vars_of(found: SizeSearch) -> dict[str, Any]:
+    names = ("proposer", "trials", "facts", "hardware", "budget", "goal", "trial_budget", "progress", "keep")
+    return {**{name: getattr(found, f"_{name}") for name in names}, "candidates": found.candidates}
