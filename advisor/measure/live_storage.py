@@ -71,6 +71,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def born_in(self, epoch: int) -> int:
         """Live bytes of storages born in an epoch."""
+        self._look_again()
         return sum(known.size for known in self._known.values() if known.epoch == epoch)
 
     @classmethod
@@ -104,6 +105,15 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._known[key] = _Known(reference, size, self.epoch)
             self._grow(size)
 
+    def _look_again(self) -> None:
+        """Notice storages emptied in place, as sharded parameters are after their use: no operation says so."""
+        for known in self._known.values():
+            storage = known.reference()
+            if storage is not None:
+                size = storage.nbytes()
+                self.live_bytes += size - known.size
+                known.size = size
+
     def _forget(self, key: int, _reference: weakref.ref[torch.UntypedStorage]) -> None:
         known = self._known.pop(key)
         self.live_bytes -= known.size
@@ -114,6 +124,9 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes += growth
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         if growth > 0 and self._limit_bytes is not None and self.live_bytes > self._limit_bytes:
+            self._look_again()
+            if self.live_bytes <= self._limit_bytes:
+                return
             self.exceeded = DeviceOutOfMemoryError(
                 f"memory must stay within {format_bytes(self._limit_bytes)}, but {format_bytes(self.live_bytes)} were "
                 "live before the step was over"

@@ -25,7 +25,9 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if flatten is not None:
         names, _ = flatten()
         for name in names:
-            yield from _plain(getattr(tensor, name))
+            part = getattr(tensor, name)
+            if isinstance(part, torch.Tensor):  # a distributed tensor names its mesh of devices too
+                yield from _plain(part)
     elif tensor.layout == torch.sparse_coo:
         yield tensor._indices()
         yield tensor._values()

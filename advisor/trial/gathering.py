@@ -131,5 +131,7 @@ def _stopped_short(result: TrialResult) -> bool:
 
 
 def _failed(rank: int, result: TrialResult, key: str) -> Verdict:
-    named = msgspec.structs.replace(result, key=key, reason=f"rank {rank}: {result.reason}")
+    # A refusal is about the model or the machine: every rank would say the same.
+    reason = result.reason if result.outcome is Outcome.REFUSED else f"rank {rank}: {result.reason}"
+    named = msgspec.structs.replace(result, key=key, reason=reason)
     return Verdict(result=named, why=f"the trial ended as {result.outcome.value} on rank {rank}")

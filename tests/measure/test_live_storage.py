@@ -37,6 +37,20 @@ def test_follows_a_storage_that_is_resized() -> None:
         assert storages.live_bytes == 4000
 
 
+def test_notices_storages_that_were_emptied_in_place_before_it_raises() -> None:
+    """Parameters that several devices share are gathered, used, and emptied without an operation."""
+    gathered = []
+    with LiveStorages(CPU, HostData(), limit_bytes=10_000) as storages:
+        for _ in range(10):
+            gathered.append(torch.zeros(1000))
+            gathered[-1].untyped_storage().resize_(0)
+        assert storages.born_in(0) == 0
+        kept = [torch.zeros(1000) for _ in range(2)]
+        assert storages.live_bytes == 8000
+        with pytest.raises(DeviceOutOfMemoryError):
+            kept.append(torch.zeros(1000))
+
+
 def test_sees_the_backward_pass() -> None:
     weight = torch.zeros(1000, requires_grad=True)
     with LiveStorages(CPU, HostData()) as storages:

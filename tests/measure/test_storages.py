@@ -25,6 +25,19 @@ def test_a_sparse_tensor_counts_by_its_parts() -> None:
     assert bytes_of(sparse, CPU) == 2 * 8 + 2 * 4
 
 
+def test_a_tensor_that_wraps_others_counts_by_those_alone() -> None:
+    """A distributed tensor names its mesh of devices beside its local part."""
+
+    class Wrapping(torch.Tensor):
+        part = torch.zeros(100)
+        mesh = "two devices"
+
+        def __tensor_flatten__(self) -> tuple[list[str], None]:
+            return ["part", "mesh"], None
+
+    assert bytes_of(torch.zeros(1).as_subclass(Wrapping), CPU) == 400
+
+
 def test_living_tensors_finds_what_no_module_knows_and_gradients() -> None:
     hidden_away = [torch.zeros(12345)]
     leaf = torch.zeros(3, requires_grad=True)

@@ -64,6 +64,11 @@ def test_the_first_failure_is_the_trials_at_once(pair: Gathering) -> None:
     assert ended(pair).why
 
 
+def test_a_refusal_is_no_matter_of_one_rank(pair: Gathering) -> None:
+    pair.report(1, bad("no blocks were found", Outcome.REFUSED), 0.0)
+    assert ended(pair).result.reason == "no blocks were found"
+
+
 @pytest.mark.parametrize("cause", ["death", "failure"])
 def test_what_follows_from_another_ranks_failure_is_not_the_cause(pair: Gathering, cause: str) -> None:
     pair.report(0, bad("connection closed by peer", secondary=True), 0.0)

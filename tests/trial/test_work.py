@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from advisor.measure.measurement import Measurement, Sizing, StopReason
+from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.problem.workload import WorkloadKind, WorkloadSource
@@ -248,6 +249,57 @@ def test_no_second_batch_is_begun_that_the_time_limit_would_end(bed: Bed) -> Non
     slow = "import time\ndef compute_loss(model, batch):\n    time.sleep(0.05)"
     text = _PLAIN.replace("def compute_loss(model, batch):", slow)
     assert len(bed.size(text, time_limit_seconds=0.4).points) == 1
+
+
+# ---- sizes and settling
+
+
+@pytest.mark.parametrize("kind", [TrialKind.TIME, TrialKind.SIZE])
+def test_a_size_reaches_the_model_and_its_batches(bed: Bed, kind: TrialKind) -> None:
+    text = """
+import torch
+
+def build_model(width=16):
+    return torch.nn.Linear(width, 8)
+
+def make_batch(batch_size, width=16):
+    return torch.randn(batch_size, width), torch.randint(0, 8, (batch_size,))
+
+def compute_loss(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+"""
+    parameters = []
+    for size in ({}, {"width": 64}):
+        result = bed.run(text, kind=kind, model_size=size)
+        assert result.outcome is Outcome.OK, result
+        if result.measurement is not None:
+            parameters.append(result.measurement.memory.breakdown.parameters)
+        elif result.sizing is not None:
+            parameters.append(result.sizing.points[0].memory.breakdown.parameters)
+    assert parameters == [4 * (16 * 8 + 8), 4 * (64 * 8 + 8)]
+
+
+def test_steps_in_which_a_method_settles_are_neither_timed_nor_measured(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses that are compared between combinations are still those of the first steps."""
+    slow = "import time\ncalls = [0]\ndef compute_loss(model, batch):\n    calls[0] += 1\n    time.sleep(SLEEP)"
+    slow = slow.replace("SLEEP", "0.3 if calls[0] <= 4 else 0.0")
+    text = _PLAIN.replace("def compute_loss(model, batch):", slow)
+    plain = bed.size(_PLAIN, largest_batch=8)
+    initialize = Training.__init__
+
+    def settling(self: Training, *arguments: Any, **options: Any) -> None:
+        initialize(self, *arguments, **options)
+        self.settling_steps = 3  # type: ignore[attr-defined,unused-ignore]
+
+    monkeypatch.setattr(Training, "__init__", settling)
+    settled = bed.size(text, largest_batch=8)
+    assert settled.points[0].step_seconds < 0.3
+    assert settled.loss_trace == plain.loss_trace
+    measured = bed.measure(text)
+    assert measured.step_seconds < 0.3
+    assert len(measured.loss_trace) > 4
 
 
 # ---- PROBE
