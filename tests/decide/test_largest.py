@@ -131,5 +131,5 @@ def test_a_share_of_a_baseline_that_failed_says_to_state_a_rate() -> None:
 
 
 def test_when_nothing_was_measured_the_reason_is_that_of_every_goal() -> None:
-    with pytest.raises(NothingFitsError, match="smallest need is 9.00 GiB"):
+    with pytest.raises(NothingFitsError, match=r"smallest need is 9\.00 GiB"):
         chosen(CANDIDATES[6:])
