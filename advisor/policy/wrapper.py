@@ -89,7 +89,7 @@ def size_lines(size: Mapping[str, int | float], takers: Mapping[str, Sequence[st
 
     Args:
         size: Arguments of ``build_model`` and ``make_batch``.
-        takers: Function -> which of them it takes (``Facts.size_arguments``).
+        takers: Function, or ``config`` of a Hugging Face model -> which it takes (``Facts.size_arguments``).
     """
 
     def call(role: str, *first: str) -> str:
@@ -97,6 +97,8 @@ def size_lines(size: Mapping[str, int | float], takers: Mapping[str, Sequence[st
         return f"{role}({', '.join((*first, *passed))})" if passed else ""
 
     lines = []
+    if configured := [f"{name}={value!r}" for name, value in size.items() if name in takers.get("config", ())]:
+        lines.append(f"# model: from its config with {', '.join(configured)}; a head stays as wide as it is")
     if model := call("build_model"):
         lines.append(f"model = {model}  # the size that was measured")
     if batch := call("make_batch", "samples"):
@@ -123,7 +125,7 @@ def wrapper_source(
         lines.append(f"        advisor.use({', '.join(arguments)}),  # {get_method(method.name).summary}")
     lines.append("    ),")
     if not policy.methods:
-        lines = ["    methods=(),  # plain training: no method that was measured is faster beyond the noise"]
+        lines = ["    methods=(),  # plain training: no method that was measured does better beyond the noise"]
     lines.append(f"    micro_batch={policy.micro_batch},  # samples per forward pass")
     lines.append(f"    accumulation_steps={policy.accumulation_steps},  # forward-backward passes per optimizer step")
     if policy.gpu_count > 1:

@@ -35,7 +35,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         torch_version: Version of torch in the worker.
         workload_options: What the workload itself defines of ``compute_loss``, ``build_optimizer``, ``count_targets``,
             ``linear_head``, ``max_grad_norm`` and ``blocks``: whoever applies a policy must pass them on.
-        size_arguments: Function (``build_model``, ``make_batch``) -> the arguments in ``SIZES`` that it takes.
+        size_arguments: Function (``build_model``, ``make_batch``; ``config`` for a Hugging Face model) -> the
+            arguments in ``SIZES`` that it takes.
         libraries: Optional library -> version, or ``"error: ..."`` when importing it failed; absent if not installed.
     """
 

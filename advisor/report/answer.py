@@ -18,7 +18,7 @@ from advisor.report.frontier_table import FrontierTable
 from advisor.report.growth import GrowthTable
 from advisor.report.plot import CostPlot
 from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
-from advisor.report.wording import batch_words, policy_words
+from advisor.report.wording import batch_words, device_words, policy_words
 from advisor.trial.outcome import Outcome
 
 __all__ = ["AnswerView", "confirmation_words"]

@@ -5,6 +5,10 @@ by less than 2 % form one group: an image size adds a few position embeddings, a
 climbed first, each at its smallest size, because throughput falls from group to group but not along the whole chain
 (a large image on a small model is slower than a small image on a larger one); then the sizes inside the best group.
 
+With several arguments parameters do not tell everything: a deep narrow model is slower than a shallow wide one of as
+many. A size that failed rules out those that are at least as large in every argument, and no others. When the boundary
+is found, the next larger sizes that nothing rules out get a look, until two of them have failed.
+
 What was measured is used to predict what was not: throughput falls as a power of the size, and the memory that one
 sample needs grows on a line. A prediction chooses where to measure next. When predictions mislead, the bracket around
 the boundary is halved instead, so that a climb over ``n`` sizes takes at most about ``4 log2 n`` measurements; with
@@ -32,6 +36,9 @@ _STEEPEST, _FLATTEST = -3.0, -0.3
 _PATIENCE = 3
 """Predicted sizes in a row that may fail to halve the bracket before it is halved without asking."""
 
+
+_LOOKS = 2
+"""Sizes beyond the boundary, ruled out by nothing, that may fail before the climb ends."""
 
 _ROUNDING = 1 + 1e-9
 """A size exactly at the predicted boundary counts as inside."""
@@ -148,6 +155,8 @@ class Climb:
         self._places = [group[0] for group in self._groups[first:]]
         self._bracket = _Bracket(len(self._places))
         self._inside = False
+        self._looking = False
+        self._looks_left = _LOOKS
         self.screened: tuple[int, int] | None = None
         """The size next to the largest reached and its predicted need, where that is what ended the climb."""
 
@@ -159,6 +168,9 @@ class Climb:
     def tell(self, index: int, reached: Reached) -> None:
         """Take in what became of the combination at a size."""
         self._reached[index] = reached
+        if self._looking and not self._inside:
+            self._looks_left -= not reached.kept
+            return
         if index in self._places:
             self._bracket.tell(self._places.index(index), reached.kept)
         elif reached.kept and not self._inside:
@@ -169,11 +181,14 @@ class Climb:
 
     def next(self) -> int | None:
         """The place in the chain to measure next, or ``None`` when the largest size is known."""
-        index = self._next_place()
-        if index is None and not self._inside:
+        if not self._inside:
+            index = None if self._looking else self._next_place()
+            if index is None:
+                index = self._look()
+            if index is not None:
+                return index
             self._go_inside()
-            index = self._next_place()
-        return index
+        return self._next_place()
 
     def _next_place(self) -> int | None:
         ceiling, need = self._ceiling()
@@ -182,6 +197,20 @@ class Climb:
             return self._places[place]
         if need is not None and ceiling == self._bracket.low + 1 and ceiling < self._bracket.high:
             self.screened = (self._places[ceiling], need)
+        return None
+
+    def _look(self) -> int | None:
+        """The next larger size that neither a failure nor memory rules out; only for who has got anywhere."""
+        self._looking = True
+        best = self.best
+        if best is None or self._looks_left < 1:
+            return None
+        ceiling, _ = self._ceiling()
+        failed = [self._rungs[index] for index, reached in self._reached.items() if not reached.kept]
+        for index in self._places[:ceiling]:
+            rung = self._rungs[index]
+            if index > best and index not in self._reached and not any(_includes(rung, one) for one in failed):
+                return index
         return None
 
     def _go_inside(self) -> None:
@@ -262,6 +291,13 @@ class Climb:
         if not self._inside:
             return float(self._rungs[index].parameter_count)
         return float(math.prod(self._rungs[index].size.values()))
+
+
+def _includes(rung: Rung, other: Rung) -> bool:
+    """Whether a size is at least as large as another in every argument."""
+    if rung.size.keys() != other.size.keys():
+        return rung.parameter_count >= other.parameter_count
+    return all(rung.size[name] >= value for name, value in other.size.items())
 
 
 def _groups(rungs: Sequence[Rung]) -> list[tuple[int, ...]]:

@@ -188,7 +188,10 @@ class Tuning:
         self._progress.stage("counting the parameters of every size")
         counted = trials.count()
         if counted.counts is None:
-            raise WorkloadError(counted.reason, counted.traceback_text)
+            reason = counted.reason
+            if counted.outcome is not Outcome.FAILED:
+                reason = f"The sizes in SIZES must be counted before one is run, but that ended as {reason}"
+            raise WorkloadError(reason, counted.traceback_text)
         # A combination is proposed once: which batches it is tried at is the climb's affair.
         proposer = self._proposer(msgspec.structs.replace(resolved, batch_fractions=(1.0,)))
         search = SizeSearch(

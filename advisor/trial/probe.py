@@ -20,6 +20,7 @@ from advisor.methods.training import Training
 from advisor.problem.facts import Facts
 from advisor.problem.loading import Workload
 from advisor.problem.sizes import accepted
+from advisor.problem.workload import WorkloadKind
 from advisor.trial.bench import Bench
 from advisor.trial.failure import is_out_of_memory
 
@@ -74,7 +75,7 @@ def probe(bench: Bench) -> Facts:
             matmul_flops_per_second=matmul_rates(bench.device),
             torch_version=str(torch.__version__),  # a class of its own otherwise
             workload_options=tuple(bench.options()),
-            size_arguments=_size_arguments(bench.workload),
+            size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
             libraries=libraries(sorted({name for method in CATALOGUE for name in method.requires})),
         )
 
@@ -95,9 +96,11 @@ def _first_loss(bench: Bench, meter: MemoryMeter, training: Training, batch: Any
     return first
 
 
-def _size_arguments(workload: Workload) -> dict[str, tuple[str, ...]]:
+def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[str, ...]]:
     values = {name: choices[0] for name, choices in workload.sizes.items()}
-    functions = {"build_model": workload.build_model, "make_batch": workload.make_batch}
+    # The functions of a Hugging Face workload are ours: its user changes the config.
+    model = "config" if kind is WorkloadKind.HUGGING_FACE else "build_model"
+    functions = {model: workload.build_model, "make_batch": workload.make_batch}
     return {role: tuple(taken) for role, function in functions.items() if (taken := accepted(function, values))}
 
 

@@ -12,7 +12,7 @@ from advisor.errors import MethodRefusedError, PolicyError
 from advisor.methods.use import use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
-from advisor.policy.wrapper import apply_lines, wrapper_source, write_wrapper
+from advisor.policy.wrapper import apply_lines, size_lines, wrapper_source, write_wrapper
 
 
 class Block(torch.nn.Module):
@@ -159,3 +159,25 @@ def test_the_lines_that_apply_it_pass_on_what_the_workload_defines() -> None:
     assert names["training"] == ("model", {"build_optimizer": "mine", "max_grad_norm": 1.0})
     source = wrapper_source(POLICY, headline="h", details="d", options=("build_optimizer",))
     assert "prepare(model, build_optimizer=build_optimizer)" in source
+
+
+def test_the_lines_for_a_size_pass_each_function_what_it_takes() -> None:
+    size = {"layers": 24, "pixels": 96}
+    takers = {"build_model": ("layers", "pixels"), "make_batch": ("pixels",)}
+    assert size_lines(size, takers) == (
+        "model = build_model(layers=24, pixels=96)  # the size that was measured",
+        "batch = make_batch(samples, pixels=96)",
+    )
+    assert size_lines({}, takers) == ()
+
+
+def test_a_hugging_face_size_is_one_of_its_config() -> None:
+    (line,) = size_lines({"hidden_size": 96}, {"config": ("hidden_size",)})
+    assert line == "# model: from its config with hidden_size=96; a head stays as wide as it is"
+
+
+def test_the_size_stands_in_the_docstring_of_the_wrapper() -> None:
+    lines = size_lines({"layers": 24}, {"build_model": ("layers",)})
+    source = wrapper_source(POLICY, headline="h", details="d", size=lines)
+    assert "    model = build_model(layers=24)  # the size that was measured\n    from wrapper" in source
+    compile(source, "wrapper.py", "exec")

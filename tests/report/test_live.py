@@ -8,10 +8,12 @@ from rich.console import Console
 
 from advisor.decide.candidate import Role
 from advisor.decide.eligible import best_so_far
+from advisor.methods.use import use
 from advisor.report.live import LiveProgress, PlainProgress, open_progress
 from advisor.report.progress import Progress, SilentProgress
 from tests.decide.costs import cheapest, timed
-from tests.decide.examples import goal
+from tests.decide.examples import goal, measured
+from tests.decide.test_largest import sized
 
 from .scenario import BF16, CANDIDATES
 
@@ -152,3 +154,13 @@ def test_silence_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
         search(progress, Clock())
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+def test_for_the_largest_model_a_line_has_its_size_and_its_parameters() -> None:
+    stream = io.StringIO()
+    progress = PlainProgress(Console(file=stream, width=80))
+    candidate = sized(measured(60.0, use("checkpoint", every=1)), 3)
+    progress.trial_ended(2, candidate, best=candidate, baseline=None)
+    assert "checkpoint every=1 at layers=3, batch 8: 60.0 samples/s, 4.00 GiB, largest so far (30 M parameters)" in (
+        stream.getvalue()
+    )

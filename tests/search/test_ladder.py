@@ -163,6 +163,21 @@ def test_the_most_parameters_come_before_larger_images() -> None:
     assert len(machine.ran) <= 6
 
 
+def test_a_deep_narrow_model_that_is_too_slow_does_not_rule_out_a_shallow_wide_one() -> None:
+    shapes = [
+        Rung(size={"layers": layers, "width": width}, parameter_count=layers * width**2)
+        for layers in (2, 4, 8, 16)
+        for width in (64, 100, 150, 225)
+    ]
+    shapes.sort(key=lambda rung: rung.order)
+    machine = Machine(shapes, lambda rung: 1000.0 / rung.size["layers"] if rung.size["layers"] < 16 else 1.0)
+    floor = 1000.0 / 4
+    climb = machine.climb(floor, own=0)
+    assert climb.best is not None
+    assert shapes[climb.best].size == {"layers": 4, "width": 225}
+    assert len(machine.ran) <= 9
+
+
 def test_among_equal_parameter_counts_the_largest_image_wins() -> None:
     same = [Rung(size={"pixels": pixels}, parameter_count=5000 + pixels // 32) for pixels in (32, 48, 64, 96, 128)]
     machine = Machine(same, lambda rung: 1e6 / rung.size["pixels"] ** 2)

@@ -120,7 +120,7 @@ SPACE = ResolvedSpace(
 
 @pytest.fixture
 def proposer() -> Iterator[Proposer]:
-    made = Proposer(SPACE, storage=None, study_name="test", maximize=True)
+    made = Proposer(SPACE, storage=None, study_name="test", maximize=(True,))
     yield made
     made.close()
 

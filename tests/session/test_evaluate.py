@@ -7,13 +7,14 @@ import pytest
 
 from advisor.decide.candidate import Role
 from advisor.measure.measurement import Sizing
-from advisor.methods.use import MethodUse, use
+from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
 from advisor.report.progress import SilentProgress
 from advisor.search.line import Line
 from advisor.search.memory_model import MemoryModel
+from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.evaluate import Evaluator
 from advisor.trial.outcome import Outcome
@@ -23,7 +24,8 @@ from tests.report.scenario import CPU
 from tests.search.test_resolve import FACTS
 
 MIB = 2**20
-CHECKPOINT = (use("checkpoint", every=1),)
+PLAIN = Combination()
+CHECKPOINT = Combination((use("checkpoint", every=1),))
 
 
 class FakeTrials:
@@ -34,27 +36,34 @@ class FakeTrials:
         self.really_fits = really_fits
         self.fails = fails
         self.timed: list[int] = []
-        self.sized: list[tuple[MethodUse, ...]] = []
+        self.sized: list[Combination] = []
         self.models: dict[str, MemoryModel] = {}
         self.losses: dict[str, Sizing] = {}
+        self.limit = 0
 
-    def size(self, uses: tuple[MethodUse, ...], largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
-        self.sized.append(uses)
+    def reference(self, gpu_count: int) -> Combination:
+        return PLAIN if gpu_count == 1 else Combination((use("ddp"),), gpu_count)
+
+    def limit_on(self, gpu_count: int) -> int:
+        return self.limit // gpu_count
+
+    def size(self, combination: Combination, largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
+        self.sized.append(combination)
         if self.fails is not None:
             return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
         model = MemoryModel(passes=Line(100 * MIB, 10 * MIB), optimizer=Line(0, 0), time=Line(0, 0.01))
-        self.models[label(uses)] = model
-        self.losses[label(uses)] = Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,))
+        self.models[combination.label] = model
+        self.losses[combination.label] = Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,))
         return model, TrialResult(key="size", outcome=Outcome.OK)
 
-    def model_of(self, uses: tuple[MethodUse, ...]) -> MemoryModel | None:
-        return self.models.get(label(uses))
+    def model_of(self, combination: Combination) -> MemoryModel | None:
+        return self.models.get(combination.label)
 
-    def sizing_of(self, uses: tuple[MethodUse, ...]) -> Sizing | None:
-        return self.losses.get(label(uses))
+    def sizing_of(self, combination: Combination) -> Sizing | None:
+        return self.losses.get(combination.label)
 
-    def drift(self, uses: tuple[MethodUse, ...]) -> float | None:
-        return 0.0 if label(()) in self.losses else None
+    def drift(self, combination: Combination) -> float | None:
+        return 0.0 if PLAIN.label in self.losses else None
 
     def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
         self.timed.append(policy.micro_batch)
@@ -63,15 +72,13 @@ class FakeTrials:
         return TrialResult(key="time", outcome=Outcome.OK, measurement=measurement(100.0))
 
 
-def label(uses: tuple[MethodUse, ...]) -> str:
-    return Policy(methods=uses, micro_batch=1).label
-
-
 def evaluator(trials: Any, aim: Goal | None = None, facts: Facts = FACTS) -> Evaluator:
+    aim = aim or limited(1100)
+    trials.limit = aim.memory_limit_bytes
     return Evaluator(
         trials=trials,
         budget=TimeBudget(10_000.0),
-        goal=aim or limited(1100),
+        goal=aim,
         facts=facts,
         hardware=CPU,
         progress=SilentProgress(),
@@ -95,7 +102,7 @@ def test_plain_training_is_sized_first_so_that_losses_can_be_compared_also_after
     """The trap: a continued study knows the baseline's result, but not its losses."""
     trials = FakeTrials()
     candidate = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None).candidate
-    assert trials.sized == [(), CHECKPOINT]
+    assert trials.sized == [PLAIN, CHECKPOINT]
     assert candidate.loss_drift is not None
 
 
@@ -151,8 +158,8 @@ def test_a_global_batch_is_split_into_micro_batches_that_divide_it() -> None:
 
 def test_a_method_that_needs_the_whole_gradient_is_refused_where_the_batch_must_be_split() -> None:
     aim = limited(200, global_batch=24)
-    uses = (use("optimizer_in_backward"),)
-    evaluation = evaluator(FakeTrials(), aim).evaluate(uses, 1.0, Role.SEARCHED, best=None)
+    combination = Combination((use("optimizer_in_backward"),))
+    evaluation = evaluator(FakeTrials(), aim).evaluate(combination, 1.0, Role.SEARCHED, best=None)
     assert evaluation.candidate.outcome is Outcome.REFUSED
     assert "accumulates" in evaluation.candidate.reason
 
@@ -171,3 +178,13 @@ def test_the_baseline_is_the_users_own_batch_and_is_screened_when_it_cannot_fit(
 def test_without_a_batch_of_the_users_own_there_is_no_baseline_yet() -> None:
     facts = msgspec.structs.replace(FACTS, default_batch=None)
     assert evaluator(FakeTrials(), facts=facts).baseline() is None
+
+
+def test_on_several_devices_each_has_its_share_of_batch_and_memory() -> None:
+    aim = limited(400, global_batch=24, gpu_counts=(1, 2))
+    trials = FakeTrials()
+    ddp = Combination((use("ddp", bucket_views=True, static_graph=False),), 2)
+    candidate = evaluator(trials, aim).evaluate(ddp, 1.0, Role.SEARCHED, best=None).candidate
+    assert candidate.policy.gpu_count == 2
+    assert candidate.policy.global_batch == 24
+    assert candidate.policy.micro_batch <= 9, "200 MiB for each rank, of which 100 do not grow"
