@@ -18,7 +18,7 @@ from advisor.problem.sizes import CountedSize, SizeCounts
 from advisor.report.progress import SilentProgress
 from advisor.search.line import Line
 from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Axis, ResolvedSpace
+from advisor.search.resolved import Axis, Combination, ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SizeSearch
@@ -63,23 +63,29 @@ class FakeTrials:
     def at_size(self, size: dict[str, int | float]) -> FakeTrials:
         return FakeTrials(self.world, int(size["layers"]))
 
-    def size(self, uses: tuple[MethodUse, ...], largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
-        self.world.sized.append((label(uses), self.layers))
-        model = self.world.model(self.layers, uses)
+    def reference(self, gpu_count: int) -> Combination:
+        return Combination(gpu_count=gpu_count)
+
+    def limit_on(self, gpu_count: int) -> int:
+        return self.world.limit
+
+    def size(self, combination: Combination, largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
+        self.world.sized.append((combination.label, self.layers))
+        model = self.world.model(self.layers, combination.uses)
         if model.predict(1) > self.world.limit:
             return None, TrialResult(key="size", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
-        self.models[label(uses)] = model
+        self.models[combination.label] = model
         return model, TrialResult(key="size", outcome=Outcome.OK)
 
-    def model_of(self, uses: tuple[MethodUse, ...]) -> MemoryModel | None:
-        return self.models.get(label(uses))
+    def model_of(self, combination: Combination) -> MemoryModel | None:
+        return self.models.get(combination.label)
 
-    def sizing_of(self, uses: tuple[MethodUse, ...]) -> Sizing | None:
-        known = label(uses) in self.models
+    def sizing_of(self, combination: Combination) -> Sizing | None:
+        known = combination.label in self.models
         return Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,)) if known else None
 
-    def drift(self, uses: tuple[MethodUse, ...]) -> float | None:
-        return 0.0 if label(()) in self.models and label(uses) in self.models else None
+    def drift(self, combination: Combination) -> float | None:
+        return 0.0 if Combination().label in self.models and combination.label in self.models else None
 
     def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
         self.world.timed.append((policy.label, self.layers))
@@ -95,10 +101,6 @@ class FakeTrials:
         )  # fmt: skip
         figures = msgspec.structs.replace(figures, memory=msgspec.structs.replace(figures.memory, breakdown=kept))
         return TrialResult(key="time", outcome=Outcome.OK, measurement=figures)
-
-
-def label(uses: tuple[MethodUse, ...]) -> str:
-    return Policy(methods=uses, micro_batch=1).label
 
 
 def counted(layers: int) -> CountedSize:
