@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["Fsdp"]
 
 _TWO_FORMATS = "both decide the format of the matrix products; choose one of them"
-_BATCHNORM = "mixed_precision=bf16 would hold BatchNorm's weights in bf16 beside statistics in float32; use precision(dtype=bf16)"
+_BATCHNORM = (
+    "mixed_precision=bf16 would hold BatchNorm's weights in bf16 beside statistics in float32; "
+    "use precision(dtype=bf16)"
+)
 
 
 class Fsdp(Method):
     """Each process holds a slice of every parameter, and gathers one block at a time when it is needed.
 
     ``reshard=True`` is ZeRO-3, ``reshard=False`` ZeRO-2: blocks then stay gathered from their forward to their
-    backward pass. BatchNorm's statistics and other buffers are each process's own; those of rank 0 are saved.
+    backward pass. BatchNorm's statistics and other buffers are each process's own; those of rank 0 are saved. Parameters
+    must take part in a step on every process or on none.
     """
 
     name = "fsdp"

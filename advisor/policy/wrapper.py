@@ -69,7 +69,8 @@ def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, ...]:
     count = policy.gpu_count
     own = policy.global_batch // count
     samples = "1 sample" if own == 1 else f"{own} samples"
-    start, batch = (), "batch"
+    start: tuple[str, ...] = ()
+    batch = "batch"
     if count > 1:
         start = (
             f"torch.distributed.init_process_group()  # {count} processes: torchrun --nproc-per-node {count} train.py",
