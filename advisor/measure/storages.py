@@ -25,7 +25,9 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if flatten is not None:
         names, _ = flatten()
         for name in names:
-            yield from _plain(getattr(tensor, name))
+            inner = getattr(tensor, name)
+            if isinstance(inner, torch.Tensor):  # A sliced tensor also names the mesh of devices it lies on.
+                yield from _plain(inner)
     elif tensor.layout == torch.sparse_coo:
         yield tensor._indices()
         yield tensor._values()
