@@ -30,6 +30,7 @@ class Fsdp(Method):
 
     ``reshard=True`` is ZeRO-3, ``reshard=False`` ZeRO-2: blocks then stay gathered from their forward to their
     backward pass. BatchNorm's statistics and other buffers are each process's own; those of rank 0 are saved.
+    A parameter must take part in a step on every process or on none.
     """
 
     name = "fsdp"

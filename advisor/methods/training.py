@@ -17,6 +17,7 @@ from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods import batch as batches
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
+from advisor.methods.shares import weighed
 from advisor.methods.world import World
 
 __all__ = ["LinearHead", "Phase", "Training"]
@@ -159,10 +160,10 @@ class Training:
                 f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
                 "give batches of at most micro_batch samples"
             )
-        weighed = self._weighed(pieces)
+        shares = weighed(pieces, self._targets, self.world)
         total: torch.Tensor | None = None
-        for number, (piece, weight) in enumerate(weighed, start=1):
-            last = number == len(weighed)
+        for number, (piece, weight) in enumerate(shares, start=1):
+            last = number == len(shares)
             with contextlib.nullcontext() if last else self.accumulating():
                 loss = self.forward(piece) * weight
                 self.backward(loss)
@@ -292,41 +293,8 @@ class Training:
         """Undo the process-wide settings of the applied methods, last first; a second call does nothing."""
         self._closing.close()
 
-    def _weighed(self, pieces: list[Any]) -> list[tuple[Any, float]]:
-        """Each piece with its share of all targets: a mean of means would be wrong where pieces differ in padding.
-
-        With several processes the shares are larger by their number, because gradients are averaged over them.
-        """
-        counts = [self._targets(piece) for piece in pieces]
-        own = sum(count for count, _ in counts)
-        total = self._total_targets(own) if any(by_target for _, by_target in counts) else own * self.world.size
-        # Without any target at all plain training gives NaN; equal shares keep it visible.
-        if not total:
-            return [(piece, 1.0 / len(pieces)) for piece in pieces]
-        weighed = [(piece, count * self.world.size / total) for piece, (count, _) in zip(pieces, counts, strict=True)]
-        # A piece without target would be 0/0, and adds nothing to the gradient.
-        useful = [(piece, weight) for piece, weight in weighed if weight]
-        # Processes meet in every pass, so all must make the same number of them: another piece counts for nothing.
-        idle = len(pieces) - len(useful) if self.world.size > 1 else 0
-        return [(useful[0][0], 0.0)] * idle + useful
-
-    def _total_targets(self, own: float) -> float:
-        """Targets of all processes together.
-
-        Raises:
-            WorkloadError: One of them has none; raised in all of them.
-        """
-        total = self.world.total(own)
-        without = self.world.total(float(own == 0)) if self.world.size > 1 else 0.0
-        if without and total:
-            raise WorkloadError(
-                f"every process must have at least one target in its share of the batch, but {without:.0f} of "
-                f"{self.world.size} have none; leave samples without targets out of the data"
-            )
-        return total
-
     def _targets(self, piece: Any) -> tuple[float, bool]:
-        """What the loss of a piece averages over, and whether it was counted: samples are equal in all processes."""
+        """What the loss of a piece averages over, and whether it may differ between processes: samples do not."""
         if self._count_targets is not None:
             return float(self._count_targets(piece)), True
         labels = batches.count_labels(piece, causal=self._causal)

@@ -120,18 +120,17 @@ def _cases() -> list[Case]:
                 Case((setting,), micro_batch=2, clip=0.1, tolerance=tolerance),
                 Case((setting,), micro_batch=1, tolerance=tolerance),
             ]
+    chunked = use("chunked_cross_entropy", chunks=8)
     for setting in (STATIC, DDP, ZERO_1, ZERO_3):
         cases += [
             Case((use("checkpoint", every=1), setting), micro_batch=2),
             Case((use("checkpoint", every=2), setting), micro_batch=2),
             Case((use("selective_checkpoint", recompute="attention"), setting), micro_batch=2),
             Case((use("selective_checkpoint", recompute="elementwise"), setting), micro_batch=2),
-            Case((use("chunked_cross_entropy", chunks=8), setting), micro_batch=2),
+            Case((chunked, setting), micro_batch=2),
             Case((use("precision", dtype="bf16"), setting), micro_batch=2, tolerance=0.01),
             Case((use("precision", dtype="fp16"), setting), micro_batch=2, tolerance=0.01),
-            Case(
-                (use("checkpoint", every=1), use("chunked_cross_entropy", chunks=8), setting), micro_batch=2, clip=0.1
-            ),
+            Case((use("checkpoint", every=1), chunked, setting), micro_batch=2, clip=0.1),
         ]
     cases += [
         Case((DDP, use("swap", min_bytes=2**20)), micro_batch=2),

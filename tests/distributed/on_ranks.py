@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 from advisor.errors import MomadviseError
+from advisor.measure.memory import memory_meter
+from advisor.measure.storages import HostData
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from advisor.methods.world import current_world
@@ -65,6 +67,7 @@ def everything_else() -> dict[str, Any]:
         "loops": {name: _loops(setting) for name, setting in DISTRIBUTING.items()},
         "evaluated": {name: _evaluated(setting) for name, setting in DISTRIBUTING.items()},
         "bytes": {name: _bytes(setting) for name, setting in DISTRIBUTING.items()},
+        "measured": {name: _measured(setting) for name, setting in DISTRIBUTING.items()},
         "unused": {name: _with(setting, Branching, micro_batch=1) for name, setting in DISTRIBUTING.items()},
         "unused on one rank": {
             name: _with(setting, lambda: Branching(lambda: dist.get_rank() == 0))
@@ -131,6 +134,18 @@ def _bytes(setting: MethodUse) -> dict[str, int]:
     states = training.optimizer.state.values()
     moments = [t for state in states for name, t in state.items() if name != "step"]
     return {"optimizer": _size(moments), "parameters": _size(list(training.model.parameters()))}
+
+
+def _measured(setting: MethodUse) -> Any:
+    """A step as a trial measures it, once the training has settled."""
+    training = started((setting,), current_world(), build_optimizer=adamw)
+    batch = share(text(8, 32))
+    meter = memory_meter(torch.device("cpu"), 2**30, HostData())
+    with meter, meter.guarding(batch):
+        for _ in range(training.settling_steps):
+            training.step(batch)
+    _, memory = meter.measured_step(training, batch)
+    return memory
 
 
 def _size(tensors: list[torch.Tensor]) -> int:

@@ -97,6 +97,16 @@ class TestMemory:
         if sharded:
             assert max(each["optimizer"] for each in seen) < 1.3 * whole
 
+    def test_a_trial_sees_what_each_method_saves(self, found: Found) -> None:
+        whole = sum(parameter.numel() * 4 for parameter in transformer().parameters())
+        seen = {name: memory.breakdown for name, memory in found[0]["measured"].items()}
+        for name, breakdown in seen.items():
+            held = whole / 2 if name in ("zero_2", "zero_3") else whole
+            assert breakdown.parameters == breakdown.gradients == pytest.approx(held, rel=0.01)
+            assert breakdown.optimizer_state == pytest.approx(whole if name.startswith("zero") else 2 * whole, rel=0.05)
+        peaks = [found[0]["measured"][name].peak_bytes for name in ("zero_3", "zero_2", "zero_1", "ddp")]
+        assert peaks == sorted(set(peaks))
+
     def test_compression_sends_less(self, found: Found) -> None:
         gradients = sum(parameter.numel() * 4 for parameter in transformer().parameters())
         sent = {hook: seen["sent"] for hook, seen in found[0]["sent"].items()}
