@@ -88,8 +88,10 @@ def wrapper_source(policy: Policy, *, headline: str, details: str, options: Sequ
         lines = ["    methods=(),  # plain training: no method that was measured is faster beyond the noise"]
     lines.append(f"    micro_batch={policy.micro_batch},  # samples per forward pass")
     lines.append(f"    accumulation_steps={policy.accumulation_steps},  # forward-backward passes per optimizer step")
-    if policy.gpu_count != 1:
-        lines.append(f"    gpu_count={policy.gpu_count},  # processes that train together, one for each GPU")
+    if policy.gpu_count > 1:
+        lines.append(
+            f"    gpu_count={policy.gpu_count},  # one process each: torchrun --nproc-per-node {policy.gpu_count}"
+        )
     return _TEMPLATE.format(
         headline=_inside_docstring(headline),
         details=_inside_docstring(details),
