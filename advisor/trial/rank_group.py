@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import socket
 import time
@@ -133,8 +134,9 @@ class RankGroup:
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
                 # What it wrote before its end is still to be read: its result counts if it was complete.
+                # Processes of its own may hold the connection open, so that its end need not come.
                 connection = self._connections.get(rank)
-                while connection is not None and connection in self._readers:
+                while connection is not None and connection in self._readers and _is_readable(connection):
                     news += self._heard(connection)
                 del self._processes[rank]
                 if rank in self._ends:
@@ -142,3 +144,7 @@ class RankGroup:
                     os.close(self._ends.pop(rank))
                 news.append((rank, Death(status=os.waitstatus_to_exitcode(status))))
         return news
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import torch
@@ -39,13 +40,16 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement
     samples = policy.global_batch
     batches = bench.batches(samples)
     losses: list[torch.Tensor] = []
+    agree = bench.world.agreed
     bench.tell("first step")
-    with meter.guarding(batches[0]):
-        losses.append(until_updated(training, lambda: training.step(batches[0]), bench.world.agreed))
-        losses += [training.step(batches[0]) for _ in range(settling_steps(training))]
-    finite(losses[0], 0)
+    for index in range(1 + settling_steps(training)):
+        batch = batches[index % len(batches)]
+        with meter.guarding(batch):
+            losses.append(until_updated(training, functools.partial(training.step, batch), agree))
+        finite(losses[index], index)
     bench.tell("memory")
-    loss, memory = until_updated(training, lambda: meter.measured_step(training, batches[1]), bench.world.agreed)
+    measured_step = functools.partial(meter.measured_step, training, batches[len(losses) % len(batches)])
+    loss, memory = until_updated(training, measured_step, agree)
     finite(loss, len(losses))
     losses.append(loss)
 
@@ -66,7 +70,7 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement
     energy = EnergyMeter(nvml_device(bench.device))
     bench.tell("timing")
     with meter.watching() as completed:
-        timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=bench.world.agreed)
+        timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=agree)
         joules = energy.joules(sum(timing.step_seconds))
         memory = completed(memory)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -43,6 +44,8 @@ def misbehave():
     elif HOW == "calls sys.exit":
         sys.exit(3)
     elif HOW == "exits":
+        if os.fork() == 0:  # as a loader of data does, which then holds every connection of this process
+            time.sleep(600)
         os._exit(0)
     elif HOW == "allocates":
         torch.zeros(2**26)
