@@ -70,17 +70,16 @@ def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, ...]:
     own = policy.global_batch // count
     samples = "1 sample" if own == 1 else f"{own} samples"
     start: tuple[str, ...] = ()
-    batch = "batch"
     if count > 1:
+        samples = f"this process's {own} of {policy.global_batch} samples"
         start = (
             f"torch.distributed.init_process_group()  # {count} processes: torchrun --nproc-per-node {count} train.py",
         )
-        batch = f"each process's own share of the {policy.global_batch} samples"
     return (
         "from wrapper import prepare  # wrapper.py, copied beside your code",
         *start,
         f"training = prepare(model{passed})  # a plain model; {where}",
-        f"loss = training.step(batch)  # forward, backward and optimizer step; {batch}: {samples} on the CPU",
+        f"loss = training.step(batch)  # forward, backward and optimizer step; batch: {samples} on the CPU",
     )
 
 

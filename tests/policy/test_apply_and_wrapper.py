@@ -123,7 +123,7 @@ def test_the_wrapper_for_several_gpus_holds_their_number_and_says_what_each_proc
     assert "training.accumulating()" in wrapper.prepare.__doc__
     lines = apply_lines(SEVERAL, ())
     assert "torchrun --nproc-per-node 4 train.py" in lines[1]
-    assert lines[-1].endswith("each process's own share of the 24 samples: 6 samples on the CPU")
+    assert lines[-1].endswith("batch: this process's 6 of 24 samples on the CPU")
 
 
 def test_nothing_is_said_of_processes_where_there_is_one() -> None:
