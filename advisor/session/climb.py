@@ -11,7 +11,7 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.decide.floor import floor_rate, largest_so_far
 from advisor.problem.goal import Goal
 from advisor.problem.sizes import size_words
-from advisor.search.chain import Rung, worth
+from advisor.search.chain import worth
 from advisor.search.ladder import Climb
 from advisor.search.sampler import Proposal, Proposer
 from advisor.session.budget import TimeBudget
@@ -111,7 +111,6 @@ class SizeSearch:
     def _tell(self, proposal: Proposal, climb: Climb, floor: float) -> None:
         """Translate a climb for the sampler: how large it came, and by how much it fell short where it did not."""
         tried = [one for one in self._sized.candidates if one.policy.methods == proposal.uses]
-        rungs: dict[int, Rung] = dict(enumerate(self._sized.rungs))
         place = climb.best
         constraints: dict[str, float] = {}
         share: float | None = None
@@ -122,10 +121,11 @@ class SizeSearch:
             constraints["floor"] = 1 / share - 1 if share < 1 else 1.0
         else:
             constraints["floor"] = 0.0
+        rung = self._sized.rungs[place]
         attributes: dict[str, str | int | float | bool | None] = {
             "policy": tried[-1].policy.label if tried else "plain",
-            "size": size_words(rungs[place].size),
-            "parameter_count": rungs[place].parameter_count,
+            "size": size_words(rung.size),
+            "parameter_count": rung.parameter_count,
             "outcome": tried[-1].outcome.value if tried else Outcome.SCREENED.value,
             "reason": tried[-1].reason if tried else "no size is above the largest so far",
         }
