@@ -57,6 +57,8 @@ def _against_own(winner: Candidate, growth: Growth) -> str:
 def _against_plain(answer: Recommendation, growth: Growth) -> str:
     winner, plain = answer.winner, growth.plain
     if not winner.policy.methods:
+        if not any(one.policy.methods for one in (*answer.ranking, *answer.not_measured)):
+            return "No combination of methods was tried, so this is no advice against any."
         return "No combination of methods that was tried reached a larger size: use no method."
     if plain is None:
         return "Plain training kept the floor at no size that was tried."

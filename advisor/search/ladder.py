@@ -1,9 +1,8 @@
-"""The sizes of a model as one chain, and the climb of one combination to the largest that keeps the floor.
+"""The climb of one combination to the largest size that keeps the floor, by prediction and bisection.
 
-The chain is ordered by the number of parameters, then by the values of the size. Sizes whose parameter counts differ
-by less than 2 % form one group: an image size adds a few position embeddings, and that is no larger model. Groups are
-climbed first, each at its smallest size, because throughput falls from group to group but not along the whole chain
-(a large image on a small model is slower than a small image on a larger one); then the sizes inside the best group.
+Groups of sizes with equal parameter counts (:mod:`advisor.search.chain`) are climbed first, each at its smallest size,
+because throughput falls from group to group but not along the whole chain (a large image on a small model is slower
+than a small image on a larger one); then the sizes inside the best group.
 
 With several arguments parameters do not tell everything: a deep narrow model is slower than a shallow wide one of as
 many. A size that failed rules out those that are at least as large in every argument, and no others. When the boundary
@@ -22,13 +21,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from advisor.problem.sizes import SizeCounts
+from advisor.search.chain import Rung, groups_of, includes
 from advisor.search.line import Line
 
-__all__ = ["Climb", "Reached", "Rung", "chain_of", "worth"]
-
-_SAME = 0.02
-"""Parameter counts that differ by less than this share are called equal."""
+__all__ = ["Climb", "Reached"]
 
 _STEEPEST, _FLATTEST = -3.0, -0.3
 """Bounds of the power by which throughput falls with size: two noisy points may show anything."""
@@ -42,23 +38,6 @@ _LOOKS = 2
 
 _ROUNDING = 1 + 1e-9
 """A size exactly at the predicted boundary counts as inside."""
-
-
-class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """One size of the chain.
-
-    Attributes:
-        size: Arguments of ``build_model`` and ``make_batch``; empty for the model as it is.
-        parameter_count: Parameters of the model at this size.
-    """
-
-    size: dict[str, int | float]
-    parameter_count: int
-
-    @property
-    def order(self) -> tuple[int, tuple[int | float, ...]]:
-        """Sort key of the chain."""
-        return self.parameter_count, tuple(self.size.values())
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,33 +54,6 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_second: float | None = None
     need_bytes: int | None = None
     fixed_bytes: int | None = None
-
-
-def chain_of(counts: SizeCounts) -> tuple[Rung, ...]:
-    """The chain: every listed size that can be built, and the model's own."""
-    found: dict[str, Rung] = {}
-    for counted in (counts.own, *counts.listed):
-        if counted.parameter_count is not None:
-            rung = Rung(size=counted.size, parameter_count=counted.parameter_count)
-            found.setdefault(repr(sorted(rung.size.items())), rung)
-    return tuple(sorted(found.values(), key=lambda rung: rung.order))
-
-
-def worth(rungs: Sequence[Rung], index: int, share_of_floor: float | None = None) -> float:
-    """The largest size that a combination reached, as a number for the sampler.
-
-    That is the parameter count, or the place in the chain where all sizes have the same. A combination that fell
-    short is told apart from others that did by ``share_of_floor``: throughput falls about as the size grows, so that
-    a size smaller by that share would keep the floor.
-
-    Args:
-        rungs: The chain.
-        index: The size reached, or the smallest that the combination failed at.
-        share_of_floor: Its throughput / floor where it failed; ``None`` where it did not.
-    """
-    same = rungs[-1].parameter_count < rungs[0].parameter_count * (1 + _SAME)
-    size = float(index + 1 if same else rungs[index].parameter_count)
-    return size * (1.0 if share_of_floor is None else min(1.0, share_of_floor))
 
 
 class _Bracket:
@@ -150,7 +102,7 @@ class Climb:
         self._limit_bytes = limit_bytes
         self._above = above
         self._reached: dict[int, Reached] = {}
-        self._groups = _groups(rungs)
+        self._groups = groups_of(rungs)
         first = 0 if above < 0 else self._group_of(above) + 1
         self._places = [group[0] for group in self._groups[first:]]
         self._bracket = _Bracket(len(self._places))
@@ -209,7 +161,7 @@ class Climb:
         failed = [self._rungs[index] for index, reached in self._reached.items() if not reached.kept]
         for index in self._places[:ceiling]:
             rung = self._rungs[index]
-            if index > best and index not in self._reached and not any(_includes(rung, one) for one in failed):
+            if index > best and index not in self._reached and not any(includes(rung, one) for one in failed):
                 return index
         return None
 
@@ -291,20 +243,3 @@ class Climb:
         if not self._inside:
             return float(self._rungs[index].parameter_count)
         return float(math.prod(self._rungs[index].size.values()))
-
-
-def _includes(rung: Rung, other: Rung) -> bool:
-    """Whether a size is at least as large as another in every argument."""
-    if rung.size.keys() != other.size.keys():
-        return rung.parameter_count >= other.parameter_count
-    return all(rung.size[name] >= value for name, value in other.size.items())
-
-
-def _groups(rungs: Sequence[Rung]) -> list[tuple[int, ...]]:
-    groups: list[list[int]] = []
-    for index, rung in enumerate(rungs):
-        if groups and rung.parameter_count < rungs[groups[-1][0]].parameter_count * (1 + _SAME):
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return [tuple(group) for group in groups]

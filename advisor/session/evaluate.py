@@ -274,7 +274,12 @@ class Evaluator:
         )
 
     def _fidelity(self, policy: Policy) -> Fidelity:
-        return worst_fidelity(policy.methods, accumulation_steps=policy.accumulation_steps, facts=self._facts)
+        return worst_fidelity(
+            policy.methods,
+            accumulation_steps=policy.accumulation_steps,
+            facts=self._facts,
+            gpu_count=policy.gpu_count,
+        )
 
     def _effects(self, combination: Combination) -> tuple[str, ...]:
         """Methods that were applied and changed nothing say so."""

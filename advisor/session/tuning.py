@@ -30,6 +30,7 @@ from advisor.session.evaluate import Evaluator
 from advisor.session.fixed import check_devices, with_global_batch
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
+from advisor.session.sized_trials import SizedTrials
 from advisor.session.study import StudyMarker
 from advisor.session.trials import Trials
 from advisor.trial.folder import StudyFolder
@@ -194,8 +195,7 @@ class Tuning:
             raise WorkloadError(reason, counted.traceback_text)
         # A combination is proposed once: which batches it is tried at is the climb's affair.
         proposer = self._proposer(msgspec.structs.replace(resolved, batch_fractions=(1.0,)))
-        search = SizeSearch(
-            proposer=proposer,
+        sized = SizedTrials(
             trials=trials,
             counts=counted.counts,
             facts=facts,
@@ -207,10 +207,11 @@ class Tuning:
             candidates=candidates,
             keep=lambda candidate: append_candidate(self._folder.ledger, candidate),
         )
+        search = SizeSearch(proposer=proposer, sized=sized, budget=self._budget, goal=self._goal)
         try:
             return search.run(), proposer.untried == 0
         finally:
-            self._notes.extend(search.notes)
+            self._notes.extend(sized.notes)
             proposer.close()
 
     def _proposer(self, resolved: ResolvedSpace) -> Proposer:

@@ -56,13 +56,20 @@ def test_the_reason_has_the_floor_the_factor_plain_training_what_stops_it_and_th
 
 
 def test_when_no_method_reaches_further_the_advice_is_plain_training() -> None:
-    plain = explained(chosen(CANDIDATES[:3]), HALF)
+    slower = sized(measured(45, CHECKPOINT), 4)
+    plain = explained(chosen([*CANDIDATES[:3], slower]), HALF)
     text = " ".join(plain.why)
     assert "trained plainly at batch 8" in text
     assert "No combination of methods that was tried reached a larger size: use no method." in text
     assert "At layers=4 it runs 40.0 samples/s, below the floor." in text
     assert plain.growth is not None
     assert "winner" not in shown(GrowthTable(plain, plain.growth))
+
+
+def test_when_no_method_was_tried_nothing_is_said_against_methods() -> None:
+    text = " ".join(explained(chosen(CANDIDATES[:3]), HALF).why)
+    assert "No combination of methods was tried, so this is no advice against any." in text
+    assert "use no method" not in text
 
 
 def test_plain_training_at_the_same_size_is_said_to_keep_the_floor_too() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from advisor.problem.sizes import CountedSize, SizeCounts
-from advisor.search.ladder import Climb, Reached, Rung, chain_of, worth
+from advisor.search.chain import Rung, chain_of, worth
+from advisor.search.ladder import Climb, Reached
 
 LIMIT = 10_000_000
 

@@ -13,7 +13,7 @@ from advisor.decide.choose import choose
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Floor, GoalKind
+from advisor.problem.goal import Floor, Goal, GoalKind
 from advisor.problem.sizes import CountedSize, SizeCounts
 from advisor.report.progress import SilentProgress
 from advisor.search.line import Line
@@ -22,6 +22,7 @@ from advisor.search.resolved import Axis, Combination, ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SizeSearch
+from advisor.session.sized_trials import SizedTrials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from tests.decide.examples import goal, measurement
@@ -127,6 +128,16 @@ def proposer() -> Iterator[Proposer]:
     made.close()
 
 
+class Search:
+    """A search, what it has tried, and what it was for."""
+
+    def __init__(self, search: SizeSearch, sized: SizedTrials, aim: Goal) -> None:
+        self.run = search.run
+        self.sized = sized
+        self.candidates = sized.candidates
+        self.goal = aim
+
+
 def search(
     proposer: Proposer,
     world: World,
@@ -136,26 +147,28 @@ def search(
     trial_budget: int = 100,
     batch: int | None = 4,
     kept: list[Candidate] | None = None,
-) -> SizeSearch:
+    counts: SizeCounts = COUNTS,
+) -> Search:
     aim = msgspec.structs.replace(goal(kind=GoalKind.BIGGER), floor=floor, memory_limit_bytes=world.limit)
     fake: Any = FakeTrials(world)
-    return SizeSearch(
-        proposer=proposer,
+    budget = TimeBudget(10_000.0)
+    sized = SizedTrials(
         trials=fake,
-        counts=COUNTS,
+        counts=counts,
         facts=msgspec.structs.replace(FACTS, default_batch=batch),
         hardware=CPU,
-        budget=TimeBudget(10_000.0),
+        budget=budget,
         goal=aim,
         trial_budget=trial_budget,
         progress=SilentProgress(),
         candidates=[] if candidates is None else candidates,
         keep=lambda candidate: None if kept is None else kept.append(candidate),
     )
+    return Search(SizeSearch(proposer=proposer, sized=sized, budget=budget, goal=aim), sized, aim)
 
 
-def winner_of(found: SizeSearch) -> Candidate:
-    return choose(found.candidates, found._goal, refused_settings={}, untried=0, stopped_because="it ended").winner
+def winner_of(found: Search) -> Candidate:
+    return choose(found.candidates, found.goal, refused_settings={}, untried=0, stopped_because="it ended").winner
 
 
 HALF = Floor(share_of_baseline=0.49)  # a little below, so that no boundary depends on the last bit
@@ -247,14 +260,9 @@ def test_without_a_batch_of_its_own_the_baseline_is_the_largest_that_fits(propos
 
 
 def test_sizes_that_cannot_be_built_are_left_out_and_noted(proposer: Proposer) -> None:
-    found = search(proposer, World(), floor=HALF)
     broken = CountedSize(size={"layers": 99}, parameter_count=None, error="ValueError: no")
-    found = SizeSearch(**{**vars_of(found), "counts": SizeCounts(own=COUNTS.own, listed=(*COUNTS.listed, broken))})
-    assert found.notes == ["1 size could not be built and were left out; the first, layers=99: ValueError: no"]
+    counts = SizeCounts(own=COUNTS.own, listed=(*COUNTS.listed, broken))
+    found = search(proposer, World(), floor=HALF, counts=counts)
+    assert found.sized.notes == ["1 size could not be built and were left out; the first, layers=99: ValueError: no"]
     found.run()
     assert {"layers": 99} not in [one.model_size for one in found.candidates]
-
-
-def vars_of(found: SizeSearch) -> dict[str, Any]:
-    names = ("proposer", "trials", "facts", "hardware", "budget", "goal", "trial_budget", "progress", "keep")
-    return {**{name: getattr(found, f"_{name}") for name in names}, "candidates": found.candidates}
