@@ -16,6 +16,7 @@ from advisor.problem.importing import refuse_while_importing
 from advisor.problem.source import resolve_source
 from advisor.problem.units import parse_bytes, parse_duration
 from advisor.session.request import DEFAULT_TIME_LIMIT_SECONDS, DEFAULT_TRIALS, TuneRequest
+from advisor.session.several_nodes import nodes_from
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +46,8 @@ def tune(
     time_limit: str | float | None = None,
     global_batch: int | None = None,
     gpus: int | str | Iterable[int] | None = None,
+    nnodes: int | None = None,
+    rdzv_endpoint: str | None = None,
     price: float | None = None,
     kwh_price: float | None = None,
     max_latency: str | float | None = None,
@@ -83,6 +86,9 @@ def tune(
         global_batch: Samples per optimizer step, if that must stay fixed.
         gpus: Numbers of devices that may train together: ``2``, ``(1, 2, 4)`` or ``"1,2,4"``. By default one; for
             ``cheapest`` 1, 2, 4, ... up to what is there.
+        nnodes: Machines whose devices train together; this is the first, and on each of the others
+            ``momadvise --nnodes N --rdzv-endpoint HOST:PORT --node-rank K`` follows it.
+        rdzv_endpoint: ``"host:port"`` of this machine, as all of them can reach it.
         price: ``cheapest``: US dollars per hour of one device; by default the list price of its profile.
         kwh_price: ``cheapest``: US dollars per kilowatt-hour, to count energy as well.
         max_latency: ``cheapest``: pick the least cost with at most so many seconds per iteration (or ``"200ms"``).
@@ -133,6 +139,7 @@ def tune(
         time_limit_seconds=_seconds(time_limit),
         global_batch=global_batch,
         gpu_counts=None if gpus is None else parse_gpu_counts(gpus),
+        nodes=nodes_from(nnodes, rdzv_endpoint, None),
         price=None if price is None else Price(usd_per_hour=price, source="--price", date="as given"),
         usd_per_kilowatt_hour=kwh_price,
         preference=Preference(

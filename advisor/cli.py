@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _HELP = """\
-usage: momadvise [--goal faster|bigger|cheapest] MODEL [options]
+usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise methods [NAME]        the methods, and which apply here
        momadvise hardware              the devices and their figures
 
@@ -37,6 +37,7 @@ goals
                --kwh-price USD
 options
   --gpus 1,2,4           how many devices may train together (default: 1)
+  --nnodes N --rdzv-endpoint HOST:PORT --node-rank K       on N machines
   --device NAME          cpu, cuda, cuda:1          (default: the first GPU)
   --memory-limit SIZE    per device, such as 8GiB   (default: what is free)
   --global-batch N       keep N samples per optimizer step
@@ -71,12 +72,15 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="momadvise", allow_abbrev=False)
-    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("model", metavar="MODEL", nargs="?")
     parser.add_argument("--goal", default="faster", choices=("faster", "bigger", "cheapest"))
     parser.add_argument("--device")
     parser.add_argument("--memory-limit")
     parser.add_argument("--global-batch", type=int)
     parser.add_argument("--gpus")
+    parser.add_argument("--nnodes", type=int)
+    parser.add_argument("--rdzv-endpoint")
+    parser.add_argument("--node-rank", type=int)
     parser.add_argument("--price", type=float)
     parser.add_argument("--kwh-price", type=float)
     parser.add_argument("--max-latency")
@@ -134,6 +138,10 @@ def _dispatch(arguments: list[str]) -> int:
     from advisor.errors import MomadviseError, TrialError
 
     try:
+        if options.node_rank:
+            return _follow(options)
+        if options.model is None:
+            _parser().error("a model is needed: a Python file, hf:TYPE or a config.json")
         return _tune(options)
     except MomadviseError as error:
         status = EXIT_NO_ANSWER if isinstance(error, TrialError) else EXIT_USER_ERROR
@@ -163,6 +171,8 @@ def _tune(options: argparse.Namespace) -> int:
         time_limit=options.time_limit,
         global_batch=options.global_batch,
         gpus=options.gpus,
+        nnodes=options.nnodes,
+        rdzv_endpoint=options.rdzv_endpoint,
         price=options.price,
         kwh_price=options.kwh_price,
         max_latency=options.max_latency,
@@ -191,6 +201,18 @@ def _tune(options: argparse.Namespace) -> int:
     else:
         _print_answer(answer)
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
+
+
+def _follow(options: argparse.Namespace) -> int:
+    """Be one of the machines after the first: run a share of its trials until there are no more."""
+    from advisor.session.several_nodes import nodes_from
+    from advisor.trial.follower import follow
+
+    nodes = nodes_from(options.nnodes, options.rdzv_endpoint, options.node_rank)
+    log = Path(options.output or ".") / f"momadvise-node-{nodes.rank}.log"
+    print(f"node {nodes.rank} of {nodes.count} follows {nodes.endpoint}; what its ranks print: {log}", file=sys.stderr)
+    follow(nodes, log)
+    return EXIT_OK
 
 
 def _print_answer(answer: Answer) -> None:

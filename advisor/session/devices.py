@@ -41,9 +41,17 @@ def choose_devices(request: TuneRequest, hardware: Hardware, visible: Sequence[H
     Raises:
         OptionError: More devices than there are, or several with one that is named.
     """
+    machines = request.nodes.count
     counts = request.gpu_counts or _default_counts(request.goal, hardware)
-    most = counts[-1]
-    if most == 1:
+    uneven = [count for count in counts if count > 1 and count % machines]
+    if uneven or (machines > 1 and counts[-1] == 1):
+        raise OptionError(
+            f"Every one of {machines} machines runs an equal share of the devices: --gpus must be multiples of "
+            f"{machines}, such as {machines} or {2 * machines} (and 1, on the first machine alone), "
+            f"but got {', '.join(map(str, counts))}."
+        )
+    most = max(count // machines for count in counts if count > 1) if counts[-1] > 1 else 1
+    if counts[-1] == 1:
         return Devices(counts=counts, hardware=hardware)
     if hardware.kind is DeviceKind.CPU:
         if most <= hardware.host_cores:
@@ -52,7 +60,8 @@ def choose_devices(request: TuneRequest, hardware: Hardware, visible: Sequence[H
         return Devices(counts=counts, hardware=hardware, notes=(note,))
     if most > hardware.device_count:
         raise OptionError(
-            f"--gpus must be at most the number of visible GPUs, {hardware.device_count}, but got {most}. "
+            f"--gpus must be at most the number of visible GPUs, {hardware.device_count * machines}, "
+            f"but got {counts[-1]}. "
             "Name fewer, or make more visible with CUDA_VISIBLE_DEVICES."
         )
     if hardware.device != "cuda:0":

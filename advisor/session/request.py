@@ -10,6 +10,7 @@ import msgspec
 from advisor.errors import OptionError
 from advisor.problem.goal import Fidelity, Floor, GoalKind, Preference, Price
 from advisor.problem.workload import WorkloadSource
+from advisor.trial.nodes import Nodes
 
 __all__ = ["DEFAULT_TIME_LIMIT_SECONDS", "DEFAULT_TRIALS", "TuneRequest"]
 
@@ -32,6 +33,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         global_batch: Samples per optimizer step if that must stay fixed.
         gpu_counts: Numbers of devices to train on, ascending; ``None`` for one, or for ``cheapest`` 1, 2, 4, ... up to
             what is there.
+        nodes: The machines whose devices train together, of which this is the first.
         price: ``--price``; ``None`` for the profile's.
         usd_per_kilowatt_hour: ``--kwh-price``.
         preference: ``cheapest``: which point of the frontier to pick.
@@ -51,6 +53,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
     global_batch: int | None = None
     gpu_counts: tuple[int, ...] | None = None
+    nodes: Nodes = Nodes()
     price: Price | None = None
     usd_per_kilowatt_hour: float | None = None
     preference: Preference = Preference()
@@ -126,6 +129,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             self.global_batch,
             self.seed,
             self.gpu_counts,
+            self.nodes.count,
             self.price,
             self.usd_per_kilowatt_hour,
             self.preference,

@@ -220,11 +220,7 @@ class SizedTrials:
     def tried(self, combination: Combination, place: int) -> list[Candidate]:
         """Candidates of a combination at a size."""
         size = self.rungs[place].size
-        return [
-            one
-            for one in self.candidates
-            if Combination.of(one.policy) == combination and one.model_size == size
-        ]
+        return [one for one in self.candidates if Combination.of(one.policy) == combination and one.model_size == size]
 
     def place_of(self, candidate: Candidate) -> int:
         """The place of a candidate's size in the chain."""

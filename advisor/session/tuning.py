@@ -84,7 +84,7 @@ class Tuning:
         for note in self._notes:
             self._progress.note(note)
         candidates = read_candidates(self._folder.ledger)
-        with Runner(self._folder.path) as runner:
+        with Runner(self._folder.path, nodes=request.nodes) as runner:
             trials = Trials(
                 runner=runner,
                 source=request.source,

@@ -11,6 +11,8 @@ from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.session.devices import choose_devices
 from advisor.session.request import TuneRequest
+from advisor.session.several_nodes import nodes_from
+from advisor.trial.nodes import Nodes
 
 GIB = 2**30
 SOURCE = WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f")
@@ -77,3 +79,40 @@ def test_ranks_on_a_cpu_may_be_as_many_as_wanted_and_more_than_the_cores_is_told
     crowded = choose_devices(request(4), CPU, (CPU,))
     assert crowded.counts == (4,)
     assert crowded.notes[0].startswith("4 ranks share 2 CPU cores")
+
+
+class TestSeveralMachines:
+    def two(self, *gpus: int) -> TuneRequest:
+        nodes = Nodes(count=2, endpoint="first:29400")
+        return TuneRequest(source=SOURCE, gpu_counts=gpus, nodes=nodes)
+
+    def test_the_gpus_of_all_machines_count(self) -> None:
+        assert choose_devices(self.two(1, 8), FOUR_GPUS[0], FOUR_GPUS).counts == (1, 8)
+        with pytest.raises(OptionError, match="at most the number of visible GPUs, 8, but got 10"):
+            choose_devices(self.two(10), FOUR_GPUS[0], FOUR_GPUS)
+
+    @pytest.mark.parametrize("gpus", [(3,), (1, 2, 5), (1,)])
+    def test_every_machine_has_an_equal_share(self, gpus: tuple[int, ...]) -> None:
+        with pytest.raises(OptionError, match="--gpus must be multiples of 2, such as 2 or 4"):
+            choose_devices(self.two(*gpus), FOUR_GPUS[0], FOUR_GPUS)
+
+    @pytest.mark.parametrize(
+        ("count", "endpoint", "rank", "message"),
+        [
+            (0, None, None, "--nnodes must be a number of machines from 1, but got 0"),
+            (2, None, None, "need --rdzv-endpoint HOST:PORT"),
+            (2, "first", None, "need --rdzv-endpoint HOST:PORT.*'first'"),
+            (2, "first:99999", None, "need --rdzv-endpoint HOST:PORT"),
+            (2, "first:29400", 2, "--node-rank must be from 0 .* to 1, but got 2"),
+            (None, None, 1, "--node-rank must be from 0 .* to 0, but got 1"),
+        ],
+    )
+    def test_what_is_missing_or_wrong_is_said(
+        self, count: int | None, endpoint: str | None, rank: int | None, message: str
+    ) -> None:
+        with pytest.raises(OptionError, match=message):
+            nodes_from(count, endpoint, rank)
+
+    def test_one_machine_needs_nothing(self) -> None:
+        assert nodes_from(None, None, None) == Nodes()
+        assert nodes_from(2, "first:29400", 1) == Nodes(count=2, endpoint="first:29400", rank=1)

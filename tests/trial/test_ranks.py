@@ -16,6 +16,7 @@ import msgspec
 import psutil
 import pytest
 
+from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.problem.workload import WorkloadKind, WorkloadSource
@@ -48,7 +49,7 @@ class Ranks:
         path.write_text(text)
         digest = hashlib.sha256(text.encode()).hexdigest()
         source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="ranks", fingerprint=digest)
-        policy = Policy(micro_batch=4, gpu_count=count)
+        policy = Policy(methods=(use("ddp", bucket_views=True, static_graph=False),), micro_batch=4, gpu_count=count)
         return msgspec.structs.replace(spec(**changes), workload=source, policy=policy)
 
     def processes(self, count: int) -> list[int]:
@@ -127,8 +128,7 @@ def test_a_rank_that_loses_another_is_not_blamed(runner: Runner, ranks: Ranks) -
 def test_memory_that_runs_out_on_one_rank_at_a_larger_batch_keeps_the_smaller_ones(
     runner: Runner, ranks: Ranks
 ) -> None:
-    # Five steps at the first batch: three whose losses count, and two because steps this quick are timed three times.
-    growing = ranks.spec(2, how="allocates", who=(0,), step=6, kind=TrialKind.SIZE, memory_limit_bytes=100 * 2**20)
+    growing = ranks.spec(2, how="outgrows", who=(0,), kind=TrialKind.SIZE, memory_limit_bytes=100 * 2**20)
     result = runner.run(growing)
     assert result.outcome is Outcome.OK, result
     assert result.sizing is not None

@@ -30,6 +30,8 @@ def compute_loss(model, batch):
     steps += 1
     if steps == STEP and dist.get_rank() in WHO:
         misbehave()
+    if HOW == "outgrows" and dist.get_rank() in WHO and len(batch[0]) > 4:
+        torch.zeros(2**26)
     dist.all_reduce(torch.zeros(1))
     return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
 

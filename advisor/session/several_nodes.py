@@ -1,0 +1,39 @@
+"""What people say about several machines: how many, where they meet, which one this is."""
+
+from __future__ import annotations
+
+from advisor.errors import OptionError
+from advisor.trial.nodes import Nodes
+
+__all__ = ["nodes_from"]
+
+
+def nodes_from(count: int | None, endpoint: str | None, rank: int | None) -> Nodes:
+    """Check what was said, with the names that ``torchrun`` has for it.
+
+    Args:
+        count: ``--nnodes``; ``None`` for one.
+        endpoint: ``--rdzv-endpoint``: ``host:port`` of the first machine, as all of them can reach it.
+        rank: ``--node-rank``; ``None`` for the first.
+
+    Raises:
+        OptionError: Something is missing or outside its rule.
+    """
+    count = 1 if count is None else count
+    rank = 0 if rank is None else rank
+    if count < 1:
+        raise OptionError(f"--nnodes must be a number of machines from 1, but got {count}.")
+    if not 0 <= rank < count:
+        raise OptionError(
+            f"--node-rank must be from 0 (the machine that tunes) to {count - 1}, but got {rank}. "
+            "--nnodes says how many machines there are."
+        )
+    if count == 1:
+        return Nodes()
+    host, _, port = (endpoint or "").rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise OptionError(
+            "Several machines need --rdzv-endpoint HOST:PORT, the first one's address as all of them can reach it, "
+            f"but got {endpoint!r}."
+        )
+    return Nodes(count=count, endpoint=endpoint or "", rank=rank)
