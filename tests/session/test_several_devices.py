@@ -13,6 +13,7 @@ import pytest
 from advisor.policy.file import load_policy_file
 from tests.session.command import run_command
 from tests.session.processes import descendants
+from tests.session.test_readme import ROOT, blocks
 
 TINY = Path(__file__).parent / "workloads" / "tiny.py"
 SPACE = """\
@@ -24,6 +25,30 @@ methods:
   ddp: {bucket_views: [true], static_graph: [false]}
 batch_fractions: [1]
 recipes: []
+"""
+
+BEFORE = """\
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+import tiny, torch
+from wrapper import POLICY
+model = tiny.build_model()
+batch = tiny.make_batch(POLICY.micro_batch * POLICY.accumulation_steps)
+loader = [batch, batch, batch]
+"""
+AFTER = """
+last = float(loss)
+assert float(training.step(batch)) < last, "it learns"
+first = torch.distributed.get_rank() == 0
+assert first == bool(state["model"]), "the first process has the whole state"
+if first:
+    tiny.build_model().load_state_dict(state["model"])
+sums = [None, None]
+own = {name: value.double().sum().item() for name, value in training.model.state_dict().items()}
+torch.distributed.all_gather_object(sums, own)
+assert sums[0] == sums[1], "the ranks train one model"
+torch.distributed.destroy_process_group()
+print("trained")
 """
 
 pytestmark = pytest.mark.slow
@@ -68,25 +93,9 @@ def test_a_policy_for_two_devices_is_confirmed_on_two_and_trains_under_torchrun(
     assert "Confirmed in a fresh process" in result.stdout
     assert "torchrun" in result.stdout
     assert load_policy_file(folder / "two" / "policy.yaml").policy.gpu_count == 2
+    on_the_page = next(code for code in blocks(ROOT / "docs" / "how-to.md", "python") if "init_process_group" in code)
     script = folder / "train.py"
-    script.write_text(
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
-        "import torch, tiny\n"
-        "from wrapper import POLICY, prepare\n"
-        "torch.distributed.init_process_group('gloo')\n"
-        "torch.manual_seed(torch.distributed.get_rank())\n"
-        "training = prepare(tiny.build_model())\n"
-        "batch = tiny.make_batch(POLICY.micro_batch * POLICY.accumulation_steps)\n"
-        "losses = [training.step(batch).item() for _ in range(3)]\n"
-        "assert losses[2] < losses[0], losses\n"
-        "state = training.state_dict()['model']\n"
-        "tiny.build_model().load_state_dict(state)\n"
-        "both = [None, None]\n"
-        "torch.distributed.all_gather_object(both, {name: value.sum().item() for name, value in state.items()})\n"
-        "assert both[0] == both[1], 'the ranks trained one model'\n"
-        "torch.distributed.destroy_process_group()\n"
-        "print('trained')\n"
-    )
+    script.write_text(BEFORE + on_the_page + AFTER)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     trained = subprocess.run(
         [*command, str(folder / "two"), str(TINY.parent)], capture_output=True, text=True, check=False, timeout=200
