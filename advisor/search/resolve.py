@@ -54,6 +54,7 @@ def resolve(
         applicable = tuple(setting for setting in settings if refusals[setting.label] is None)
         here = {label: reason for label, reason in refusals.items() if reason is not None}
         reasons.update(here)
+        here = _grouped(settings, here)
         if applicable:
             axes.append(
                 Axis(
@@ -112,6 +113,24 @@ def _in_space(setting: MethodUse, method: Method, space: SearchSpace) -> bool:
     )
 
 
+def _grouped(settings: Sequence[MethodUse], reasons: Mapping[str, str]) -> dict[str, str]:
+    """One entry for settings that share a reason and the one value that brings it about.
+
+    Where every setting with ``offload=True`` is refused for one reason, and no other is, that value says it all.
+    """
+    grouped = dict(reasons)
+    for name in dict.fromkeys(name for setting in settings for name in setting.parameters):
+        for value in dict.fromkeys(setting.parameters[name] for setting in settings):
+            alike = [setting.label for setting in settings if setting.parameters[name] == value]
+            shared = {grouped.get(label) for label in alike}
+            if len(alike) < 2 or len(alike) == len(settings) or len(shared) != 1 or None in shared:
+                continue
+            reason = grouped[alike[0]]
+            label = MethodUse(name=settings[0].name, parameters={name: value}).label
+            grouped = {label: reason, **{other: why for other, why in grouped.items() if other not in alike}}
+    return grouped
+
+
 def _joined(reasons: Mapping[str, str]) -> str:
     """One reason for a whole method: the common one, or each with its setting."""
     distinct = list(dict.fromkeys(reasons.values()))
@@ -163,12 +182,19 @@ def _first_applicable(
         names = (parameter.name for parameter in method.parameters)
         setting = MethodUse(name=method.name, parameters=dict(zip(names, values, strict=True)))
         if setting.label not in applicable:
-            why[setting.label] = reasons.get(setting.label, "the method does not offer this combination of values")
+            why[setting.label] = reasons.get(setting.label) or _not_offered(method, resolved.gpu_counts)
         elif (conflict := resolved.conflict_in((*chosen, setting))) is not None:
             why[setting.label] = conflict
         else:
             return applicable[setting.label], ""
     return None, _joined(why)
+
+
+def _not_offered(method: Method, gpu_counts: tuple[int, ...]) -> str:
+    """Why a setting is no part of the resolved space although nothing refused it."""
+    if not _has_a_place(method, gpu_counts):
+        return "it is not for one device" if gpu_counts[-1] == 1 else method.one_device_only
+    return "the method does not offer this combination of values"
 
 
 def _sorted(uses: Sequence[MethodUse]) -> tuple[MethodUse, ...]:

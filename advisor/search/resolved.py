@@ -137,22 +137,25 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         return all(names & set(one) for one in wanted)
 
     def on_devices(self, uses: tuple[MethodUse, ...], gpu_count: int) -> Combination | None:
-        """Single-device methods on a number of devices: with the first way to distribute that goes with them.
+        """Methods on a number of devices: with the first way to distribute that goes with them, if they name none.
 
         Args:
-            uses: Methods, none of which distributes.
+            uses: Methods that do not exclude each other.
             gpu_count: Number of devices.
 
         Returns:
             ``None`` if one of them cannot be used there, or nothing that distributes goes with them.
         """
+        distributing = self._distributing(uses)
         if gpu_count == 1:
-            return Combination(uses)
+            return Combination(uses) if distributing == 0 and self._has_company(uses) else None
         if any(axis.one_device_only and axis.method in {use.name for use in uses} for axis in self.axes):
             return None
+        if distributing:
+            return Combination(uses, gpu_count) if distributing == 1 and self._has_company(uses) else None
         for axis in self.axes:
             for setting in axis.settings if axis.distributes else ():
-                if self.conflict_in((*uses, setting)) is None:
+                if self.conflict_in((*uses, setting)) is None and self._has_company((*uses, setting)):
                     return Combination(tuple(sorted((*uses, setting), key=lambda use: use.name)), gpu_count)
         return None
 

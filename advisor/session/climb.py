@@ -57,6 +57,8 @@ class SizeSearch:
                 self._sized.check_budget()
             except OutOfBudgetError as reason:
                 return str(reason)
+            if self._at_the_top():
+                return "the largest of the model's sizes keeps the floor already (list larger values in SIZES to go on)"
             proposal = self._proposer.ask()
             if proposal is None:
                 return "every combination of the search space was tried"
@@ -69,6 +71,11 @@ class SizeSearch:
                 self._proposer.abandon(proposal)
                 raise
             self._tell(proposal, climb, floor)
+
+    def _at_the_top(self) -> bool:
+        """Whether no larger size is left that another combination could keep the floor at."""
+        record = largest_so_far(self._sized.candidates, self._goal)
+        return record is not None and self._sized.place_of(record) == len(self._sized.rungs) - 1
 
     # -- one combination ----------------------------------------------------------------------------------------
 

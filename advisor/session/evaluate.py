@@ -245,9 +245,11 @@ class Evaluator:
             return verdict.reason
         fidelity = self._fidelity(policy)
         if not self._goal.fidelity.allows(fidelity):
+            parts = "micro-batches per step" if policy.gpu_count == 1 else "parts of a step, over all devices,"
+            why = "; BatchNorm takes its statistics over each" if self._facts.has_batchnorm else ""
             return (
-                f"with {policy.accumulation_steps} micro-batches per step its fidelity is {fidelity.value}, "
-                f"and at most {self._goal.fidelity.value} is allowed"
+                f"with {policy.accumulation_steps * policy.gpu_count} {parts} its fidelity is {fidelity.value}, "
+                f"and at most {self._goal.fidelity.value} is allowed{why} (--fidelity {fidelity.value} allows it)"
             )
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
@@ -218,6 +219,7 @@ class Trials:
                 measure_seconds=self._budget.measure_seconds,
                 hard_limit_seconds=self._budget.confirmation_limit_seconds(expected),
                 wrapper_path=wrapper_path,
+                wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
             )
         )
@@ -248,6 +250,7 @@ class Trials:
         largest_batch: int | None = None,
         outpaced_below: float | None = None,
         wrapper_path: str | None = None,
+        wrapper_text: str = "",
         repeat: int = 0,
         memory_limit_bytes: int | None = None,
     ) -> TrialSpec:
@@ -264,6 +267,7 @@ class Trials:
             time_limit_seconds=hard_limit_seconds,
             outpaced_below_samples_per_second=outpaced_below,
             wrapper_path=wrapper_path,
+            wrapper_text=wrapper_text,
             repeat=repeat,
         )
 

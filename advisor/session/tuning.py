@@ -30,6 +30,7 @@ from advisor.session.evaluate import Evaluator
 from advisor.session.fixed import check_devices, with_global_batch
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
+from advisor.session.sharing import within_fidelity
 from advisor.session.sized_trials import SizedTrials
 from advisor.session.study import StudyMarker
 from advisor.session.trials import Trials
@@ -107,6 +108,10 @@ class Tuning:
                 )
             resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity, gpu_counts=counts)
             check_devices(resolved)
+            shared = within_fidelity(self._goal, resolved, facts)
+            self._goal, resolved = shared.goal, shared.space
+            if shared.note:
+                self._say(shared.note)
             trials.reference = lambda gpu_count: resolved.on_devices((), gpu_count)
             return self._search(trials, facts, resolved, candidates)
 

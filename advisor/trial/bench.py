@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib.util
 import math
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -121,11 +121,11 @@ class Bench:
         """Build the model and hand it to an emitted wrapper, as the user will."""
 
         def apply(model: torch.nn.Module) -> Training:
-            spec = importlib.util.spec_from_file_location("momadvise_wrapper", wrapper)
-            assert spec is not None
-            assert spec.loader is not None, f"{wrapper} must be a Python file"
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            module = types.ModuleType("momadvise_wrapper")
+            # The file itself where it is; another machine may not share the folder.
+            text = wrapper.read_text(encoding="utf-8") if wrapper.exists() else self.spec.wrapper_text
+            assert text, f"{wrapper} must be a Python file"
+            exec(compile(text, str(wrapper), "exec"), module.__dict__)
             training: Training = module.prepare(model, device=self.device, **self.options())
             return training
 

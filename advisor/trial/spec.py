@@ -55,6 +55,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         time_limit_seconds: Hard limit of the whole trial, kept by the parent.
         outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
         wrapper_path: CONFIRM: the emitted wrapper.
+        wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
         repeat: Tells apart deliberate repetitions of the same trial.
     """
 
@@ -75,6 +76,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     time_limit_seconds: float
     outpaced_below_samples_per_second: float | None = None
     wrapper_path: str | None = None
+    wrapper_text: str = ""
     repeat: int = 0
 
     @property

@@ -161,3 +161,15 @@ def test_methods_of_a_recipe_that_exclude_each_other_drop_it(tmp_path: Path) -> 
     resolved = resolve(space(tmp_path, "{precision: {}, optimizer_in_backward: {}}", recipes), FACTS, H100)
     assert resolved.recipes == ()
     assert "cannot be combined" in resolved.dropped_recipes["both"]
+
+
+def test_settings_that_one_value_rules_out_are_listed_once() -> None:
+    resolved = resolve(load_space("default"), FACTS, CPU, gpu_counts=(1, 2))
+    sharded = [label for label in resolved.refused if label.startswith("fsdp")]
+    assert sharded == ["fsdp(offload=True)"]
+    assert "nowhere to offload to" in resolved.refused["fsdp(offload=True)"]
+
+
+def test_methods_for_several_devices_are_no_part_of_the_question_on_one() -> None:
+    resolved = resolve(load_space("default"), FACTS, CPU)
+    assert not {"ddp", "zero_1", "fsdp", "gradient_compression"} & ({*resolved.refused, *axes(resolved)})

@@ -81,6 +81,12 @@ class TestCombinations:
         assert several(1, 2).on_devices((EVERY,), 1) == Combination((EVERY,), 1)
         assert several(2).on_devices((IN_PLACE,), 2) is None
 
+    def test_a_recipe_may_name_its_own_way_to_distribute(self) -> None:
+        assert several(1, 2).on_devices((EVERY, SHARDED), 2) == Combination((EVERY, SHARDED), 2)
+        assert several(1, 2).on_devices((EVERY, SHARDED), 1) is None, "it is not for one device"
+        assert several(2).on_devices((DDP, HALVED), 2) == Combination((DDP, HALVED), 2)
+        assert several(2).on_devices((HALVED, SHARDED), 2) is None, "it works on top of ddp alone"
+
     def test_without_a_way_to_distribute_there_is_nothing_on_several_devices(self) -> None:
         alone = msgspec.structs.replace(several(1, 2), axes=AXES[:2])
         assert alone.on_devices((), 2) is None

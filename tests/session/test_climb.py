@@ -209,6 +209,14 @@ def test_a_combination_that_beats_the_record_climbs_on(proposer: Proposer) -> No
     assert {layers for name, layers in world.timed if name != "plain"} <= {9, 16, 17}
 
 
+def test_at_the_largest_size_the_search_ends_and_says_so(proposer: Proposer) -> None:
+    world = World(speed_up=2.0)
+    found = search(proposer, world, floor=Floor(samples_per_second=1e-6))
+    assert "list larger values in SIZES" in found.run()
+    assert winner_of(found).model_size == {"layers": LAYERS[-1]}
+    assert all(name == "plain" for name, _ in world.sized), "no other combination could be larger"
+
+
 def test_where_memory_ends_the_climb_the_next_size_is_screened_with_its_need_and_never_run(proposer: Proposer) -> None:
     world = World(limit=210 * MIB)
     found = search(proposer, world, floor=Floor(samples_per_second=1.0))

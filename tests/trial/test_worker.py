@@ -56,12 +56,15 @@ def test_a_limit_that_is_passed_is_out_of_memory_with_both_figures(runner: Runne
     assert result.traceback_text is None
 
 
-def test_the_emitted_wrapper_is_confirmed_in_a_fresh_process(runner: Runner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [True, False], ids=["where it was written", "on a machine without that folder"])
+def test_the_emitted_wrapper_is_confirmed_in_a_fresh_process(runner: Runner, tmp_path: Path, shared: bool) -> None:
     policy = Policy(methods=(use("precision", dtype="bf16"),), micro_batch=4, accumulation_steps=2)
     wrapper = tmp_path / "wrapper.py"
     write_wrapper(policy, wrapper, headline="For a test.", details="Nothing measured.")
-    trial = spec(kind=TrialKind.CONFIRM, wrapper_path=str(wrapper))
-    trial = msgspec.structs.replace(trial, policy=policy)
+    trial = spec(kind=TrialKind.CONFIRM, wrapper_path=str(wrapper), repeat=int(shared))
+    trial = msgspec.structs.replace(trial, policy=policy, wrapper_text=wrapper.read_text())
+    if not shared:
+        wrapper.unlink()
     result = runner.run(trial)
     assert result.outcome is Outcome.OK, (result, runner.tail_of_log(trial.key))
     assert not result.warm

@@ -1,0 +1,41 @@
+"""Numbers of devices that the fidelity ceiling forbids are left out before any trial."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from advisor.errors import OptionError
+from advisor.problem.goal import Fidelity
+from advisor.search.resolve import resolve
+from advisor.search.space import load_space
+from advisor.session.sharing import within_fidelity
+from tests.decide.examples import goal
+from tests.search.test_resolve import CPU, FACTS
+
+WITH_BATCHNORM = msgspec.structs.replace(FACTS, has_batchnorm=True)
+
+
+def shared(*counts: int, fidelity: Fidelity = Fidelity.LOSSY, batchnorm: bool = True):  # type: ignore[no-untyped-def]
+    facts = WITH_BATCHNORM if batchnorm else FACTS
+    space = resolve(load_space("default"), facts, CPU, fidelity, gpu_counts=counts)
+    return within_fidelity(msgspec.structs.replace(goal(), gpu_counts=counts, fidelity=fidelity), space, facts)
+
+
+def test_without_batchnorm_every_number_of_devices_stays() -> None:
+    found = shared(1, 2, 4, batchnorm=False)
+    assert found.goal.gpu_counts == found.space.gpu_counts == (1, 2, 4)
+    assert found.note == ""
+
+
+def test_with_batchnorm_several_devices_are_left_out_with_the_reason_and_the_fix() -> None:
+    found = shared(1, 2, 4)
+    assert found.goal.gpu_counts == found.space.gpu_counts == (1,)
+    assert found.note.startswith("2 and 4 devices were left out: BatchNorm takes its statistics over one device")
+    assert "--fidelity model" in found.note
+    assert shared(1, 2, 4, fidelity=Fidelity.MODEL).goal.gpu_counts == (1, 2, 4)
+
+
+def test_when_nothing_is_left_it_is_an_error_with_the_fix() -> None:
+    with pytest.raises(OptionError, match=r"on 2 devices must be within .* lossy, but BatchNorm.*--fidelity model, or"):
+        shared(2)
