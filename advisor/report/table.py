@@ -15,6 +15,7 @@ from rich.text import Text
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
+from advisor.decide.floor import keeps
 from advisor.decide.score import gain_over
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_spread
@@ -138,8 +139,14 @@ class RankingTable:
         share = gain_over(candidate, baseline, self._goal)
         if share is None:
             return Text("-")
-        counted = self._goal.kind is GoalKind.BIGGER  # a size has no noise
-        return Text(gain_words(share), style="green" if share > (0 if counted else self._recommendation.noise) else "")
+        return Text(gain_words(share), style="green" if share > 0 and self._counts(candidate, share) else "")
+
+    def _counts(self, candidate: Candidate, share: float) -> bool:
+        """Whether a gain is one: beyond the noise, or for a size, which has none, at or above the floor."""
+        growth = self._recommendation.growth
+        if growth is not None:
+            return keeps(candidate, self._goal, growth.floor_samples_per_second)
+        return share > self._recommendation.noise
 
     def _role(self, candidate: Candidate) -> Text:
         text = Text()

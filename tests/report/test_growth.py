@@ -118,6 +118,13 @@ def test_a_gain_is_one_of_size_and_never_of_throughput() -> None:
     assert "vs base: size of the model" in text
 
 
+def test_a_size_below_the_floor_is_no_gain() -> None:
+    text = shown(RankingTable(explained(chosen(ON_TWO), HALF), HALF), width=160, color=True)
+    below = next(line for line in text.splitlines() if "40.0" in line)
+    above = next(line for line in text.splitlines() if "60.0" in line)
+    assert ("32m" in below, "32m" in above) == (False, True), "green is a gain"
+
+
 def test_where_parameters_stay_the_gain_is_one_of_the_arguments() -> None:
     small, large = (
         msgspec.structs.replace(one, model_size={"pixels": pixels}, parameter_count=5)
