@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose_cheapest import choose_cheapest
 from advisor.decide.eligible import is_measured
+from advisor.decide.floor import floor_rate
 from advisor.decide.largest import choose_largest
 from advisor.decide.noise import SMALLEST_NOISE, noise_between
 from advisor.decide.ranking import measurement_of, ranked
@@ -49,7 +50,9 @@ def choose(
         NothingMeasuredError: No policy could be measured, or none of those measured may win.
         PreferenceNotMetError: ``cheapest``: no point is within the limit that was asked for.
     """
-    if goal.kind is GoalKind.BIGGER and any(is_measured(candidate) for candidate in candidates):
+    if goal.kind is GoalKind.BIGGER and (
+        any(is_measured(candidate) for candidate in candidates) or floor_rate(candidates, goal) is None
+    ):
         return choose_largest(
             candidates, goal, refused_settings=refused_settings, untried=untried, stopped_because=stopped_because
         )

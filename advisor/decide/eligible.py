@@ -37,11 +37,9 @@ def why_not_eligible(candidate: Candidate, goal: Goal) -> str | None:
             f"loss drift {format_percent(candidate.loss_drift)} is above the tolerance "
             f"{format_percent(drift_tolerance(candidate.fidelity))}"
         )
-    if measurement.memory.peak_bytes > goal.memory_limit_bytes:
-        return (
-            f"peak {format_bytes(measurement.memory.peak_bytes)} is above the limit "
-            f"{format_bytes(goal.memory_limit_bytes)}"
-        )
+    limit = goal.limit_on(candidate.policy.gpu_count)
+    if measurement.memory.peak_bytes > limit:
+        return f"peak {format_bytes(measurement.memory.peak_bytes)} is above the limit {format_bytes(limit)}"
     if goal.global_batch is not None and candidate.policy.global_batch != goal.global_batch:
         return f"its global batch {candidate.policy.global_batch} is not the {goal.global_batch} that was asked for"
     return None

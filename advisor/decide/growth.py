@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from advisor.decide.candidate import Candidate, Growth, Role, SizeFigure, SizeRow
 from advisor.decide.eligible import is_measured
 from advisor.decide.floor import keeps
 from advisor.problem.goal import Goal
 from advisor.search.line import Line
+from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
 
-__all__ = ["growth_of"]
+__all__ = ["growth_of", "plain_among"]
 
 _Order = tuple[int, tuple[int | float, ...]]
 
 
+def plain_among(candidates: Iterable[Candidate]) -> Combination:
+    """Plain training: what the baseline does, which on several devices takes a method that distributes it."""
+    own = next((candidate for candidate in candidates if candidate.role is Role.BASELINE), None)
+    return Combination() if own is None else Combination.of(own.policy)
+
+
 def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, floor: float) -> Growth:
-    """Gather what was tried of plain training and of the winner's methods, by size.
+    """Gather what was tried of plain training and of the winner's methods, on its number of devices, by size.
 
     Args:
         candidates: Everything that was tried.
@@ -26,8 +33,9 @@ def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, fl
         goal: The goal.
         floor: Samples per second to keep.
     """
-    plain = _by_size(candidates, ())
-    chosen = {} if not winner.policy.methods else _by_size(candidates, winner.policy.methods)
+    plainly, best = plain_among(candidates), Combination.of(winner.policy)
+    plain = _by_size(candidates, plainly)
+    chosen = {} if best == plainly else _by_size(candidates, best)
     rows = []
     for order in sorted({*plain, *chosen}):
         first = (plain.get(order) or chosen[order])[0]
@@ -41,7 +49,7 @@ def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, fl
         )
     keeping = [one for group in plain.values() for one in group if keeps(one, goal, floor)]
     changes = len({order[0] for order in (*plain, *chosen)}) > 1
-    per_unit, reach = _memory(chosen or plain, goal.memory_limit_bytes, by_parameters=changes)
+    per_unit, reach = _memory(chosen or plain, goal.limit_on(best.gpu_count), by_parameters=changes)
     return Growth(
         floor_samples_per_second=floor,
         rows=tuple(rows),
@@ -53,10 +61,10 @@ def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, fl
     )
 
 
-def _by_size(candidates: Sequence[Candidate], methods: tuple[object, ...]) -> dict[_Order, list[Candidate]]:
+def _by_size(candidates: Sequence[Candidate], combination: Combination) -> dict[_Order, list[Candidate]]:
     found: dict[_Order, list[Candidate]] = {}
     for candidate in candidates:
-        if candidate.policy.methods == methods:
+        if Combination.of(candidate.policy) == combination:
             found.setdefault(candidate.size_order, []).append(candidate)
     return found
 

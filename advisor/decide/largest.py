@@ -16,7 +16,8 @@ from advisor.errors import FloorNotMetError, NothingMeasuredError, TrialError
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal
 from advisor.problem.sizes import size_words
-from advisor.problem.units import format_rate
+from advisor.problem.units import Rounding, format_rate
+from advisor.search.resolved import Combination
 
 __all__ = ["choose_largest"]
 
@@ -38,7 +39,7 @@ def choose_largest(
     Candidates of the same policy at the same size are repetitions: the one with the median throughput stands for them.
 
     Args:
-        candidates: Everything that was tried, at least one of it measured.
+        candidates: Everything that was tried; at least one of it measured, unless the floor is a share.
         goal: The goal.
         refused_settings: Method setting -> reason, for settings that no policy could use here.
         untried: How many combinations were not tried.
@@ -105,16 +106,18 @@ def _no_baseline(candidates: Sequence[Candidate]) -> NothingMeasuredError:
 def _floor_not_met(ranking: Sequence[Candidate], goal: Goal, floor: float) -> TrialError:
     allowed = [one for one in ranking if why_not_eligible(one, goal) is None]
     if not allowed:
-        reasons = "; ".join(f"{one.policy.label}: {why_not_eligible(one, goal)}" for one in ranking[:3])
+        reasons = "; ".join(f"{Combination.of(one.policy).label}: {why_not_eligible(one, goal)}" for one in ranking[:3])
         return NothingMeasuredError(
             f"At least one measured policy must be allowed to win, but none of {len(ranking)} is. {reasons}."
         )
     best = max(allowed, key=_rate)
+    policy = best.policy
+    batch = f"batch {policy.micro_batch * policy.accumulation_steps}" + (" of each" if policy.gpu_count > 1 else "")
     return FloorNotMetError(
-        f"At least one size must keep {format_rate(floor)} samples/s, but none does. The best reached is "
-        f"{format_rate(_rate(best))} samples/s, at {size_words(best.model_size)} with {best.policy.label}, "
-        f"batch {best.policy.global_batch}. Lower --min-throughput to that, list smaller values in SIZES, or allow "
-        "more methods."
+        f"At least one size must keep {format_rate(floor, Rounding.UP)} samples/s, but none does. The best reached is "
+        f"{format_rate(_rate(best), Rounding.DOWN)} samples/s, at {size_words(best.model_size)} with "
+        f"{Combination.of(policy).label}, {batch}. Lower --min-throughput to that, list smaller values in SIZES, or "
+        "allow more methods."
     )
 
 

@@ -17,9 +17,9 @@ from advisor.decide.frontier import Placed
 from advisor.errors import PreferenceNotMetError
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Preference
-from advisor.problem.units import format_count, format_duration, format_seconds, format_usd
+from advisor.problem.units import Rounding, format_count, format_duration, format_seconds, format_usd
 
-__all__ = ["knee_of", "pick_of", "within_limit"]
+__all__ = ["beyond_limit", "knee_of", "pick_of", "within_limit"]
 
 
 def within_limit(one: Placed, preference: Preference) -> bool:
@@ -33,6 +33,24 @@ def within_limit(one: Placed, preference: Preference) -> bool:
         assert preference.iterations is not None, "a deadline comes with the iterations to do by then"
         return point.latency_seconds * preference.iterations <= preference.deadline_seconds
     return True
+
+
+def beyond_limit(one: Placed, preference: Preference) -> str | None:
+    """By how much a point is beyond the limit that the user set, in a few words; ``None`` if it is within."""
+    point, iterations = one.point, preference.iterations or 1
+    if within_limit(one, preference):
+        return None
+    if preference.max_latency_seconds is not None:
+        limit = format_seconds(preference.max_latency_seconds, Rounding.DOWN)
+        return f"{format_seconds(point.latency_seconds, Rounding.UP)} per iteration, above the {limit} of --max-latency"
+    if preference.max_cost_usd is not None:
+        limit = format_usd(preference.max_cost_usd, Rounding.DOWN)
+        cost = format_usd(point.cost_usd * iterations, Rounding.UP)
+        return f"{cost} for {format_count(iterations, 'iteration')}, above the {limit} of --max-cost"
+    assert preference.deadline_seconds is not None
+    limit = format_duration(preference.deadline_seconds, Rounding.DOWN)
+    time = format_duration(point.latency_seconds * iterations, Rounding.UP)
+    return f"{time} for {format_count(iterations, 'iteration')}, longer than the {limit} of --deadline"
 
 
 def knee_of(frontier: Sequence[Placed]) -> int:
@@ -65,13 +83,13 @@ def _not_met(frontier: Sequence[Placed], preference: Preference) -> str:
     iterations = preference.iterations or 1
     if preference.max_cost_usd is not None:
         what = "an iteration" if iterations == 1 else format_count(iterations, "iteration")
-        best = format_usd(cheapest.point.cost_usd * iterations)
+        best = format_usd(cheapest.point.cost_usd * iterations, Rounding.UP)
         return (
             f"Some policy must cost at most {format_usd(preference.max_cost_usd)} for {what} (--max-cost), but the "
             f"cheapest costs {best}: {_policy(cheapest.point.policy)}. Raise --max-cost to that, or allow more methods."
         )
     if preference.deadline_seconds is not None:
-        best = format_duration(fastest.point.latency_seconds * iterations)
+        best = format_duration(fastest.point.latency_seconds * iterations, Rounding.UP)
         return (
             f"Some policy must finish {format_count(iterations, 'iteration')} within "
             f"{format_duration(preference.deadline_seconds)} (--deadline), but the fastest takes {best}: "
@@ -80,7 +98,7 @@ def _not_met(frontier: Sequence[Placed], preference: Preference) -> str:
     assert preference.max_latency_seconds is not None
     return (
         f"Some policy must take at most {format_seconds(preference.max_latency_seconds)} per iteration "
-        f"(--max-latency), but the fastest takes {format_seconds(fastest.point.latency_seconds)}: "
+        f"(--max-latency), but the fastest takes {format_seconds(fastest.point.latency_seconds, Rounding.UP)}: "
         f"{_policy(fastest.point.policy)}. Raise --max-latency to that, or allow more --gpus."
     )
 

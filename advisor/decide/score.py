@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from advisor.decide.candidate import Candidate
 from advisor.decide.cost import cost_of
 from advisor.problem.goal import Goal, GoalKind
 
-__all__ = ["directions", "gain", "maximizes", "objectives", "score", "scores"]
+__all__ = ["directions", "gain", "gain_over", "maximizes", "objectives", "score", "scores"]
 
 
 def maximizes(kind: GoalKind) -> bool:
@@ -51,3 +53,23 @@ def gain(value: float, reference: float, kind: GoalKind) -> float:
     """By what share ``value`` is better than ``reference``; negative when it is worse."""
     assert reference > 0, f"a score is positive, got {reference}"
     return value / reference - 1 if maximizes(kind) else reference / value - 1
+
+
+def gain_over(candidate: Candidate, baseline: Candidate, goal: Goal) -> float | None:
+    """By what share a measured candidate is better than a measured baseline, in the metric of the goal.
+
+    For ``bigger`` that is the size of the model: its parameters, or where these do not change the product of the
+    arguments that set the size. Throughputs of different models do not compare.
+
+    Returns:
+        The share; ``None`` where two sizes have nothing in common to count.
+    """
+    if goal.kind is not GoalKind.BIGGER:
+        return gain(score(candidate, goal), score(baseline, goal), goal.kind)
+    if candidate.model_size == baseline.model_size:
+        return 0.0
+    if candidate.parameter_count and baseline.parameter_count and candidate.parameter_count != baseline.parameter_count:
+        return candidate.parameter_count / baseline.parameter_count - 1
+    mine, theirs = math.prod(candidate.model_size.values()), math.prod(baseline.model_size.values())
+    comparable = candidate.model_size.keys() == baseline.model_size.keys() and mine > 0 and theirs > 0
+    return mine / theirs - 1 if comparable else None

@@ -90,7 +90,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         global_batch: Samples per optimizer step, when that must not change; ``None`` lets the batch vary.
         fidelity: The worst class of method that may win.
         memory_limit_bytes: The most memory of one device that training may take (already less what this process
-            holds).
+            holds); what that leaves to each of several is :meth:`limit_on`.
+        shares_memory: Whether devices share that memory: processes on a CPU have the host's between them.
         gpu_counts: Numbers of devices that may train together, ascending.
         price: What an hour of one device costs, if known.
         usd_per_kilowatt_hour: Price of energy, if stated.
@@ -107,3 +108,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     usd_per_kilowatt_hour: float | None = None
     preference: Preference = Preference()
     floor: Floor | None = None
+    shares_memory: bool = False
+
+    def limit_on(self, gpu_count: int) -> int:
+        """The most memory that each device may take when so many train together."""
+        return self.memory_limit_bytes // gpu_count if self.shares_memory else self.memory_limit_bytes

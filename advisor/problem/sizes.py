@@ -11,7 +11,17 @@ import msgspec
 
 from advisor.errors import WorkloadError
 
-__all__ = ["MOST_SIZES", "CountedSize", "SizeCounts", "accepted", "check_taken", "own_size", "size_words", "sizes_of"]
+__all__ = [
+    "MOST_SIZES",
+    "CountedSize",
+    "SizeCounts",
+    "accepted",
+    "check_taken",
+    "own_size",
+    "size_parts",
+    "size_words",
+    "sizes_of",
+]
 
 MOST_SIZES = 256
 """Each is built once to count its parameters. A bisection of so many takes about eight runs; more values between
@@ -103,4 +113,9 @@ def own_size(sizes: Mapping[str, Sequence[int | float]], *functions: Callable[..
 
 def size_words(size: Mapping[str, int | float]) -> str:
     """A size as people read it: ``"layers=24, pixels=96"``; ``"own size"`` without arguments."""
-    return ", ".join(f"{name}={value:g}" for name, value in size.items()) or "own size"
+    return ", ".join(size_parts(size)) or "own size"
+
+
+def size_parts(size: Mapping[str, int | float]) -> list[str]:
+    """The arguments of a size one by one, every digit of them: different sizes never look alike."""
+    return [f"{name}={value}" for name, value in size.items()]

@@ -5,12 +5,15 @@ One GiB is 2**30 bytes and one GB is 10**9 bytes; what we print is always binary
 
 from __future__ import annotations
 
+import decimal
+import enum
 import math
 import re
 
 from advisor.errors import OptionError
 
 __all__ = [
+    "Rounding",
     "format_bytes",
     "format_count",
     "format_duration",
@@ -40,6 +43,14 @@ _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(h|ms|m|s)", re.IGNORECASE)
 _DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
 """From the largest, as they may follow each other."""
+
+
+class Rounding(enum.Enum):
+    """Which way a shown figure may be off: one that the user is advised to set as a limit must not be too tight."""
+
+    NEAREST = "nearest"
+    UP = decimal.ROUND_CEILING
+    DOWN = decimal.ROUND_FLOOR
 
 
 def parse_bytes(text: str, *, option: str = "--memory-limit") -> int:
@@ -101,38 +112,43 @@ def parse_duration(text: str, *, option: str = "--time-limit") -> float:
     return seconds
 
 
-def format_bytes(count: int | float) -> str:
+def format_bytes(count: int | float, rounding: Rounding = Rounding.NEAREST) -> str:
     """Three significant digits in binary units.
 
     Example:
         >>> format_bytes(8 * 2**30), format_bytes(13_400_000), format_bytes(900)
         ('8.00 GiB', '12.8 MiB', '900 B')
+        >>> format_bytes(8 * 2**30 + 1, Rounding.UP)
+        '8.01 GiB'
     """
     sign = "-" if count < 0 else ""
     amount = float(abs(count))
     for unit in ("B", "KiB", "MiB", "GiB"):
         # 999.5 would be printed as 1000: three digits belong to the next unit from there on.
         if amount < (1024 if unit == "B" else 999.5):
-            return f"{sign}{amount:.0f} B" if unit == "B" else f"{sign}{_three_digits(amount)} {unit}"
+            return f"{sign}{amount:.0f} B" if unit == "B" else f"{sign}{_three_digits(amount, rounding)} {unit}"
         amount /= 1024
-    return f"{sign}{_three_digits(amount)} TiB"
+    return f"{sign}{_three_digits(amount, rounding)} TiB"
 
 
-def format_rate(per_second: float) -> str:
+def format_rate(per_second: float, rounding: Rounding = Rounding.NEAREST) -> str:
     """A rate without its unit, three significant digits, never in powers of ten.
 
     Example:
         >>> format_rate(1234.5), format_rate(12.345), format_rate(0.0123)
         ('1,234', '12.3', '0.0123')
+        >>> format_rate(19.96, Rounding.DOWN), format_rate(19.91, Rounding.UP)
+        ('19.9', '20.0')
     """
     if per_second >= 999.5:
-        return f"{per_second:,.0f}"
+        return f"{_rounded(per_second, 0, rounding):,.0f}"
     if per_second < 0.1 and per_second > 0:
-        return f"{per_second:.{2 - math.floor(math.log10(per_second))}f}"
-    return _three_digits(per_second)
+        decimals = 2 - math.floor(math.log10(per_second))
+        return f"{_rounded(per_second, decimals, rounding):.{decimals}f}"
+    return _three_digits(per_second, rounding)
 
 
-def format_seconds(seconds: float) -> str:
+def format_seconds(seconds: float, rounding: Rounding = Rounding.NEAREST) -> str:
     """A measured time: three significant digits in s, ms or µs.
 
     Example:
@@ -140,20 +156,20 @@ def format_seconds(seconds: float) -> str:
         ('1.50 s', '12.3 ms', '125 s')
     """
     if seconds >= 0.9995:
-        return f"{_three_digits(seconds)} s"
+        return f"{_three_digits(seconds, rounding)} s"
     if seconds >= 0.9995e-3:
-        return f"{_three_digits(seconds * 1e3)} ms"
-    return f"{_three_digits(seconds * 1e6)} µs"
+        return f"{_three_digits(seconds * 1e3, rounding)} ms"
+    return f"{_three_digits(seconds * 1e6, rounding)} µs"
 
 
-def format_usd(amount: float) -> str:
+def format_usd(amount: float, rounding: Rounding = Rounding.NEAREST) -> str:
     """US dollars, three significant digits, never in powers of ten.
 
     Example:
         >>> format_usd(1234.5), format_usd(12.345), format_usd(0.0123)
         ('$1,234', '$12.3', '$0.0123')
     """
-    return f"${format_rate(amount)}"
+    return f"${format_rate(amount, rounding)}"
 
 
 def format_joules(joules: float) -> str:
@@ -170,14 +186,18 @@ def format_joules(joules: float) -> str:
     return f"{format_rate(joules)} GJ"
 
 
-def format_duration(seconds: float) -> str:
+def format_duration(seconds: float, rounding: Rounding = Rounding.NEAREST) -> str:
     """A waiting time in whole seconds, as a clock in words.
 
     Example:
         >>> format_duration(42), format_duration(125), format_duration(5400)
         ('42s', '2m05s', '1h30m')
+        >>> format_duration(124.1, Rounding.UP), format_duration(5401, Rounding.UP)
+        ('2m05s', '1h31m')
     """
-    whole = max(0, round(seconds))
+    whole = max(0, int(_rounded(seconds, 0, rounding)))
+    if whole >= 3600 and rounding is Rounding.UP:
+        whole = -(-whole // 60) * 60  # hours are shown without seconds
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:
@@ -226,9 +246,13 @@ def format_count(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {word}"
 
 
-def _three_digits(amount: float) -> str:
-    if amount >= 99.95:
-        return f"{amount:.0f}"
-    if amount >= 9.995:
-        return f"{amount:.1f}"
-    return f"{amount:.2f}"
+def _three_digits(amount: float, rounding: Rounding = Rounding.NEAREST) -> str:
+    decimals = 0 if amount >= 99.95 else 1 if amount >= 9.995 else 2
+    return f"{_rounded(amount, decimals, rounding):.{decimals}f}"
+
+
+def _rounded(amount: float, decimals: int, rounding: Rounding) -> float:
+    if rounding is Rounding.NEAREST:
+        return round(amount, decimals)
+    # By its decimal digits: in binary even 0.002 x 1000 may be more than 2.
+    return float(decimal.Decimal(repr(amount)).quantize(decimal.Decimal(1).scaleb(-decimals), rounding=rounding.value))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
-from advisor.problem.goal import Goal
+from advisor.decide.frontier import placed
+from advisor.decide.preference import beyond_limit
+from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_percent, format_rate
 from advisor.report.frontier_table import FrontierTable
@@ -92,11 +95,19 @@ class AnswerView:
         if answer.confirmation is not None:
             kept = answer.confirmation.kept
             floor = None if answer.growth is None else answer.growth.floor_samples_per_second
+            beyond = self._beyond_limit(answer.confirmation)
             text.append("\n\n").append(
-                confirmation_words(answer.confirmation, floor=floor),
-                style="yellow" if kept is None or kept < 0.95 else "green",
+                confirmation_words(answer.confirmation, floor=floor, beyond=beyond),
+                style="yellow" if kept is None or kept < 0.95 or beyond is not None else "green",
             )
         return text
+
+    def _beyond_limit(self, confirmation: Confirmation) -> str | None:
+        """``cheapest``: by how much the confirming run is beyond the limit that the user set."""
+        if confirmation.measurement is None or self._goal.kind is not GoalKind.CHEAPEST:
+            return None
+        again = msgspec.structs.replace(self._recommendation.winner, measurement=confirmation.measurement)
+        return beyond_limit(placed(again, self._goal), self._goal.preference)
 
     def _closing(self) -> RenderResult:
         if self._files:
@@ -124,12 +135,13 @@ def _uncut(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ignore")
 
 
-def confirmation_words(confirmation: Confirmation, *, floor: float | None = None) -> str:
+def confirmation_words(confirmation: Confirmation, *, floor: float | None = None, beyond: str | None = None) -> str:
     """How the emitted wrapper kept the promise, in a few sentences.
 
     Args:
         confirmation: The fresh run.
-        floor: Samples per second to keep, if there is such a floor.
+        floor: Samples per second to keep, if there is such a floor: the goal is a larger model.
+        beyond: By how much the run is beyond the user's limit, if it is.
     """
     promised = format_rate(confirmation.promised_samples_per_second)
     measurement, kept = confirmation.measurement, confirmation.kept
@@ -145,8 +157,13 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     )
     if floor is not None and measurement.samples_per_second < floor:
         text += f" That is below the floor of {format_rate(floor)} samples/s: this size is at its edge, or noise."
+    if beyond is not None:
+        text += f" That is {beyond}: this policy is at its edge, or noise."
     baseline = confirmation.baseline_samples_per_second
-    if baseline is not None:
+    if baseline is not None and floor is not None:
+        # Throughputs of different models do not compare.
+        text += f" The baseline, measured again right after it: {format_rate(baseline)} samples/s at its own size."
+    elif baseline is not None:
         factor = measurement.samples_per_second / baseline
         text += (
             f" The baseline, measured again right after it: {format_rate(baseline)} samples/s; that is {factor:.2f} "

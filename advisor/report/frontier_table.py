@@ -160,6 +160,16 @@ class FrontierTable:
             "latency: of an iteration (optimizer step). ±: half the 95% interval. $/1000: US dollars for "
             f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each GPU. drift: of the "
             f"loss, from plain training.\nprice: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, "
-            f"{price.date}",
+            f"{price.date}{self._shared()}",
             style="dim",
+        )
+
+    def _shared(self) -> str:
+        """What the price of several processes on a CPU means."""
+        counts = sorted({one.policy.gpu_count for one in self._answer.ranking} - {1})
+        if not counts or not self._goal.shares_memory:
+            return ""
+        return (
+            f"\n{' or '.join(map(str, counts))} processes share this one machine: each is counted as a device at its "
+            "full price, to show the mechanism"
         )

@@ -6,9 +6,12 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from advisor.decide.candidate import Growth, Recommendation, SizeFigure, SizeRow
+from advisor.decide.growth import plain_among
+from advisor.problem.sizes import size_parts
 from advisor.problem.units import format_bytes, format_rate
 from advisor.report.cells import Folded, plain_table
-from advisor.report.wording import parameters_words, policy_words
+from advisor.report.wording import combination_words, parameters_words
+from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
 
 __all__ = ["GrowthTable"]
@@ -35,7 +38,9 @@ class GrowthTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render for the width at hand."""
         growth, winner = self._growth, self._recommendation.winner
-        beside = bool(winner.policy.methods)
+        plain = plain_among((*self._recommendation.ranking, *self._recommendation.not_measured))
+        best = Combination.of(winner.policy)
+        beside = plain != best
         predicted = any(
             figure is not None and figure.predicted_peak_bytes is not None
             for row in growth.rows
@@ -60,12 +65,14 @@ class GrowthTable:
         table.expand = True
         yield table
         legend = f"*: below the floor of {format_rate(growth.floor_samples_per_second)} samples/s."
+        if plain != Combination():
+            legend += f" plain: {combination_words(plain)}."
         if beside:
-            legend += f" winner: {policy_words(winner.policy)}."
+            legend += f" winner: {combination_words(best)}."
         yield Text(legend + " OOM: out of memory. not run: predicted to fail.", style="dim")
 
     def _size(self, row: SizeRow) -> Folded:
-        words = [f"{name}={value:g}" for name, value in row.model_size.items()]
+        words = size_parts(row.model_size)
         baseline = self._recommendation.baseline
         if not words or (baseline is not None and baseline.model_size == row.model_size):
             words.append("own size")

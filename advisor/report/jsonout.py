@@ -9,7 +9,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.cost import cost_of
-from advisor.decide.score import gain, score
+from advisor.decide.score import gain_over
 from advisor.errors import MomadviseError
 from advisor.methods.use import MethodUse
 from advisor.problem.goal import Goal, GoalKind
@@ -34,7 +34,8 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
         latency_seconds: Time per iteration (optimizer step).
         cost_usd: US dollars per iteration where the goal is ``cheapest``, else ``null``.
         gain_over_baseline: Share by which it beats the baseline in the metric of the goal (0.31 is 31 %; for
-            ``cheapest`` that is cost), or ``null`` without a baseline.
+            ``cheapest`` that is cost; for ``bigger`` parameters, or the size where these do not change), or ``null``
+            without a baseline or a size to compare.
         tie: Whether that gain is inside the noise.
         peak_bytes: Peak memory.
         fidelity: Fidelity class.
@@ -173,7 +174,7 @@ def _peak(searched: int, confirmation: Confirmation | None) -> int:
 def _gain(winner: Candidate, baseline: Candidate | None, goal: Goal) -> float | None:
     if baseline is None or baseline.measurement is None or winner.measurement is None:
         return None
-    return gain(score(winner, goal), score(baseline, goal), goal.kind)
+    return gain_over(winner, baseline, goal)
 
 
 def _text(document: msgspec.Struct) -> str:

@@ -25,8 +25,8 @@ from advisor.report.progress import Progress
 from advisor.report.wording import (
     batch_words,
     candidate_words,
-    device_words,
     gain_words,
+    on_devices,
     outcome_style,
     parameters_words,
     policy_words,
@@ -166,7 +166,8 @@ class LiveProgress:
         """Show the trial under way."""
         self._doing_since = self._clock()
         # What may be cut off at the edge of the terminal comes last.
-        self._change(doing=f"trial {number}, {doing}", policy=f": {policy_words(policy)}, batch {batch_words(policy)}")
+        methods = policy_words(policy) + on_devices(policy.gpu_count)
+        self._change(doing=f"trial {number}, {doing}", policy=f": {methods}, batch {batch_words(policy)}")
 
     def trial_ended(
         self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
@@ -244,9 +245,7 @@ class LiveProgress:
 
 def _what(candidate: Candidate) -> str:
     role = "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
-    policy = candidate.policy
-    devices = f" on {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
-    return f"{' + '.join(candidate_words(candidate))}, batch {batch_words(policy)}{devices}{role}"
+    return f"{' + '.join(candidate_words(candidate))}, batch {batch_words(candidate.policy)}{role}"
 
 
 def _result(candidate: Candidate) -> str:
@@ -259,6 +258,8 @@ def _result(candidate: Candidate) -> str:
 def _gain_over(candidate: Candidate, baseline: Candidate | None, goal: str) -> str:
     if baseline is None or baseline == candidate or baseline.measurement is None or candidate.measurement is None:
         return ""
+    if goal == GoalKind.BIGGER.value:
+        return ""  # throughputs of different models do not compare
     rate, reference = candidate.measurement.samples_per_second, baseline.measurement.samples_per_second
     if goal == GoalKind.CHEAPEST.value:
         # At one price and one global batch, device-seconds per sample are the cost.

@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 from advisor.decide.candidate import Candidate
 from advisor.policy.policy import Policy
+from advisor.search.resolved import Combination
 
 __all__ = ["LoggingProgress", "Progress", "SilentProgress"]
 
@@ -109,7 +110,8 @@ class LoggingProgress(SilentProgress):
         self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
     ) -> None:
         """Log it as information."""
-        self._logger.info("trial %d: %s ended as %s", number, candidate.policy.label, candidate.outcome.value)
+        name = Combination.of(candidate.policy).label
+        self._logger.info("trial %d: %s ended as %s", number, name, candidate.outcome.value)
 
     def note(self, text: str) -> None:
         """Log it as a warning."""

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.decide.score import gain, score
-from advisor.problem.goal import Goal
+from advisor.decide.floor import keeps
+from advisor.decide.score import gain_over
+from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_spread
 from advisor.report.cells import Folded, aligned, plain_table
 from advisor.report.wording import batch_words, candidate_words, drift_words, gain_words, outcome_style, rate_words
@@ -64,8 +65,13 @@ class RankingTable:
         if hidden:
             lesser = "slower" if self._recommendation.growth is None else "smaller or slower"
             yield Text(f"and {hidden} more that were {lesser}", style="dim")
-        yield Text(
-            "batch: micro-batch x accumulation steps. ±: half the 95% interval. "
+        yield self._legend(shown)
+
+    def _legend(self, shown: Sequence[tuple[int, Candidate]]) -> Text:
+        each = " of each device" if any(one.policy.gpu_count > 1 for _, one in shown) else ""
+        size = "vs base: size of the model. " if self._goal.kind is GoalKind.BIGGER else ""
+        return Text(
+            f"{size}batch: micro-batch x accumulation steps{each}. ±: half the 95% interval. "
             "Loss drift: from plain training, same seed and batches.",
             style="dim",
         )
@@ -130,8 +136,17 @@ class RankingTable:
             return Text("-")
         if candidate == baseline:
             return Text("base", style="dim")
-        share = gain(score(candidate, self._goal), score(baseline, self._goal), self._goal.kind)
-        return Text(gain_words(share), style="green" if share > self._recommendation.noise else "")
+        share = gain_over(candidate, baseline, self._goal)
+        if share is None:
+            return Text("-")
+        return Text(gain_words(share), style="green" if share > 0 and self._counts(candidate, share) else "")
+
+    def _counts(self, candidate: Candidate, share: float) -> bool:
+        """Whether a gain is one: beyond the noise, or for a size, which has none, at or above the floor."""
+        growth = self._recommendation.growth
+        if growth is not None:
+            return keeps(candidate, self._goal, growth.floor_samples_per_second)
+        return share > self._recommendation.noise
 
     def _role(self, candidate: Candidate) -> Text:
         text = Text()

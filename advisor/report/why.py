@@ -16,6 +16,7 @@ from advisor.report.sentences import fidelity_sentence, not_measured_sentence, u
 from advisor.report.why_cheapest import explain_cheapest
 from advisor.report.why_larger import explain_size
 from advisor.report.wording import training_words
+from advisor.search.resolved import Combination
 
 __all__ = ["explain", "explained"]
 
@@ -146,13 +147,15 @@ def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
 def _what_limits(answer: Recommendation, goal: Goal) -> str:
     winner = answer.winner
     peak = _measurement(winner).memory.peak_bytes
-    share = peak / goal.memory_limit_bytes
-    limit = format_bytes(goal.memory_limit_bytes)
+    limit_bytes = goal.limit_on(winner.policy.gpu_count)
+    share = peak / limit_bytes
+    limit = format_bytes(limit_bytes)
     use = f"The winner's peak of {format_bytes(peak)} is {format_percent(share)} of the {limit} limit"
     larger = [
         one
         for one in answer.ranking
-        if one.policy.methods == winner.policy.methods and one.policy.micro_batch > winner.policy.micro_batch
+        if Combination.of(one.policy) == Combination.of(winner.policy)
+        and one.policy.micro_batch > winner.policy.micro_batch
     ]
     if larger:
         best = max(larger, key=_rate)

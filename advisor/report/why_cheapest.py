@@ -174,8 +174,8 @@ def _energy(answer: Recommendation, goal: Goal) -> str:
 
 def _memory(winner: Candidate, goal: Goal) -> str:
     peak = measurement_of(winner).memory.peak_bytes
-    share = format_percent(peak / goal.memory_limit_bytes)
-    return f"Its peak of {format_bytes(peak)} is {share} of the {format_bytes(goal.memory_limit_bytes)} limit."
+    limit = goal.limit_on(winner.policy.gpu_count)
+    return f"Its peak of {format_bytes(peak)} is {format_percent(peak / limit)} of the {format_bytes(limit)} limit."
 
 
 def _figures(candidate: Candidate, goal: Goal) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeFigure
+from advisor.decide.growth import plain_among
 from advisor.problem.goal import Goal
 from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_rate, format_spread
-from advisor.report.wording import batch_words, parameters_words, policy_words
+from advisor.report.wording import combination_words, parameters_words, training_words
+from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
 
 __all__ = ["explain_size"]
@@ -25,7 +27,7 @@ def explain_size(answer: Recommendation, growth: Growth, goal: Goal) -> tuple[st
         _against_own(answer.winner, growth),
         _against_plain(answer, growth),
         _what_stops(answer, growth, goal),
-        _memory(growth, goal),
+        _memory(answer.winner, growth, goal),
     )
 
 
@@ -33,13 +35,14 @@ def _what(winner: Candidate, growth: Growth, goal: Goal, baseline: Candidate | N
     floor = f"{format_rate(growth.floor_samples_per_second)} samples/s"
     share = goal.floor.share_of_baseline if goal.floor is not None else None
     if share is not None and baseline is not None:
-        floor += f" ({share:g} times the {format_rate(_rate(baseline))} of plain training at its own size)"
+        plainly = _plain_words(Combination.of(baseline.policy))
+        floor += f" ({share:g} times the {format_rate(_rate(baseline))} of {plainly} at its own size)"
     measurement = winner.measurement
     assert measurement is not None, "a winner is measured"
-    name = f"with {policy_words(winner.policy)}" if winner.policy.methods else "plainly"
+    trained = "trained with" if winner.policy.methods else "with"
     return (
         f"The largest size found that keeps {floor} is {size_words(winner.model_size)} with {_parameters(winner)}: "
-        f"trained {name} at batch {batch_words(winner.policy)} it runs {format_rate(_rate(winner))} samples/s "
+        f"{trained} {training_words(winner)} it runs {format_rate(_rate(winner))} samples/s "
         f"({format_spread(measurement.relative_spread)})."
     )
 
@@ -56,16 +59,22 @@ def _against_own(winner: Candidate, growth: Growth) -> str:
 
 def _against_plain(answer: Recommendation, growth: Growth) -> str:
     winner, plain = answer.winner, growth.plain
-    if not winner.policy.methods:
-        if not any(one.policy.methods for one in (*answer.ranking, *answer.not_measured)):
+    tried = (*answer.ranking, *answer.not_measured)
+    plainly = plain_among(tried)
+    if Combination.of(winner.policy) == plainly:
+        if not any(Combination.of(one.policy) != plainly for one in tried):
             return "No combination of methods was tried, so this is no advice against any."
+        if plainly.uses:
+            return "Nothing else that was tried reached a larger size."
         return "No combination of methods that was tried reached a larger size: use no method."
+    words = _plain_words(plainly)
+    name = words[0].upper() + words[1:]
     if plain is None:
-        return "Plain training kept the floor at no size that was tried."
+        return f"{name} kept the floor at no size that was tried."
     if plain.size_order == winner.size_order:
-        return f"Plain training keeps the floor at this size too, at {format_rate(_rate(plain))} samples/s."
+        return f"{name} keeps the floor at this size too, at {format_rate(_rate(plain))} samples/s."
     return (
-        f"Plain training keeps it up to {size_words(plain.model_size)} ({_parameters(plain)}, "
+        f"{name} keeps it up to {size_words(plain.model_size)} ({_parameters(plain)}, "
         f"{format_rate(_rate(plain))} samples/s)."
     )
 
@@ -73,35 +82,44 @@ def _against_plain(answer: Recommendation, growth: Growth) -> str:
 def _what_stops(answer: Recommendation, growth: Growth, goal: Goal) -> str:
     """What became of the winner's methods at the next larger size that they were tried at."""
     winner = answer.winner
+    plainly = Combination.of(winner.policy) == plain_among((*answer.ranking, *answer.not_measured))
+    limit = goal.limit_on(winner.policy.gpu_count)
     for row in growth.rows:
-        figure = row.winner if winner.policy.methods else row.plain
+        figure = row.plain if plainly else row.winner
         if figure is not None and (row.parameter_count, tuple(row.model_size.values())) > winner.size_order:
-            return f"At {size_words(row.model_size)} {_ended(figure, goal)}."
+            return f"At {size_words(row.model_size)} {_ended(figure, limit)}."
     return "No larger size was tried with it."
 
 
-def _ended(figure: SizeFigure, goal: Goal) -> str:
+def _ended(figure: SizeFigure, limit_bytes: int) -> str:
     if figure.samples_per_second is not None:
         return f"it runs {format_rate(figure.samples_per_second)} samples/s, below the floor"
     if figure.outcome is Outcome.SCREENED:
         return f"it was not run: {figure.reason.rstrip('.')}"
     if figure.outcome is Outcome.OUT_OF_MEMORY:
-        return f"it does not fit below {format_bytes(goal.memory_limit_bytes)}"
+        return f"it does not fit below {format_bytes(limit_bytes)}"
     return f"it ended as {figure.outcome.value}" + (f": {figure.reason.rstrip('.')}" if figure.reason else "")
 
 
-def _memory(growth: Growth, goal: Goal) -> str:
+def _memory(winner: Candidate, growth: Growth, goal: Goal) -> str:
     if growth.memory_per_unit is None or growth.fits_up_to is None:
         return ""
     unit = growth.measure
-    reach = parameters_words(growth.fits_up_to) if unit == "parameter" else f"{growth.fits_up_to:.3g}"
-    limit = format_bytes(goal.memory_limit_bytes)
-    per_unit = f"{growth.memory_per_unit:.3g} bytes" if unit == "parameter" else format_bytes(growth.memory_per_unit)
+    reach = parameters_words(growth.fits_up_to) if unit == "parameter" else format_rate(growth.fits_up_to)
+    limit = format_bytes(goal.limit_on(winner.policy.gpu_count))
+    per_unit = (
+        f"{format_rate(growth.memory_per_unit)} bytes" if unit == "parameter" else format_bytes(growth.memory_per_unit)
+    )
     noun = "parameters" if unit == "parameter" else unit
     return (
         f"Predicted from short runs: one sample needs {per_unit} more for each {unit}, so that memory alone "
         f"({limit}) would allow up to {reach} {noun}."
     )
+
+
+def _plain_words(plainly: Combination) -> str:
+    """Plain training, and what it takes on several devices: ``"plain training (ddp on 2 devices)"``."""
+    return "plain training" if plainly == Combination() else f"plain training ({combination_words(plainly)})"
 
 
 def _parameters(candidate: Candidate) -> str:

@@ -10,16 +10,19 @@ from advisor.policy.policy import Policy
 from advisor.problem.goal import Price
 from advisor.problem.sizes import size_words
 from advisor.problem.units import format_count, format_percent, format_rate, format_usd
+from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
 
 __all__ = [
     "batch_words",
     "candidate_words",
+    "combination_words",
     "device_words",
     "drift_words",
     "gain_words",
     "method_words",
     "methods_words",
+    "on_devices",
     "outcome_style",
     "parameters_words",
     "policy_words",
@@ -58,11 +61,18 @@ def policy_words(policy: Policy) -> str:
     return " + ".join(methods_words(policy))
 
 
+def combination_words(combination: Combination) -> str:
+    """Methods with their devices if several: ``"fsdp + checkpoint every=2 on 4 devices"``."""
+    methods = " + ".join(method_words(use) for use in combination.uses) or "plain"
+    return methods + on_devices(combination.gpu_count)
+
+
 def candidate_words(candidate: Candidate) -> list[str]:
-    """The methods of a candidate, one by one, the last with the size of the model where that is not its own."""
+    """The methods of a candidate, one by one, the last with the size of the model if it has one, and its devices."""
     words = methods_words(candidate.policy)
     if candidate.model_size:
         words[-1] += f" at {size_words(candidate.model_size)}"
+    words[-1] += on_devices(candidate.policy.gpu_count)
     return words
 
 
@@ -85,13 +95,17 @@ def training_words(candidate: Candidate) -> str:
     """A policy with its batch, as in a sentence: ``"precision bf16 at batch 16 x 4"``; its devices if several."""
     policy = candidate.policy
     methods = "plain training" if not policy.methods else policy_words(policy)
-    devices = f" on {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
-    return f"{methods} at batch {batch_words(policy)}{devices}"
+    return f"{methods} at batch {batch_words(policy)}{on_devices(policy.gpu_count)}"
 
 
 def device_words(count: int) -> str:
     """``"1 device"``, ``"4 devices"``."""
     return format_count(count, "device")
+
+
+def on_devices(count: int) -> str:
+    """``" on 4 devices"``; nothing for one."""
+    return f" on {device_words(count)}" if count > 1 else ""
 
 
 def price_words(price: Price) -> str:

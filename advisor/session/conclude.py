@@ -19,6 +19,7 @@ from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_rate
 from advisor.report.progress import Progress
 from advisor.report.why import explain
+from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
 from advisor.trial.folder import StudyFolder
@@ -110,7 +111,7 @@ def confirm(
         assert winner.measurement is not None
         emit_wrapper(conclusion, recommendation)
         emit_policy(conclusion, recommendation)
-        progress.stage(f"running the emitted wrapper in a fresh process: {winner.policy.label}")
+        progress.stage(f"running the emitted wrapper in a fresh process: {_name(winner)}")
         result = _at_size_of(winner, trials).confirm(winner.policy, str(conclusion.folder.wrapper), repeat=0)
         confirmation = Confirmation(
             outcome=result.outcome,
@@ -129,7 +130,7 @@ def confirm(
         reason = f"its wrapper, run in a fresh process, ended as {result.outcome.value}"
         if result.reason:
             reason += f": {result.reason}"
-        failures.append(f"{winner.policy.label}: {reason}")
+        failures.append(f"{_name(winner)}: {reason}")
         progress.note(failures[-1])
         for position, candidate in enumerate(candidates):
             if candidate.policy.key == winner.policy.key and candidate.model_size == winner.model_size:
@@ -194,7 +195,7 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
         samples_per_second=measurement.samples_per_second,
         relative_spread=measurement.relative_spread,
         peak_bytes=measurement.memory.peak_bytes,
-        memory_limit_bytes=conclusion.goal.memory_limit_bytes,
+        memory_limit_bytes=conclusion.goal.limit_on(winner.policy.gpu_count),
         fidelity=winner.fidelity.value,
         loss_drift=winner.loss_drift,
         baseline_samples_per_second=None if baseline is None else baseline.samples_per_second,
@@ -220,15 +221,12 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
 
 def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None:
     """Write ``wrapper.py`` for the recommendation's winner; what is run to confirm it is this very file."""
-    winner = recommendation.winner
-    measurement = winner.measurement
-    assert measurement is not None
-    baseline = recommendation.baseline.measurement if recommendation.baseline is not None else None
+    winner, baseline = recommendation.winner, recommendation.baseline
     versions = conclusion.fingerprints.versions
     details = [
         f"Found by momadvise {versions['momadvise']} on {conclusion.date} with torch {versions.get('torch', '?')}, "
         f"goal {conclusion.goal.kind.value}.",
-        f"Measured: {_figures(measurement)}.",
+        f"Measured: {_figures(winner)}.",
     ]
     if baseline is not None:
         details.append(f"Baseline: {_figures(baseline)}.")
@@ -238,16 +236,22 @@ def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None
     write_wrapper(
         winner.policy,
         conclusion.folder.wrapper,
-        headline=f"How to train {conclusion.workload} on {conclusion.hardware.name}: {winner.policy.label}.",
+        headline=f"How to train {conclusion.workload} on {conclusion.hardware.name}: {_name(winner)}.",
         details="\n".join(details),
         options=conclusion.workload_options,
         size=size_lines(winner.model_size, conclusion.size_arguments),
     )
 
 
-def _figures(measurement: Measurement) -> str:
-    batch = measurement.micro_batch * measurement.accumulation_steps
+def _figures(candidate: Candidate) -> str:
+    measurement, policy = candidate.measurement, candidate.policy
+    assert measurement is not None
+    each = " of each device" if policy.gpu_count > 1 else ""
     return (
-        f"{format_rate(measurement.samples_per_second)} samples/s, peak {format_bytes(measurement.memory.peak_bytes)} "
-        f"at {batch} samples per optimizer step"
+        f"{format_rate(measurement.samples_per_second)} samples/s, peak {format_bytes(measurement.memory.peak_bytes)}"
+        f"{each} at {policy.global_batch} samples per optimizer step"
     )
+
+
+def _name(candidate: Candidate) -> str:
+    return Combination.of(candidate.policy).label

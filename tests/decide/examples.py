@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from advisor.decide.candidate import Candidate, Role
 from advisor.measure.measurement import Measurement, MemoryBreakdown, MemoryMeasurement, StopReason
 from advisor.methods.use import MethodUse
@@ -100,6 +102,11 @@ def measured(
         fidelity=fidelity,
         loss_drift=drift,
     )
+
+
+def on(gpu_count: int, candidate: Candidate) -> Candidate:
+    """The same on so many devices."""
+    return msgspec.structs.replace(candidate, policy=msgspec.structs.replace(candidate.policy, gpu_count=gpu_count))
 
 
 def baseline(rate: float, *, micro_batch: int = 8, spread: float = 0.01) -> Candidate:

@@ -14,7 +14,7 @@ from advisor.methods.use import use
 from advisor.problem.goal import Fidelity, Goal
 from advisor.trial.outcome import Outcome
 
-from .examples import GIB, LIMIT, baseline, goal, lost, measured
+from .examples import GIB, LIMIT, baseline, goal, lost, measured, on
 
 BF16 = use("precision", dtype="bf16")
 CHECKPOINT = use("checkpoint", every=1)
@@ -158,6 +158,17 @@ def test_when_nothing_fits_the_smallest_need_and_its_policy_are_named() -> None:
 def test_when_nothing_fits_and_no_need_is_known_the_policies_are_named() -> None:
     with pytest.raises(NothingFitsError, match=r"Not even the smallest batch ran with: plain, checkpoint\(every=1\)"):
         decide([lost(Outcome.OUT_OF_MEMORY), lost(Outcome.OUT_OF_MEMORY, CHECKPOINT)])
+
+
+def test_when_processes_share_memory_the_advice_is_a_limit_for_all_of_them() -> None:
+    shared = msgspec.structs.replace(goal(), shares_memory=True)
+    pair = on(2, lost(Outcome.SCREENED, CHECKPOINT, predicted=5 * GIB))
+    with pytest.raises(NothingFitsError) as raised:
+        decide([lost(Outcome.SCREENED, predicted=11 * GIB), pair], shared)
+    message = str(raised.value)
+    assert "The smallest need is 5.00 GiB for each of 2 processes (predicted)" in message
+    assert "by checkpoint(every=1) on 2 devices with 1 sample per pass" in message
+    assert "Raise --memory-limit above 10.0 GiB" in message
 
 
 def test_when_nothing_was_measured_the_first_reason_is_given() -> None:

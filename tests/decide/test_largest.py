@@ -11,9 +11,10 @@ from advisor.methods.use import use
 from advisor.problem.goal import Fidelity, Floor, Goal, GoalKind
 from advisor.trial.outcome import Outcome
 
-from .examples import GIB, LIMIT, baseline, goal, lost, measured
+from .examples import GIB, LIMIT, baseline, goal, lost, measured, on
 
 CHECKPOINT = use("checkpoint", every=1)
+DDP = use("ddp")
 BF16 = use("precision", dtype="bf16")
 
 
@@ -118,7 +119,7 @@ def test_memory_is_fitted_to_the_winners_short_runs_and_says_what_would_fit() ->
 
 def test_a_floor_that_no_size_meets_says_the_best_that_was_reached() -> None:
     with pytest.raises(
-        FloorNotMetError, match=r"keep 200 samples/s.*is 100 samples/s, at layers=2 with plain, batch 8"
+        FloorNotMetError, match=r"keep 200 samples/s.*is 100 samples/s, at layers=2 with plain, batch 8\."
     ):
         chosen(CANDIDATES, aim(Floor(samples_per_second=200.0)))
 
@@ -132,4 +133,61 @@ def test_a_share_of_a_baseline_that_failed_says_to_state_a_rate() -> None:
 
 def test_when_nothing_was_measured_the_reason_is_that_of_every_goal() -> None:
     with pytest.raises(NothingFitsError, match=r"smallest need is 9\.00 GiB"):
-        chosen(CANDIDATES[6:])
+        chosen(CANDIDATES[6:], TWENTY)
+
+
+def test_a_share_of_a_baseline_that_does_not_fit_says_to_state_a_rate_and_not_to_allow_more_methods() -> None:
+    too_big = sized(lost(Outcome.OUT_OF_MEMORY, reason="it did not fit", role=Role.BASELINE), 2)
+    for candidates in ([too_big], []):
+        with pytest.raises(NothingMeasuredError, match=r"State --min-throughput in samples per second") as raised:
+            chosen(candidates)
+        assert "methods" not in str(raised.value)
+
+
+def test_the_best_rate_is_rounded_down_so_that_it_can_be_followed() -> None:
+    slow = [sized(baseline(19.96), 2), sized(on(2, measured(19.99, DDP)), 3)]
+    with pytest.raises(
+        FloorNotMetError, match=r"is 19\.9 samples/s, at layers=3 with ddp on 2 devices, batch 8 of each"
+    ):
+        chosen(slow, TWENTY)
+    assert chosen(slow, aim(Floor(samples_per_second=19.9))).winner == slow[1]
+
+
+ON_TWO = [
+    sized(on(2, measured(100, DDP, role=Role.BASELINE)), 2),
+    sized(on(2, measured(70, DDP)), 3),
+    sized(on(4, measured(90, DDP)), 3),
+    sized(on(4, measured(80, DDP)), 4),
+    sized(on(2, measured(60, CHECKPOINT, DDP)), 4),
+    sized(on(2, measured(55, CHECKPOINT, DDP)), 5),
+    sized(on(4, measured(40, CHECKPOINT, DDP)), 5),
+]
+
+
+def test_on_several_devices_plain_training_is_what_the_baseline_does_there() -> None:
+    growth = chosen(ON_TWO).growth
+    assert growth is not None
+    plain = [None if row.plain is None else row.plain.samples_per_second for row in growth.rows]
+    winner = [None if row.winner is None else row.winner.samples_per_second for row in growth.rows]
+    assert (plain, winner) == ([100, 70, None, None], [None, None, 60, 55])
+    assert growth.plain == ON_TWO[1]
+
+
+def test_more_devices_with_the_methods_of_plain_training_are_another_column() -> None:
+    growth = chosen(ON_TWO[:4]).growth
+    assert growth is not None
+    winner = [None if row.winner is None else row.winner.samples_per_second for row in growth.rows]
+    assert winner == [None, 90, 80]
+
+
+def test_processes_that_share_memory_have_a_part_of_the_limit_each() -> None:
+    shared = msgspec.structs.replace(HALF, shares_memory=True)
+    grown = [
+        sized(on(2, measured(60, DDP, peak=LIMIT // 2)), 4, need=2.0),
+        sized(on(2, measured(60, DDP)), 5, need=3.0),
+    ]
+    growth = chosen([CANDIDATES[0], *grown], shared).growth
+    assert growth is not None
+    assert growth.fits_up_to == pytest.approx(60_000_000)
+    above = sized(on(2, measured(60, DDP, peak=LIMIT // 2 + 1)), 6)
+    assert chosen([CANDIDATES[0], *grown, above], shared).winner == grown[1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from advisor.decide.candidate import Candidate, Role
@@ -68,6 +70,20 @@ def test_the_knee_of_one_point_is_that_point() -> None:
 def test_the_knee_does_not_move_when_a_far_point_is_added() -> None:
     far = timed(0.99, BF16, gpu_count=256 // 8)
     assert picked(Preference(), ONE, TWO, FOUR, far) == TWO
+
+
+def test_the_limit_that_is_advised_is_met() -> None:
+    odd = timed(1.23421, role=Role.BASELINE)  # rounded to the nearest, none of the figures would be enough
+    for limit, figure, followed in (
+        (Preference(max_latency_seconds=0.5), "1.24 s", Preference(max_latency_seconds=1.24)),
+        (Preference(max_cost_usd=0.001), "$0.00124", Preference(max_cost_usd=0.00124)),
+        (Preference(max_cost_usd=1, iterations=1000), "$1.24", Preference(max_cost_usd=1.24, iterations=1000)),
+        (Preference(deadline_seconds=1, iterations=100), "2m04s", Preference(deadline_seconds=124, iterations=100)),
+        (Preference(deadline_seconds=1, iterations=3000), "1h02m", Preference(deadline_seconds=3720, iterations=3000)),
+    ):
+        with pytest.raises(PreferenceNotMetError, match=re.escape(figure)):
+            decide([odd], cheapest(limit))
+        assert picked(followed, odd) == odd
 
 
 @pytest.mark.parametrize(

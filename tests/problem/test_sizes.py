@@ -61,6 +61,11 @@ def test_a_size_in_words() -> None:
     assert size_words({}) == "own size"
 
 
+def test_sizes_that_differ_never_look_alike() -> None:
+    assert size_words({"tokens": 1048576}) == "tokens=1048576"
+    assert size_words({"factor": 1.0000001}) == "factor=1.0000001"
+
+
 def source_of(tmp_path: Path, text: str) -> Any:
     path = tmp_path / "model.py"
     path.write_text("import torch\n" + text + "def make_batch(batch_size):\n    return {}\n")

@@ -7,13 +7,15 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Confirmation
+from advisor.problem.goal import Preference
 from advisor.report.answer import AnswerView, confirmation_words
 from advisor.report.console import open_console
 from advisor.trial.outcome import Outcome
+from tests.decide.costs import timed
 from tests.decide.examples import goal
 
 from .cost_scenario import cost_goal, cost_recommendation
-from .scenario import CONFIRMED, recommendation, shown, words
+from .scenario import BF16, CONFIRMED, recommendation, shown, words
 
 LONG_PATH = Path("/home/somebody/" + "a-long-folder-name/" * 6 + "policy.yaml")
 APPLY = ("from wrapper import prepare", "training = prepare(model)", "loss = training.step(batch)")
@@ -85,6 +87,27 @@ def test_the_baseline_that_was_measured_again_is_compared() -> None:
     assert "The baseline, measured again right after it: 61.0 samples/s; that is 2.13 times as many." in (
         confirmation_words(CONFIRMED)
     )
+
+
+@pytest.mark.parametrize(
+    ("preference", "said"),
+    [
+        (Preference(max_latency_seconds=0.31), "That is 320 ms per iteration, above the 310 ms of --max-latency"),
+        (Preference(max_cost_usd=0.00125), "That is $0.00128 for 1 iteration, above the $0.00125 of --max-cost"),
+        (
+            Preference(deadline_seconds=310, iterations=1000),
+            "That is 5m20s for 1,000 iterations, longer than the 5m10s of --deadline",
+        ),
+    ],
+)
+def test_a_confirmation_beyond_the_users_limit_says_so(preference: Preference, said: str) -> None:
+    aim = cost_goal(preference)
+    again = timed(0.32, BF16, gpu_count=4).measurement
+    confirmed = Confirmation(outcome=Outcome.OK, measurement=again, promised_samples_per_second=106.3)
+    answer = msgspec.structs.replace(cost_recommendation(aim), confirmation=confirmed)
+    assert said in words(shown(AnswerView(answer, aim, files={}, apply_lines=())))
+    within = msgspec.structs.replace(cost_recommendation(), confirmation=confirmed)
+    assert "That is 320 ms" not in words(shown(AnswerView(within, cost_goal(), files={}, apply_lines=())))
 
 
 def test_a_stream_that_knows_only_ascii_gets_the_answer_too() -> None:

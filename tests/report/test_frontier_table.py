@@ -67,6 +67,14 @@ def test_the_price_has_its_source_and_date() -> None:
     assert f"price: $3.60 per device-hour, {PRICE.source}, {PRICE.date}" in words(table())
 
 
+def test_processes_on_a_cpu_are_said_to_be_priced_as_machines() -> None:
+    note = "2 or 4 processes share this one machine: each is counted as a device at its full price"
+    shared = msgspec.structs.replace(cost_goal(), shares_memory=True)
+    assert note in words(shown(FrontierTable(cost_recommendation(), shared)))
+    assert "processes share" not in table()
+    assert "processes share" not in shown(FrontierTable(decide([timed(1.0)], shared), shared))
+
+
 def test_a_whole_run_is_shown_where_one_was_asked_for() -> None:
     text = words(table(preference=Preference(iterations=5000)))
     assert "picked, knee, 5,000 iterations: 25m05s, $6.02" in text

@@ -5,14 +5,16 @@ import json
 import msgspec
 
 from advisor.decide.candidate import Confirmation, Recommendation
+from advisor.decide.score import gain_over
 from advisor.report.answer import AnswerView, confirmation_words
 from advisor.report.growth import GrowthTable
 from advisor.report.jsonout import json_answer
+from advisor.report.table import RankingTable
 from advisor.report.why import explained
 from advisor.report.wording import parameters_words
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import measured, measurement
-from tests.decide.test_largest import CANDIDATES, CHECKPOINT, HALF, chosen, sized
+from tests.decide.examples import baseline, lost, measured, measurement, on
+from tests.decide.test_largest import CANDIDATES, CHECKPOINT, DDP, HALF, ON_TWO, chosen, sized
 
 from .scenario import CPU, shown, words
 
@@ -59,7 +61,7 @@ def test_when_no_method_reaches_further_the_advice_is_plain_training() -> None:
     slower = sized(measured(45, CHECKPOINT), 4)
     plain = explained(chosen([*CANDIDATES[:3], slower]), HALF)
     text = " ".join(plain.why)
-    assert "trained plainly at batch 8" in text
+    assert "with plain training at batch 8 it runs 60.0 samples/s" in text
     assert "No combination of methods that was tried reached a larger size: use no method." in text
     assert "At layers=4 it runs 40.0 samples/s, below the floor." in text
     assert plain.growth is not None
@@ -84,6 +86,65 @@ def test_the_whole_answer_says_what_to_build() -> None:
     assert "Build layers=5 and train with checkpoint every=1, batch 8" in text
     assert "checkpoint every=1 at layers=5" in words(text)
     assert "model = build_model(layers=5)" in text
+
+
+def test_on_several_devices_everything_names_them() -> None:
+    recommendation = explained(chosen(ON_TWO), HALF)
+    text = " ".join(recommendation.why)
+    assert "(0.5 times the 100 of plain training (ddp on 2 devices) at its own size) is layers=5" in text
+    assert "trained with checkpoint every=1 + ddp at batch 8 on 2 devices it runs 55.0 samples/s" in text
+    assert "Plain training (ddp on 2 devices) keeps it up to layers=3" in text
+    assert recommendation.growth is not None
+    shown_table = words(shown(GrowthTable(recommendation, recommendation.growth)))
+    assert "plain: ddp on 2 devices. winner: checkpoint every=1 + ddp on 2 devices." in shown_table
+    alone = explained(chosen(ON_TWO[:2]), HALF)
+    assert "No combination of methods was tried" in " ".join(alone.why)
+    assert alone.growth is not None
+    assert "winner" not in shown(GrowthTable(alone, alone.growth))
+
+
+def test_processes_that_share_memory_are_told_their_part_of_the_limit() -> None:
+    shared = msgspec.structs.replace(HALF, shares_memory=True)
+    outgrown = sized(on(2, lost(Outcome.OUT_OF_MEMORY, CHECKPOINT, DDP)), 6)
+    text = " ".join(explained(chosen([*ON_TWO, outgrown], shared), shared).why)
+    assert "At layers=6 it does not fit below 4.00 GiB" in text
+
+
+def test_a_gain_is_one_of_size_and_never_of_throughput() -> None:
+    document = json.loads(json_answer(answer(), workload="w", goal=HALF, hardware=CPU, versions={}, files={}))
+    assert document["winner"]["gain_over_baseline"] == 1.5  # 50 M parameters after 20 M, at half the rate
+    text = words(shown(RankingTable(answer(), HALF), width=160))
+    assert "52.0 ±1.0% +150% 8" in text
+    assert "vs base: size of the model" in text
+
+
+def test_a_size_below_the_floor_is_no_gain() -> None:
+    text = shown(RankingTable(explained(chosen(ON_TWO), HALF), HALF), width=160, color=True)
+    below = next(line for line in text.splitlines() if "40.0" in line)
+    above = next(line for line in text.splitlines() if "60.0" in line)
+    assert ("32m" in below, "32m" in above) == (False, True), "green is a gain"
+
+
+def test_where_parameters_stay_the_gain_is_one_of_the_arguments() -> None:
+    small, large = (
+        msgspec.structs.replace(one, model_size={"pixels": pixels}, parameter_count=5)
+        for one, pixels in ((baseline(100), 64), (measured(70), 96))
+    )
+    assert gain_over(large, small, HALF) == 0.5
+    assert gain_over(small, small, HALF) == 0.0
+    assert gain_over(large, msgspec.structs.replace(small, model_size={}), HALF) is None
+
+
+def test_the_baseline_measured_again_is_not_divided_by_another_model() -> None:
+    confirmation = Confirmation(
+        outcome=Outcome.OK,
+        measurement=measurement(52.0),
+        promised_samples_per_second=52.0,
+        baseline_samples_per_second=100.0,
+    )
+    text = confirmation_words(confirmation, floor=50.0)
+    assert "measured again right after it: 100 samples/s at its own size." in text
+    assert "times as many" not in text
 
 
 def test_a_confirmation_below_the_floor_says_so() -> None:

@@ -12,7 +12,7 @@ from advisor.methods.use import use
 from advisor.report.live import LiveProgress, PlainProgress, open_progress
 from advisor.report.progress import Progress, SilentProgress
 from tests.decide.costs import cheapest, timed
-from tests.decide.examples import goal, measured
+from tests.decide.examples import baseline, goal, measured
 from tests.decide.test_largest import sized
 
 from .scenario import BF16, CANDIDATES
@@ -140,8 +140,22 @@ def test_for_the_least_cost_the_gain_over_the_baseline_is_one_of_cost() -> None:
             best = best_so_far(candidates[:number], cheapest())
             progress.trial_ended(number, candidate, best=best, baseline=candidates[0])
     lines = stream.getvalue().splitlines()
-    assert lines[2].endswith("precision bf16, batch 16 on 2 devices: 26.7 samples/s, 4.00 GiB")
+    assert lines[2].endswith("precision bf16 on 2 devices, batch 16: 26.7 samples/s, 4.00 GiB")
     assert lines[3].endswith("best so far (cost -25% vs baseline)")
+
+
+def test_the_trial_under_way_has_its_devices(terminal: Console) -> None:
+    progress = LiveProgress(terminal, clock=Clock())
+    progress.trial_started(1, timed(1.2, BF16, gpu_count=2).policy, "timing")
+    assert "trial 1, timing (0s): precision bf16 on 2 devices, batch 16" in "\n".join(frame(progress))
+
+
+def test_a_larger_model_is_not_said_to_be_slower_than_the_baseline(terminal: Console) -> None:
+    progress = LiveProgress(terminal, clock=Clock())
+    progress.begin(workload="gpt2", device="a GPU", goal="bigger", time_limit_seconds=300, trials=40)
+    larger = sized(measured(60.0), 3)
+    progress.trial_ended(2, larger, best=larger, baseline=sized(baseline(100), 2))
+    assert "vs baseline" not in "\n".join(frame(progress))
 
 
 def test_a_terminal_gets_the_live_display_and_a_pipe_plain_lines(terminal: Console) -> None:

@@ -10,7 +10,7 @@ from advisor.problem.units import format_bytes
 from advisor.report.cells import Folded
 from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import baseline, goal, lost, measured
+from tests.decide.examples import baseline, goal, lost, measured, on
 
 from .scenario import ADAM, BF16, CHECKPOINT, CHUNKED, IN_BACKWARD, REFUSED, recommendation, shown, words
 
@@ -100,6 +100,18 @@ def test_batches_that_ended_alike_share_a_row() -> None:
     assert text.count("too big") == 1
     assert "64" in text
     assert "..." in text
+
+
+def test_numbers_of_devices_are_told_apart() -> None:
+    two, four = (on(count, measured(100 + count, BF16)) for count in (2, 4))
+    answer = msgspec.structs.replace(recommendation(), ranking=(four, two), winner=four, baseline=two)
+    text = words(shown(RankingTable(answer, goal())))
+    assert "precision bf16 on 4 devices" in text
+    assert "precision bf16 on 2 devices" in text
+    assert "batch: micro-batch x accumulation steps of each device." in text
+    assert "of each device" not in shown(RankingTable(recommendation(), goal()))
+    failed = lost(Outcome.OUT_OF_MEMORY, BF16, reason="too big")
+    assert words(shown(NotMeasuredTable([on(2, failed), on(4, failed)]))).count("too big") == 2
 
 
 def test_many_reasons_are_cut_with_a_count() -> None:

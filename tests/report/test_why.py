@@ -9,7 +9,7 @@ from advisor.decide.choose import choose
 from advisor.problem.goal import Fidelity, Goal
 from advisor.report.why import explain, explained
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import GIB, baseline, goal, lost, measured
+from tests.decide.examples import GIB, baseline, goal, lost, measured, on
 
 from .scenario import BF16, CHECKPOINT, recommendation
 
@@ -97,6 +97,20 @@ def test_the_runner_up_lost_by_a_figure() -> None:
 def test_a_larger_batch_that_was_no_faster_shows_that_memory_is_not_the_limit() -> None:
     text = why([baseline(50), measured(200, BF16, micro_batch=16), measured(150, BF16, micro_batch=32)])
     assert "at batch 32 the same methods are 25% slower" in text
+
+
+def test_a_larger_batch_on_another_number_of_devices_is_not_the_same() -> None:
+    other = on(2, measured(150, BF16, micro_batch=32))
+    assert "the same methods" not in why([baseline(50), measured(200, BF16, micro_batch=16), other])
+
+
+def test_processes_that_share_memory_have_a_part_of_the_limit_each() -> None:
+    shared = msgspec.structs.replace(goal(), shares_memory=True)
+    pair = on(2, measured(200, BF16, peak=3 * GIB))
+    assert "peak of 3.00 GiB is 75% of the 4.00 GiB limit" in why([baseline(50), pair], shared)
+    assert "peak of 3.00 GiB is 38% of the 8.00 GiB limit" in why([baseline(50), pair])
+    above = on(2, measured(200, BF16, peak=5 * GIB))
+    assert "peak 5.00 GiB is above the limit 4.00 GiB" in why([baseline(50), above], shared)
 
 
 def test_a_small_peak_is_not_the_limit() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from advisor.decide.candidate import Candidate, Role
 from advisor.problem.goal import Fidelity, Goal, Preference
 from advisor.report.why import explain
@@ -69,6 +71,11 @@ def test_each_preference_is_given_as_the_reason() -> None:
 def test_a_whole_run_has_its_time_and_cost() -> None:
     assert "1,000 iterations take 20m00s and cost $2.40." in why([ONE, TWO], cheapest(Preference(iterations=1000)))
     assert "iterations take" not in why([ONE, TWO])
+
+
+def test_processes_that_share_memory_have_a_part_of_the_limit_each() -> None:
+    shared = msgspec.structs.replace(cheapest(), shares_memory=True)
+    assert "Its peak of 4.00 GiB is 100% of the 4.00 GiB limit." in why([ONE, TWO], shared)
 
 
 def test_energy_is_told_beside_the_price() -> None:

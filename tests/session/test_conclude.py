@@ -15,17 +15,18 @@ from advisor.policy.policy import Policy
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.report.progress import SilentProgress
 from advisor.session.budget import TimeBudget
-from advisor.session.conclude import Conclusion, confirm, emit_policy
+from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from tests.decide.costs import cheapest, timed
-from tests.decide.examples import baseline, goal, measured, measurement
+from tests.decide.examples import baseline, goal, measured, measurement, on
 
 BEST = measured(150, use("checkpoint", every=1))
 SECOND = measured(130, use("checkpoint", every=2))
 THIRD = measured(120, use("checkpoint", every=3))
 BASELINE = baseline(100)
+DDP = use("ddp", bucket_views=True, static_graph=False)
 
 
 class FakeTrials:
@@ -110,6 +111,12 @@ def test_when_too_many_wrappers_fail_nothing_is_recommended_and_no_file_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_wrappers_that_fail_are_told_apart_by_their_devices(tmp_path: Path) -> None:
+    pairs = [on(count, measured(100 + count, DDP)) for count in (2, 3, 4)]
+    with pytest.raises(NothingMeasuredError, match=r"ddp\(.*\) on 2 devices: its wrapper"):
+        conclude(tmp_path, pairs, FakeTrials({DDP.label: Outcome.CRASHED}))
+
+
 def test_a_confirmation_out_of_time_leaves_a_recommendation_that_says_so(tmp_path: Path) -> None:
     trials = FakeTrials({BEST.policy.label: Outcome.TIMEOUT})
     recommendation = conclude(tmp_path, [BASELINE, BEST], trials)
@@ -143,6 +150,20 @@ def test_the_policy_file_for_the_least_cost_names_cost_price_and_devices(tmp_pat
     assert (file.evidence.cost.latency_seconds, file.evidence.cost.usd_per_iteration) == pytest.approx((0.8, 0.0032))
     assert file.evidence.cost.gpu_count == 4
     assert (file.evidence.cost.usd_per_hour, file.evidence.cost.price_date) == (3.6, "retrieved 2026-11-21")
+
+
+def test_on_several_devices_the_files_name_them_and_their_part_of_the_memory(tmp_path: Path) -> None:
+    aim = msgspec.structs.replace(goal(), shares_memory=True)
+    of_two = msgspec.structs.replace(conclusion(tmp_path), goal=aim)
+    recommendation = of_two.choose([on(2, measured(150, DDP, peak=aim.memory_limit_bytes // 4))])
+    emit_policy(of_two, recommendation)
+    emit_wrapper(of_two, recommendation)
+    evidence = load_policy_file(tmp_path / "policy.yaml").evidence
+    assert evidence is not None
+    assert evidence.memory_limit_bytes == aim.memory_limit_bytes // 2
+    text = (tmp_path / "wrapper.py").read_text()
+    assert f"on a CPU: {DDP.label} on 2 devices." in text
+    assert "peak 2.00 GiB of each device at 16 samples per optimizer step" in text
 
 
 def test_the_policy_file_of_another_goal_has_no_cost(tmp_path: Path) -> None:
