@@ -150,5 +150,6 @@ class SizeSearch:
         if candidate.measurement is not None:
             return candidate.measurement.samples_per_second / floor
         if candidate.predicted_peak_bytes:
-            return min(0.99, self._goal.memory_limit_bytes / candidate.predicted_peak_bytes)
+            limit = self._goal.limit_on(candidate.policy.gpu_count)
+            return min(0.99, limit / candidate.predicted_peak_bytes)
         return 0.25

@@ -134,7 +134,7 @@ class SearchLoop:
         }
         constraints: dict[str, float] = {}
         value: tuple[float, ...] | None = None
-        limit = self._goal.memory_limit_bytes
+        limit = self._goal.limit_on(candidate.policy.gpu_count)
         if is_measured(candidate):
             assert candidate.measurement is not None
             value = objectives(candidate, self._goal)

@@ -115,9 +115,7 @@ class Trials:
 
     def limit_on(self, gpu_count: int) -> int:
         """The memory limit of each device when so many train together: ranks on a CPU share the host's memory."""
-        if self._hardware.kind is DeviceKind.CPU:
-            return min(self.memory_limit_bytes, self._usable_bytes // gpu_count)
-        return self.memory_limit_bytes
+        return self.memory_limit_bytes // self._sharers(gpu_count)
 
     def size(self, combination: Combination, largest_batch: int | None) -> tuple[MemoryModel | None, TrialResult]:
         """Memory and time against the batch, for one combination; from memory if it was done.
