@@ -73,6 +73,7 @@ def test_a_file_with_only_a_class_gets_the_lines_to_add(tmp_path: Path) -> None:
         (("--goal", "bigger"), "needs --min-throughput"),
         (("--goal", "bigger", "--min-throughput", "0.5x"), "defines no SIZES"),
         (("--goal", "bigger", "--min-throughput", "fast"), "such as 20, or a share such as 0.5x"),
+        (("--goal", "cheapest", "--price", "0"), "--price must be a number above zero and finite, but got 0"),
         (("--device", "tpu"), "cpu, cuda"),
         (("--search-space", "exakt"), "exact"),
         (("--fidelity", "perfect"), "invalid choice"),

@@ -103,6 +103,7 @@ class TestSeveralMachines:
             (2, None, None, "need --rdzv-endpoint HOST:PORT"),
             (2, "first", None, "need --rdzv-endpoint HOST:PORT.*'first'"),
             (2, "first:99999", None, "need --rdzv-endpoint HOST:PORT"),
+            (2, "first:²", None, "need --rdzv-endpoint HOST:PORT"),
             (2, "first:29400", 2, "--node-rank must be from 0 .* to 1, but got 2"),
             (None, None, 1, "--node-rank must be from 0 .* to 0, but got 1"),
         ],
