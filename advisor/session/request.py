@@ -119,7 +119,9 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(str(count) for count in self.gpu_counts or ())
 
     def fingerprint(self, space_text: str) -> str:
-        """Hash over everything that decides the answer except budgets (trials, time), source and hardware.
+        """Hash over everything that decides what is measured except budgets (trials, time), source and hardware.
+
+        Price and preference only pick among what was measured: another pick is the same study.
 
         Args:
             space_text: The search space's content, so that an edited space is another request.
@@ -133,9 +135,6 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             self.seed,
             self.gpu_counts,
             self.nodes.count,
-            self.price,
-            self.usd_per_kilowatt_hour,
-            self.preference,
             self.floor,
         )
         return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]

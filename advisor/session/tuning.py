@@ -45,7 +45,10 @@ _FIRST_BATCH = 2
 
 
 class Tuning:
-    """The steps of one tuning, sharing what the earlier ones found."""
+    """The steps of one tuning, sharing what the earlier ones found.
+
+    After a ``settled`` answer of the same study nothing is searched: the pick alone is made and confirmed anew.
+    """
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Tuning:
         progress: Progress,
         notes: list[str],
         usable_bytes: int,
+        settled: Answer | None = None,
     ) -> None:
         self._request = request
         self._goal = goal
@@ -70,6 +74,7 @@ class Tuning:
         self._progress = progress
         self._notes = notes
         self._usable_bytes = usable_bytes
+        self._settled = settled
 
     def run(self) -> Answer:
         """Probe, search, choose, confirm, write."""
@@ -132,7 +137,10 @@ class Tuning:
         )
         interrupted = exhausted = False
         try:
-            if self._goal.kind is GoalKind.BIGGER:
+            if self._settled is not None:
+                stopped_because, exhausted = self._settled.recommendation.stopped_because, self._settled.exhausted
+                self._take_over_notes(self._settled)
+            elif self._goal.kind is GoalKind.BIGGER:
                 stopped_because, exhausted = self._explore_sizes(trials, facts, resolved, candidates)
             else:
                 stopped_because, exhausted = self._explore(evaluator, resolved, candidates)
@@ -155,14 +163,23 @@ class Tuning:
             versions=self._marker.versions,
             date=conclusion.date,
             trials=len(recommendation.ranking),
-            trial_budget=self._request.trials,
-            time_budget_seconds=self._budget.limit_seconds,
+            trial_budget=self._request.trials if self._settled is None else self._settled.trial_budget,
+            time_budget_seconds=(
+                self._budget.limit_seconds if self._settled is None else self._settled.time_budget_seconds
+            ),
             complete=not interrupted,
             exhausted=exhausted,
             notes=tuple(self._notes),
         )
         store_answer(answer, self._folder)
         return answer
+
+    def _take_over_notes(self, settled: Answer) -> None:
+        """What was said about the measurements is true of them still."""
+        self._notes.extend(note for note in settled.notes if note not in self._notes)
+        note = "nothing was searched again: the pick alone, from what was measured before, is new"
+        if note not in self._notes:
+            self._say(note)
 
     def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
         """Search; why it ended, and whether nothing is left to try."""

@@ -54,3 +54,11 @@ def test_a_price_belongs_to_one_goal() -> None:
 def test_a_number_of_devices_that_is_no_whole_number_is_the_users_mistake(value: Any) -> None:
     with pytest.raises(OptionError, match="--gpus must be whole numbers from 1"):
         parse_gpu_counts(value)
+
+
+def test_another_price_or_preference_is_the_same_study() -> None:
+    plain = cheapest().fingerprint("space")
+    assert cheapest(price=price(2.0)).fingerprint("space") == plain
+    assert cheapest(usd_per_kilowatt_hour=0.3).fingerprint("space") == plain
+    assert cheapest(preference=Preference(max_cost_usd=1.0, iterations=10)).fingerprint("space") == plain
+    assert cheapest(global_batch=8).fingerprint("space") != plain
