@@ -36,7 +36,8 @@ goals
                for a whole run  --iterations N;  --price USD per GPU-hour,
                --kwh-price USD
 options
-  --gpus 1,2,4           how many devices may train together (default: 1)
+  --gpus 1,2,4           how many devices may train together   (default: 1; for
+                         cheapest, and on N machines, 1,2,4,... up to all)
   --nnodes N --rdzv-endpoint HOST:PORT --node-rank K       on N machines
   --device NAME          cpu, cuda, cuda:1          (default: the first GPU)
   --memory-limit SIZE    per device, such as 8GiB   (default: what is free)

@@ -32,8 +32,8 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         trials: Most policies to measure.
         time_limit_seconds: Most seconds to spend, confirmation included.
         global_batch: Samples per optimizer step if that must stay fixed.
-        gpu_counts: Numbers of devices to train on, ascending; ``None`` for one, or for ``cheapest`` 1, 2, 4, ... up to
-            what is there.
+        gpu_counts: Numbers of devices to train on, ascending; ``None`` for one, or for ``cheapest`` and on several
+            machines 1, 2, 4, ... up to what is there.
         nodes: The machines whose devices train together, of which this is the first.
         price: ``--price``; ``None`` for the profile's.
         usd_per_kilowatt_hour: ``--kwh-price``.
