@@ -115,6 +115,11 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
+    def asks_for_several(self) -> bool:
+        """Whether somebody wants to train on several devices, instead of on what there happens to be."""
+        return self.gpu_counts is not None or self.nodes.count > 1
+
+    @property
     def _gpus(self) -> str:
         return ",".join(str(count) for count in self.gpu_counts or ())
 

@@ -17,6 +17,7 @@ from advisor.search.space import load_space
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
+from advisor.session.foreseen import check_foreseen
 from advisor.session.limits import memory_budget
 from advisor.session.ranks import failing_together, launch_identity
 from advisor.session.request import TuneRequest
@@ -47,6 +48,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
         budget = TimeBudget(request.time_limit_seconds)
     space = load_space(request.search_space)
     devices = choose_devices(request, detect_hardware(request.device), list_devices())
+    check_foreseen(request, space, devices.counts)
     hardware = devices.hardware
     memory = memory_budget(hardware, request.memory_limit_bytes)
     price = None

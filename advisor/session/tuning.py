@@ -18,7 +18,6 @@ from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.report.progress import Progress
-from advisor.search.resolve import resolve
 from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
@@ -27,7 +26,7 @@ from advisor.session.candidates import append_candidate, read_candidates
 from advisor.session.climb import SizeSearch
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.session.evaluate import Evaluator
-from advisor.session.fixed import check_devices, with_global_batch
+from advisor.session.fixed import resolve_on_devices, with_global_batch
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
 from advisor.session.sized_trials import SizedTrials
@@ -110,8 +109,12 @@ class Tuning:
                 self._say(
                     f"a global batch of {self._goal.global_batch} cannot be split over {left_out} devices: left out"
                 )
-            resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity, gpu_counts=counts)
-            check_devices(resolved)
+            resolved, left_out_because = resolve_on_devices(
+                self._space, facts, self._hardware, self._goal, asked=request.asks_for_several
+            )
+            if left_out_because is not None:
+                self._say(left_out_because)
+                self._goal = msgspec.structs.replace(self._goal, gpu_counts=resolved.gpu_counts)
             trials.reference = lambda gpu_count: resolved.on_devices((), gpu_count)
             return self._search(trials, facts, resolved, candidates)
 
