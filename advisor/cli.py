@@ -207,10 +207,13 @@ def _tune(options: argparse.Namespace) -> int:
 def _follow(options: argparse.Namespace) -> int:
     """Be one of the machines after the first: run a share of its trials until there are no more."""
     from advisor.session.several_nodes import nodes_from
+    from advisor.trial.folder import StudyFolder, writing
     from advisor.trial.follower import follow
 
     nodes = nodes_from(options.nnodes, options.rdzv_endpoint, options.node_rank)
-    log = Path(options.output or ".") / f"momadvise-node-{nodes.rank}.log"
+    log = StudyFolder(Path(options.output or ".")).follower_log(nodes.rank)
+    with writing(log.parent):  # the command is the same on every machine, and the first one's folder may not be here
+        log.parent.mkdir(parents=True, exist_ok=True)
     print(f"node {nodes.rank} of {nodes.count} follows {nodes.endpoint}; what its ranks print: {log}", file=sys.stderr)
     follow(nodes, log)
     return EXIT_OK

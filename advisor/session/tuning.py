@@ -266,13 +266,13 @@ class Tuning:
     def _concluded(
         self, conclusion: Conclusion, candidates: list[Candidate], trials: Trials, interrupted: bool
     ) -> tuple[Recommendation, bool]:
-        """Choose and confirm; after an interruption the files are written without a confirming run."""
+        """Choose and confirm; and whether the user interrupted.
+
+        After an interruption the files are written without a confirming run.
+        """
         if not interrupted:
             try:
-                recommendation = confirm(
-                    conclusion, candidates, trials=trials, budget=self._budget, progress=self._progress
-                )
-                return recommendation, False
+                return confirm(conclusion, candidates, trials=trials, budget=self._budget, progress=self._progress)
             except KeyboardInterrupt:
                 pass
         recommendation = conclusion.choose(candidates)
