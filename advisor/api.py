@@ -85,7 +85,7 @@ def tune(
         time_limit: Seconds, or text such as ``"5m"``.
         global_batch: Samples per optimizer step, if that must stay fixed.
         gpus: Numbers of devices that may train together: ``2``, ``(1, 2, 4)`` or ``"1,2,4"``. By default one; for
-            ``cheapest`` 1, 2, 4, ... up to what is there.
+            ``cheapest`` and on several machines 1, 2, 4, ... up to what is there.
         nnodes: Machines whose devices train together; this is the first, and on each of the others
             ``momadvise --nnodes N --rdzv-endpoint HOST:PORT --node-rank K`` follows it.
         rdzv_endpoint: ``"host:port"`` of this machine, as all of them can reach it.

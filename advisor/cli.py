@@ -36,7 +36,8 @@ goals
                for a whole run  --iterations N;  --price USD per GPU-hour,
                --kwh-price USD
 options
-  --gpus 1,2,4           how many devices may train together (default: 1)
+  --gpus 1,2,4           how many devices may train together   (default: 1; for
+                         cheapest, and on N machines, 1,2,4,... up to all)
   --nnodes N --rdzv-endpoint HOST:PORT --node-rank K       on N machines
   --device NAME          cpu, cuda, cuda:1          (default: the first GPU)
   --memory-limit SIZE    per device, such as 8GiB   (default: what is free)
@@ -206,10 +207,13 @@ def _tune(options: argparse.Namespace) -> int:
 def _follow(options: argparse.Namespace) -> int:
     """Be one of the machines after the first: run a share of its trials until there are no more."""
     from advisor.session.several_nodes import nodes_from
+    from advisor.trial.folder import StudyFolder, writing
     from advisor.trial.follower import follow
 
     nodes = nodes_from(options.nnodes, options.rdzv_endpoint, options.node_rank)
-    log = Path(options.output or ".") / f"momadvise-node-{nodes.rank}.log"
+    log = StudyFolder(Path(options.output or ".")).follower_log(nodes.rank)
+    with writing(log.parent):  # the command is the same on every machine, and the first one's folder may not be here
+        log.parent.mkdir(parents=True, exist_ok=True)
     print(f"node {nodes.rank} of {nodes.count} follows {nodes.endpoint}; what its ranks print: {log}", file=sys.stderr)
     follow(nodes, log)
     return EXIT_OK
@@ -230,7 +234,7 @@ def _print_answer(answer: Answer) -> None:
         files={what: _as_seen_from_here(path) for what, path in answer.files.items()},
         apply_lines=(
             *size_lines(answer.recommendation.winner.model_size, answer.facts.size_arguments),
-            *apply_lines(answer.policy, answer.facts.workload_options),
+            *apply_lines(answer.policy, answer.facts.workload_options, answer.goal.machines),
         ),
         notes=notes,
     )

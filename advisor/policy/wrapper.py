@@ -56,13 +56,14 @@ _CONSTANTS = {"max_grad_norm": "MAX_GRAD_NORM", "blocks": "BLOCKS"}
 """Options of ``prepare`` that a workload states as constants."""
 
 
-def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, ...]:
+def apply_lines(policy: Policy, options: Sequence[str], machines: int = 1) -> tuple[str, ...]:
     """The lines of Python that apply a wrapper.
 
     Args:
         policy: The policy it applies.
         options: What the workload defines itself (``Facts.workload_options``): without them another loss or
             optimizer than the measured one would be trained with.
+        machines: How many of them have equal shares of the policy's devices.
     """
     passed = "".join(f", {name}={_CONSTANTS.get(name, name)}" for name in options)
     where = "as in your model file" if options else "as you build it today"
@@ -72,9 +73,7 @@ def apply_lines(policy: Policy, options: Sequence[str]) -> tuple[str, ...]:
     start: tuple[str, ...] = ()
     if count > 1:
         samples = f"this process's {own} of {policy.global_batch} samples"
-        start = (
-            f"torch.distributed.init_process_group()  # {count} processes: torchrun --nproc-per-node {count} train.py",
-        )
+        start = (f"torch.distributed.init_process_group()  # {count} processes: {_torchrun(count, machines)} train.py",)
     return (
         "from wrapper import prepare  # wrapper.py, copied beside your code",
         *start,
@@ -106,7 +105,13 @@ def size_lines(size: Mapping[str, int | float], takers: Mapping[str, Sequence[st
 
 
 def wrapper_source(
-    policy: Policy, *, headline: str, details: str, options: Sequence[str] = (), size: Sequence[str] = ()
+    policy: Policy,
+    *,
+    headline: str,
+    details: str,
+    options: Sequence[str] = (),
+    size: Sequence[str] = (),
+    machines: int = 1,
 ) -> str:
     """The text of the wrapper.
 
@@ -116,6 +121,7 @@ def wrapper_source(
         details: Figures and where they come from, for a person.
         options: What the workload defines itself (``Facts.workload_options``).
         size: Result of :func:`size_lines`.
+        machines: How many of them have equal shares of the policy's devices.
     """
     lines = ["    methods=("]
     for method in policy.methods:
@@ -128,16 +134,20 @@ def wrapper_source(
     lines.append(f"    micro_batch={policy.micro_batch},  # samples per forward pass")
     lines.append(f"    accumulation_steps={policy.accumulation_steps},  # forward-backward passes per optimizer step")
     if policy.gpu_count > 1:
-        lines.append(
-            f"    gpu_count={policy.gpu_count},  # one process each: torchrun --nproc-per-node {policy.gpu_count}"
-        )
+        lines.append(f"    gpu_count={policy.gpu_count},  # one process each: {_torchrun(policy.gpu_count, machines)}")
     return _TEMPLATE.format(
         headline=_inside_docstring(headline),
         details=_inside_docstring(details),
         state=_STATE if policy.gpu_count == 1 else _STATE_OF_SEVERAL,
         policy="\n".join(lines),
-        usage="\n    ".join((*size, *apply_lines(policy, options))),
+        usage="\n    ".join((*size, *apply_lines(policy, options, machines))),
     )
+
+
+def _torchrun(count: int, machines: int) -> str:
+    """The launcher's own words for so many processes."""
+    nodes = f"--nnodes {machines} " if machines > 1 else ""
+    return f"torchrun {nodes}--nproc-per-node {count // machines}"
 
 
 def _inside_docstring(text: str) -> str:
@@ -153,9 +163,10 @@ def write_wrapper(
     details: str,
     options: Sequence[str] = (),
     size: Sequence[str] = (),
+    machines: int = 1,
 ) -> None:
     """Write the wrapper atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    text = wrapper_source(policy, headline=headline, details=details, options=options, size=size)
+    text = wrapper_source(policy, headline=headline, details=details, options=options, size=size, machines=machines)
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

@@ -93,6 +93,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             holds); what that leaves to each of several is :meth:`limit_on`.
         shares_memory: Whether devices share that memory: processes on a CPU have the host's between them.
         gpu_counts: Numbers of devices that may train together, ascending.
+        machines: How many machines have equal shares of several devices.
         price: What an hour of one device costs, if known.
         usd_per_kilowatt_hour: Price of energy, if stated.
         preference: ``cheapest``: which point of the frontier to pick.
@@ -104,6 +105,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     fidelity: Fidelity
     memory_limit_bytes: int
     gpu_counts: tuple[int, ...] = (1,)
+    machines: int = 1
     price: Price | None = None
     usd_per_kilowatt_hour: float | None = None
     preference: Preference = Preference()
@@ -112,4 +114,5 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def limit_on(self, gpu_count: int) -> int:
         """The most memory that each device may take when so many train together."""
-        return self.memory_limit_bytes // gpu_count if self.shares_memory else self.memory_limit_bytes
+        sharers = -(-gpu_count // self.machines) if self.shares_memory else 1
+        return self.memory_limit_bytes // sharers

@@ -22,7 +22,7 @@ def parse_gpu_counts(value: int | str | Iterable[int]) -> tuple[int, ...]:
     """
     rule = "--gpus must be whole numbers from 1, such as 2 or 1,2,4"
     parts: Iterable[object] = (
-        value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+        value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
     )
     counts: set[int] = set()
     for part in parts:

@@ -66,12 +66,15 @@ def choose_batch(*, largest: int, fraction: float, global_batch: int | None = No
     return Batch(micro_batch, share // micro_batch)
 
 
-def dividing_gpu_counts(global_batch: int, gpu_counts: Sequence[int]) -> tuple[int, ...]:
+def dividing_gpu_counts(
+    global_batch: int, gpu_counts: Sequence[int], *, name: str = "--global-batch"
+) -> tuple[int, ...]:
     """The numbers of devices among which a global batch can be split evenly.
 
     Args:
         global_batch: Samples per optimizer step over all devices.
         gpu_counts: Numbers of devices that may train together.
+        name: Where the global batch is stated, for the message.
 
     Raises:
         OptionError: None of them divides it.
@@ -81,7 +84,7 @@ def dividing_gpu_counts(global_batch: int, gpu_counts: Sequence[int]) -> tuple[i
         allowed = " or ".join(f"{count:,}" for count in gpu_counts)
         nearest = " or ".join(str(batch) for batch in nearest_global_batches(global_batch, gpu_counts))
         raise OptionError(
-            f"--global-batch must be a multiple of the number of devices ({allowed}), but got {global_batch}. "
+            f"{name} must be a multiple of the number of devices ({allowed}), but got {global_batch}. "
             f"The nearest that work: {nearest}; or ask for other --gpus."
         )
     return counts

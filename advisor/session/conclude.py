@@ -86,7 +86,7 @@ def confirm(
     trials: Trials,
     budget: TimeBudget,
     progress: Progress,
-) -> Recommendation:
+) -> tuple[Recommendation, bool]:
     """Write the winner's files, run its wrapper, and fall back to the next best if that fails.
 
     A winner whose wrapper does not run is recorded with what happened, so that it is never recommended.
@@ -99,9 +99,11 @@ def confirm(
         progress: Told what is under way.
 
     Returns:
-        The recommendation, its files written; confirmed unless the confirming run took too long.
+        The recommendation, its files written, confirmed unless the confirming run took too long; and whether the user
+        interrupted what came after the confirmation.
 
     Raises:
+        KeyboardInterrupt: Interrupted before a confirmation ended.
         TrialError: No winner is left, or too many wrappers failed; no policy is left in the folder then.
     """
     failures: list[str] = []
@@ -119,14 +121,18 @@ def confirm(
             measurement=result.measurement,
             promised_samples_per_second=winner.measurement.samples_per_second,
         )
+        interrupted = False
         if result.outcome is Outcome.OK:
-            confirmation = _with_baseline(confirmation, recommendation, trials, budget, progress)
+            try:
+                confirmation = _with_baseline(confirmation, recommendation, trials, budget, progress)
+            except KeyboardInterrupt:
+                interrupted = True  # the confirmation has ended, and stands without the comparison
         if result.outcome in (Outcome.OK, Outcome.TIMEOUT):
             # Out of time is a busy machine, not a broken policy: the search measured it. The answer says that it is
             # not confirmed.
             recommendation = msgspec.structs.replace(recommendation, confirmation=confirmation)
             emit_policy(conclusion, recommendation)
-            return recommendation
+            return recommendation, interrupted
         reason = f"its wrapper, run in a fresh process, ended as {result.outcome.value}"
         if result.reason:
             reason += f": {result.reason}"
@@ -240,6 +246,7 @@ def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None
         details="\n".join(details),
         options=conclusion.workload_options,
         size=size_lines(winner.model_size, conclusion.size_arguments),
+        machines=conclusion.goal.machines,
     )
 
 

@@ -13,6 +13,9 @@ from advisor.session.request import TuneRequest
 
 __all__ = ["Devices", "choose_devices"]
 
+_RANKS_PER_CORE = 4
+"""To see how it works a few ranks may share a core; hundreds of processes only bring the machine down."""
+
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
     """The devices of a search.
@@ -42,9 +45,10 @@ def choose_devices(request: TuneRequest, hardware: Hardware, visible: Sequence[H
         OptionError: More devices than there are, or several with one that is named.
     """
     machines = request.nodes.count
-    counts = request.gpu_counts or _default_counts(request.goal, hardware)
+    counts = request.gpu_counts or _default_counts(request.goal, hardware, machines)
     uneven = [count for count in counts if count > 1 and count % machines]
     if uneven or (machines > 1 and counts[-1] == 1):
+        assert request.gpu_counts is not None, f"counts that nobody typed must be right, got {counts}"
         raise OptionError(
             f"Every one of {machines} machines runs an equal share of the devices: --gpus must be multiples of "
             f"{machines}, such as {machines} or {2 * machines} (and 1, on the first machine alone), "
@@ -56,6 +60,12 @@ def choose_devices(request: TuneRequest, hardware: Hardware, visible: Sequence[H
     if hardware.kind is DeviceKind.CPU:
         if most <= hardware.host_cores:
             return Devices(counts=counts, hardware=hardware)
+        if most > _RANKS_PER_CORE * hardware.host_cores:
+            raise OptionError(
+                f"--gpus on a CPU must be at most {_RANKS_PER_CORE} ranks for each of its {hardware.host_cores} cores, "
+                f"{_RANKS_PER_CORE * hardware.host_cores * machines} in all, but got {counts[-1]}. "
+                "Name fewer: more of them only wait for each other."
+            )
         note = f"{most} ranks share {hardware.host_cores} CPU cores: expect to see how it works, and no speed-up"
         return Devices(counts=counts, hardware=hardware, notes=(note,))
     if most > hardware.device_count:
@@ -79,11 +89,15 @@ def choose_devices(request: TuneRequest, hardware: Hardware, visible: Sequence[H
     return Devices(counts=counts, hardware=least, notes=tuple(notes))
 
 
-def _default_counts(goal: GoalKind, hardware: Hardware) -> tuple[int, ...]:
-    """One device; for ``cheapest``, whose question it is, every power of two up to what is there."""
-    if goal is not GoalKind.CHEAPEST or hardware.kind is DeviceKind.CPU:
+def _default_counts(goal: GoalKind, hardware: Hardware, machines: int) -> tuple[int, ...]:
+    """One device; for ``cheapest``, whose question it is, and for several machines every power of two there is.
+
+    Each of several machines has as many devices as this one. A device that is named is meant alone.
+    """
+    named = hardware.device not in ("cpu", "cuda:0")
+    if machines == 1 and (goal is not GoalKind.CHEAPEST or hardware.kind is DeviceKind.CPU or named):
         return (1,)
-    counts = [1]
-    while 2 * counts[-1] <= hardware.device_count:
-        counts.append(2 * counts[-1])
-    return tuple(counts)
+    on_each = [1]
+    while 2 * on_each[-1] <= hardware.device_count:
+        on_each.append(2 * on_each[-1])
+    return tuple(sorted({1, *(machines * count for count in on_each)}))

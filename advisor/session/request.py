@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 
 import msgspec
@@ -31,8 +32,8 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         trials: Most policies to measure.
         time_limit_seconds: Most seconds to spend, confirmation included.
         global_batch: Samples per optimizer step if that must stay fixed.
-        gpu_counts: Numbers of devices to train on, ascending; ``None`` for one, or for ``cheapest`` 1, 2, 4, ... up to
-            what is there.
+        gpu_counts: Numbers of devices to train on, ascending; ``None`` for one, or for ``cheapest`` and on several
+            machines 1, 2, 4, ... up to what is there.
         nodes: The machines whose devices train together, of which this is the first.
         price: ``--price``; ``None`` for the profile's.
         usd_per_kilowatt_hour: ``--kwh-price``.
@@ -83,12 +84,12 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_goal(self) -> None:
         """Options that belong to one goal are not taken by another, and each goal gets what it needs."""
-        only_cheapest = {
+        only_cheapest: dict[str, float | None] = {
             "--max-latency": self.preference.max_latency_seconds,
             "--max-cost": self.preference.max_cost_usd,
             "--deadline": self.preference.deadline_seconds,
             "--iterations": self.preference.iterations,
-            "--price": self.price,
+            "--price": None if self.price is None else self.price.usd_per_hour,
             "--kwh-price": self.usd_per_kilowatt_hour,
         }
         given = [name for name, value in only_cheapest.items() if value is not None]
@@ -99,8 +100,10 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(f"At most one preference picks the point, but got {' and '.join(limits)}. Keep one.")
         for name in given:
             value = only_cheapest[name]
-            if isinstance(value, int | float) and not value > 0:
-                raise OptionError(f"{name} must be above zero, but got {value:g}.")
+            if value is not None and not 0 < value < math.inf:  # NaN is neither
+                raise OptionError(f"{name} must be a number above zero and finite, but got {value:g}.")
+        if self.preference.iterations is not None and self.preference.iterations < 1:
+            raise OptionError(f"--iterations >= 1 must hold, but got {self.preference.iterations:g}.")
         if self.preference.deadline_seconds is not None and self.preference.iterations is None:
             raise OptionError("--deadline needs --iterations: how many of them must be done by then.")
         if self.floor is not None and self.goal is not GoalKind.BIGGER:
@@ -112,11 +115,18 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
+    def asks_for_several(self) -> bool:
+        """Whether somebody wants to train on several devices, instead of on what there happens to be."""
+        return self.gpu_counts is not None or self.nodes.count > 1
+
+    @property
     def _gpus(self) -> str:
         return ",".join(str(count) for count in self.gpu_counts or ())
 
     def fingerprint(self, space_text: str) -> str:
-        """Hash over everything that decides the answer except budgets (trials, time), source and hardware.
+        """Hash over everything that decides what is measured except budgets (trials, time), source and hardware.
+
+        Price and preference only pick among what was measured: another pick is the same study.
 
         Args:
             space_text: The search space's content, so that an edited space is another request.
@@ -130,9 +140,6 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             self.seed,
             self.gpu_counts,
             self.nodes.count,
-            self.price,
-            self.usd_per_kilowatt_hour,
-            self.preference,
             self.floor,
         )
         return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]

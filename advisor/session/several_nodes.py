@@ -31,7 +31,7 @@ def nodes_from(count: int | None, endpoint: str | None, rank: int | None) -> Nod
     if count == 1:
         return Nodes()
     host, _, port = (endpoint or "").rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise OptionError(
             "Several machines need --rdzv-endpoint HOST:PORT, the first one's address as all of them can reach it, "
             f"but got {endpoint!r}."

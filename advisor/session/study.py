@@ -102,7 +102,7 @@ def check_folder(path: Path, marker: StudyMarker) -> StudyMarker | None:
             raise OutputFolderError(f"--output must be a folder, but {folder.path} is a file. Name another folder.")
         if folder.marker.exists():
             return _recognized(folder, marker)
-        if any(entry.name != folder.lock.name for entry in folder.path.iterdir()):
+        if not all(folder.is_ours(entry) for entry in folder.path.iterdir()):
             raise OutputFolderError(
                 f"--output must be a new folder, an empty one, or one that momadvise made, but {folder.path} holds "
                 "other files. Name another folder; nothing in this one was changed."

@@ -8,6 +8,7 @@ from advisor.decide.answer import Answer, load_answer
 from advisor.errors import OutputFolderError
 from advisor.problem.detect import detect_hardware, list_devices
 from advisor.problem.goal import Goal, GoalKind
+from advisor.problem.hardware import DeviceKind
 from advisor.problem.missing_sizes import check_sizes
 from advisor.problem.price import resolve_price
 from advisor.problem.profiles import load_profiles
@@ -17,6 +18,7 @@ from advisor.search.space import load_space
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
+from advisor.session.foreseen import check_foreseen
 from advisor.session.limits import memory_budget
 from advisor.session.ranks import failing_together, launch_identity
 from advisor.session.request import TuneRequest
@@ -47,12 +49,15 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
         budget = TimeBudget(request.time_limit_seconds)
     space = load_space(request.search_space)
     devices = choose_devices(request, detect_hardware(request.device), list_devices())
+    check_foreseen(request, space, devices.counts)
     hardware = devices.hardware
     memory = memory_budget(hardware, request.memory_limit_bytes)
     price = None
     if request.goal is GoalKind.CHEAPEST:
         price = resolve_price(request.price, load_profiles().get(hardware.profile or ""), device_name=hardware.name)
-    marker = study_marker(request, hardware, versions(), space.canonical_text, memory.limit_bytes)
+    # The devices that are meant, however they were said: without --gpus it depends on how many there are.
+    on_devices = msgspec.structs.replace(request, gpu_counts=devices.counts)
+    marker = study_marker(on_devices, hardware, versions(), space.canonical_text, memory.limit_bytes)
     path = request.output if request.output is not None else default_folder(marker)
     check_folder(path, marker)  # before locking: not even a lock file may appear in a folder that is not ours
 
@@ -62,23 +67,28 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
     with locked(path, on_wait=announce_wait if request.wait else None):
         folder, marker = open_study(path, marker)
         notes = [*devices.notes, *memory.notes]
-        stored = load_answer(folder)
-        if stored is not None and _still_answers(stored, request):
-            return _with_note_if_too_large(stored, memory.limit_bytes)
-        if marker.memory_limit_bytes > memory.limit_bytes:
-            notes.append("less memory is free now than when this study began; its limit was kept")
         goal = Goal(
             kind=request.goal,
             global_batch=request.global_batch,
             fidelity=request.fidelity or space.fidelity,
             memory_limit_bytes=marker.memory_limit_bytes,
             gpu_counts=devices.counts,
+            machines=request.nodes.count,
+            shares_memory=hardware.kind is DeviceKind.CPU,
             price=price,
             usd_per_kilowatt_hour=request.usd_per_kilowatt_hour,
             preference=request.preference,
             floor=request.floor,
         )
-        tuning = Tuning(request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes)
+        stored = load_answer(folder)
+        settled = stored if stored is not None and _searched_enough(stored, request) else None
+        if settled is not None and _picks_alike(settled.goal, goal):
+            return _with_note_if_too_large(settled, memory.limit_bytes)
+        if marker.memory_limit_bytes > memory.limit_bytes:
+            notes.append("less memory is free now than when this study began; its limit was kept")
+        tuning = Tuning(
+            request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes, settled
+        )
         try:
             with failing_together(folder, launch_identity()), progress:
                 return tuning.run()
@@ -102,10 +112,19 @@ def _with_note_if_too_large(stored: Answer, limit_bytes: int) -> Answer:
     return msgspec.structs.replace(stored, notes=(*stored.notes, note))
 
 
-def _still_answers(stored: Answer, request: TuneRequest) -> bool:
-    """Whether a stored answer is final for this request: the search had ended by itself with no smaller budget."""
+def _searched_enough(stored: Answer, request: TuneRequest) -> bool:
+    """Whether a stored answer's search is enough for this request: it had ended by itself with no smaller budget."""
     if not stored.complete:
         return False
     if stored.exhausted:
         return True
     return request.trials <= stored.trial_budget and request.time_limit_seconds <= stored.time_budget_seconds
+
+
+def _picks_alike(one: Goal, other: Goal) -> bool:
+    """Whether two goals of one study pick the same of what was measured."""
+    return (one.price, one.usd_per_kilowatt_hour, one.preference) == (
+        other.price,
+        other.usd_per_kilowatt_hour,
+        other.preference,
+    )

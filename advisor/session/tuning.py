@@ -18,7 +18,6 @@ from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.report.progress import Progress
-from advisor.search.resolve import resolve
 from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
@@ -27,7 +26,7 @@ from advisor.session.candidates import append_candidate, read_candidates
 from advisor.session.climb import SizeSearch
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.session.evaluate import Evaluator
-from advisor.session.fixed import check_devices, with_global_batch
+from advisor.session.fixed import resolve_on_devices, with_global_batch
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
 from advisor.session.sharing import within_fidelity
@@ -46,7 +45,10 @@ _FIRST_BATCH = 2
 
 
 class Tuning:
-    """The steps of one tuning, sharing what the earlier ones found."""
+    """The steps of one tuning, sharing what the earlier ones found.
+
+    After a ``settled`` answer of the same study nothing is searched: the pick alone is made and confirmed anew.
+    """
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class Tuning:
         progress: Progress,
         notes: list[str],
         usable_bytes: int,
+        settled: Answer | None = None,
     ) -> None:
         self._request = request
         self._goal = goal
@@ -71,6 +74,7 @@ class Tuning:
         self._progress = progress
         self._notes = notes
         self._usable_bytes = usable_bytes
+        self._settled = settled
 
     def run(self) -> Answer:
         """Probe, search, choose, confirm, write."""
@@ -106,8 +110,12 @@ class Tuning:
                 self._say(
                     f"a global batch of {self._goal.global_batch} cannot be split over {left_out} devices: left out"
                 )
-            resolved = resolve(self._space, facts, self._hardware, self._goal.fidelity, gpu_counts=counts)
-            check_devices(resolved)
+            resolved, left_out_because = resolve_on_devices(
+                self._space, facts, self._hardware, self._goal, asked=request.asks_for_several
+            )
+            if left_out_because is not None:
+                self._say(left_out_because)
+                self._goal = msgspec.structs.replace(self._goal, gpu_counts=resolved.gpu_counts)
             shared = within_fidelity(self._goal, resolved, facts)
             self._goal, resolved = shared.goal, shared.space
             if shared.note:
@@ -137,7 +145,10 @@ class Tuning:
         )
         interrupted = exhausted = False
         try:
-            if self._goal.kind is GoalKind.BIGGER:
+            if self._settled is not None:
+                stopped_because, exhausted = self._settled.recommendation.stopped_because, self._settled.exhausted
+                self._take_over_notes(self._settled)
+            elif self._goal.kind is GoalKind.BIGGER:
                 stopped_because, exhausted = self._explore_sizes(trials, facts, resolved, candidates)
             else:
                 stopped_because, exhausted = self._explore(evaluator, resolved, candidates)
@@ -160,14 +171,23 @@ class Tuning:
             versions=self._marker.versions,
             date=conclusion.date,
             trials=len(recommendation.ranking),
-            trial_budget=self._request.trials,
-            time_budget_seconds=self._budget.limit_seconds,
+            trial_budget=self._request.trials if self._settled is None else self._settled.trial_budget,
+            time_budget_seconds=(
+                self._budget.limit_seconds if self._settled is None else self._settled.time_budget_seconds
+            ),
             complete=not interrupted,
             exhausted=exhausted,
             notes=tuple(self._notes),
         )
         store_answer(answer, self._folder)
         return answer
+
+    def _take_over_notes(self, settled: Answer) -> None:
+        """What was said about the measurements is true of them still."""
+        self._notes.extend(note for note in settled.notes if note not in self._notes)
+        note = "nothing was searched again: the pick alone, from what was measured before, is new"
+        if note not in self._notes:
+            self._say(note)
 
     def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
         """Search; why it ended, and whether nothing is left to try."""
@@ -251,13 +271,13 @@ class Tuning:
     def _concluded(
         self, conclusion: Conclusion, candidates: list[Candidate], trials: Trials, interrupted: bool
     ) -> tuple[Recommendation, bool]:
-        """Choose and confirm; after an interruption the files are written without a confirming run."""
+        """Choose and confirm; and whether the user interrupted.
+
+        After an interruption the files are written without a confirming run.
+        """
         if not interrupted:
             try:
-                recommendation = confirm(
-                    conclusion, candidates, trials=trials, budget=self._budget, progress=self._progress
-                )
-                return recommendation, False
+                return confirm(conclusion, candidates, trials=trials, budget=self._budget, progress=self._progress)
             except KeyboardInterrupt:
                 pass
         recommendation = conclusion.choose(candidates)

@@ -15,6 +15,8 @@ from advisor.trial.spec import TrialResult, TrialSpec
 
 __all__ = ["StudyFolder", "TrialFolder", "write_atomically", "writing"]
 
+_FOLLOWER = "momadvise-node-"
+
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
@@ -137,6 +139,14 @@ class StudyFolder:
     def lock(self) -> Path:
         """Held while a process tunes into the folder."""
         return self.path / "lock"
+
+    def follower_log(self, rank: int) -> Path:
+        """What the ranks of another machine print, where that machine writes into this folder."""
+        return self.path / f"{_FOLLOWER}{rank}.log"
+
+    def is_ours(self, entry: Path) -> bool:
+        """Whether something in the folder may be there before the folder is a study's: a follower may start first."""
+        return entry.name == self.lock.name or (entry.name.startswith(_FOLLOWER) and entry.suffix == ".log")
 
     @property
     def trials(self) -> Path:

@@ -33,7 +33,7 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
     def port(self) -> int:
         """The part of the endpoint after the colon; 0 without a number there."""
         digits = self.endpoint.rpartition(":")[2]
-        return int(digits) if digits.isdigit() else 0
+        return int(digits) if digits.isdecimal() else 0
 
     def local_ranks(self, ranks: int) -> int:
         """How many of ``ranks`` run on each node."""

@@ -192,6 +192,11 @@ class Runner:
             answer = connection.receive(deadline)
         except SilenceError:
             reason = f"the worker did not start within {self._start_limit_seconds:g} s"
+            if self._ranks > 1 and self._nodes.count > 1:
+                reason += (
+                    f"; do all of the other {self._nodes.count - 1} machines run the same command with a --node-rank "
+                    f"of their own, and do they reach {self._nodes.endpoint}?"
+                )
             return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason)
         if isinstance(answer, Ready):
             return None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import advisor
+from advisor.cli import main
 from advisor.methods.catalogue import CATALOGUE
 from tests.session.command import COMMAND, run_command
 
@@ -84,6 +85,21 @@ def test_without_arguments_it_shows_the_help_as_a_mistake(tmp_path: Path) -> Non
 def test_the_version_is_the_packages(tmp_path: Path) -> None:
     result = run_command("--version", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (0, f"momadvise {advisor.__version__}\n")
+
+
+def test_a_follower_makes_the_folder_that_the_same_command_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs: list[Path] = []
+    monkeypatch.setattr("advisor.trial.follower.follow", lambda nodes, log: logs.append(log))
+    monkeypatch.chdir(tmp_path)
+    command = ("model.py", "--nnodes", "2", "--rdzv-endpoint", "first:29400", "--node-rank", "1")
+    assert main([*command, "--output", "some/where"]) == 0
+    assert main(command) == 0
+    assert logs == [Path("some/where/momadvise-node-1.log"), Path("momadvise-node-1.log")]
+    assert (tmp_path / "some" / "where").is_dir()
+    (tmp_path / "file").write_text("")
+    assert main([*command, "--output", "file"]) == 2
 
 
 def test_methods_lists_the_catalogue_and_says_why_one_does_not_apply(tmp_path: Path) -> None:

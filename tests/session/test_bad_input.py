@@ -73,10 +73,14 @@ def test_a_file_with_only_a_class_gets_the_lines_to_add(tmp_path: Path) -> None:
         (("--goal", "bigger"), "needs --min-throughput"),
         (("--goal", "bigger", "--min-throughput", "0.5x"), "defines no SIZES"),
         (("--goal", "bigger", "--min-throughput", "fast"), "such as 20, or a share such as 0.5x"),
+        (("--goal", "cheapest", "--price", "0"), "--price must be a number above zero and finite, but got 0"),
         (("--device", "tpu"), "cpu, cuda"),
         (("--search-space", "exakt"), "exact"),
         (("--fidelity", "perfect"), "invalid choice"),
         (("--nonsense",), "momadvise --help"),
+        (("--goal", "cheapest", "--price", "1"), "none is stated. Add --global-batch N, or BATCH_SIZE = N"),
+        (("--gpus", "2", "--global-batch", "33"), "--global-batch must be a multiple of the number of devices (2)"),
+        (("--gpus", "2", "--search-space", "smoke"), "but none does: smoke lists none of them. Add one to the space"),
     ],
 )
 def test_an_option_outside_its_rule(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:

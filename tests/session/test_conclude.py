@@ -77,7 +77,11 @@ def conclusion(folder: Path) -> Conclusion:
 
 
 def conclude(folder: Path, candidates: list[Candidate], trials: Any, seconds: float = 100.0) -> Any:
-    return confirm(conclusion(folder), candidates, trials=trials, budget=TimeBudget(seconds), progress=SilentProgress())
+    recommendation, interrupted = confirm(
+        conclusion(folder), candidates, trials=trials, budget=TimeBudget(seconds), progress=SilentProgress()
+    )
+    assert not interrupted
+    return recommendation
 
 
 def test_the_winner_is_confirmed_and_the_baseline_measured_again_beside_it(tmp_path: Path) -> None:
@@ -133,6 +137,24 @@ def test_a_broken_promise_is_held_against_the_baseline_even_when_time_is_up(tmp_
     as_promised = FakeTrials({})
     conclude(tmp_path, [BASELINE, BEST], as_promised, seconds=1e-9)
     assert as_promised.baselines == 0
+
+
+def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Path) -> None:
+    class Interrupted(FakeTrials):
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+            raise KeyboardInterrupt
+
+    trials: Any = Interrupted({})
+    recommendation, interrupted = confirm(
+        conclusion(tmp_path), [BASELINE, BEST], trials=trials, budget=TimeBudget(100.0), progress=SilentProgress()
+    )
+    assert interrupted
+    assert recommendation.confirmation is not None
+    assert recommendation.confirmation.outcome is Outcome.OK
+    assert recommendation.confirmation.baseline_samples_per_second is None
+    evidence = load_policy_file(tmp_path / "policy.yaml").evidence
+    assert evidence is not None
+    assert evidence.confirmed_samples_per_second == 150.0
 
 
 def test_the_policy_file_for_the_least_cost_names_cost_price_and_devices(tmp_path: Path) -> None:

@@ -74,7 +74,17 @@ def test_gpus_that_differ_are_told() -> None:
     )
 
 
-def test_ranks_on_a_cpu_may_be_as_many_as_wanted_and_more_than_the_cores_is_told() -> None:
+def test_a_gpu_that_is_named_is_meant_alone() -> None:
+    assert choose_devices(request(goal=GoalKind.CHEAPEST), FOUR_GPUS[1], FOUR_GPUS).counts == (1,)
+
+
+def test_absurdly_many_ranks_on_a_cpu_are_refused() -> None:
+    assert choose_devices(request(8), CPU, (CPU,)).counts == (8,)
+    with pytest.raises(OptionError, match=r"4 ranks for each of its 2 cores, 8 in all, but got 1000\. Name fewer"):
+        choose_devices(request(1000), CPU, (CPU,))
+
+
+def test_ranks_on_a_cpu_may_be_a_few_for_each_core_and_more_than_the_cores_is_told() -> None:
     assert choose_devices(request(1, 2), CPU, (CPU,)).notes == ()
     crowded = choose_devices(request(4), CPU, (CPU,))
     assert crowded.counts == (4,)
@@ -91,6 +101,16 @@ class TestSeveralMachines:
         with pytest.raises(OptionError, match="at most the number of visible GPUs, 8, but got 10"):
             choose_devices(self.two(10), FOUR_GPUS[0], FOUR_GPUS)
 
+    @pytest.mark.parametrize("goal", [GoalKind.FASTER, GoalKind.CHEAPEST])
+    def test_without_numbers_it_is_one_device_and_then_an_equal_share_of_every_machine(self, goal: GoalKind) -> None:
+        asked = msgspec.structs.replace(self.two(), goal=goal, gpu_counts=None)
+        assert choose_devices(asked, FOUR_GPUS[0], FOUR_GPUS).counts == (1, 2, 4, 8)
+        one = msgspec.structs.replace(FOUR_GPUS[0], device_count=1)
+        assert choose_devices(asked, one, (one,)).counts == (1, 2)
+        assert choose_devices(asked, CPU, (CPU,)).counts == (1, 2)
+        three = msgspec.structs.replace(asked, nodes=Nodes(count=3, endpoint="first:29400"))
+        assert choose_devices(three, FOUR_GPUS[0], FOUR_GPUS).counts == (1, 3, 6, 12)
+
     @pytest.mark.parametrize("gpus", [(3,), (1, 2, 5), (1,)])
     def test_every_machine_has_an_equal_share(self, gpus: tuple[int, ...]) -> None:
         with pytest.raises(OptionError, match="--gpus must be multiples of 2, such as 2 or 4"):
@@ -103,6 +123,7 @@ class TestSeveralMachines:
             (2, None, None, "need --rdzv-endpoint HOST:PORT"),
             (2, "first", None, "need --rdzv-endpoint HOST:PORT.*'first'"),
             (2, "first:99999", None, "need --rdzv-endpoint HOST:PORT"),
+            (2, "first:²", None, "need --rdzv-endpoint HOST:PORT"),
             (2, "first:29400", 2, "--node-rank must be from 0 .* to 1, but got 2"),
             (None, None, 1, "--node-rank must be from 0 .* to 0, but got 1"),
         ],

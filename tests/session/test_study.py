@@ -8,6 +8,7 @@ import pytest
 
 from advisor.errors import OutputFolderError
 from advisor.session.study import StudyMarker, check_folder, default_folder, locked, open_study
+from advisor.trial.folder import StudyFolder
 
 MARKER = StudyMarker(
     schema=1,
@@ -44,6 +45,12 @@ def test_a_folder_with_other_files_is_refused_and_not_touched(tmp_path: Path) ->
     with pytest.raises(OutputFolderError, match="other files"):
         open_study(tmp_path, MARKER)
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_follower_of_another_machine_may_have_started_first(tmp_path: Path) -> None:
+    StudyFolder(tmp_path).follower_log(1).write_text("waiting")
+    assert open_study(tmp_path, MARKER)[1] == MARKER
+    assert (tmp_path / "momadvise-node-1.log").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:

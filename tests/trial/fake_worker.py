@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--start", default="")
     for name in ("requests", "answers", "lifeline"):
         parser.add_argument(f"--{name}", type=int)
-    arguments = parser.parse_args()
+    arguments, _ = parser.parse_known_args()  # where its ranks would run is nothing to it
     guard(arguments.answers, arguments.lifeline, arguments.requests)
     if arguments.start == "never":
         time.sleep(600)

@@ -16,8 +16,11 @@ import msgspec
 import pytest
 
 from advisor.errors import OutputFolderError
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
 from advisor.trial.connection import Connection
 from advisor.trial.folder import StudyFolder
+from advisor.trial.nodes import Nodes
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Answer, Finished
 from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
@@ -185,8 +188,20 @@ def test_a_worker_that_does_not_start_says_so_and_stores_nothing(tmp_path: Path)
         result = runner.run(spec("well"))
     assert result.outcome is Outcome.TIMEOUT
     assert "did not start within 0.5 s" in result.reason
+    assert "machines" not in result.reason
     with Runner(tmp_path, worker_command=FAKE_WORKER) as runner:
         assert runner.run(spec("well")).outcome is Outcome.OK
+
+
+def test_ranks_on_several_machines_that_do_not_start_ask_for_the_others(tmp_path: Path) -> None:
+    nodes = Nodes(count=3, endpoint="first:29400")
+    command = (*FAKE_WORKER, "--start=never")
+    with Runner(tmp_path, worker_command=command, start_limit_seconds=0.5, nodes=nodes) as runner:
+        alone = runner.run(spec("well"))
+        together = runner.run(spec("well", policy=Policy(micro_batch=4, methods=(use("ddp"),), gpu_count=3)))
+    assert "machines" not in alone.reason, "one process needs no other machine"
+    assert "did not start within 0.5 s; do all of the other 2 machines run the same command" in together.reason
+    assert "do they reach first:29400?" in together.reason
 
 
 def test_a_worker_that_crashes_at_its_start_says_so_and_stores_nothing(tmp_path: Path) -> None:
