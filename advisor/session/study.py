@@ -103,6 +103,8 @@ def check_folder(path: Path, marker: StudyMarker) -> StudyMarker | None:
         if folder.marker.exists():
             return _recognized(folder, marker)
         if not all(folder.is_ours(entry) for entry in folder.path.iterdir()):
+            if folder.marker.exists():  # another process of this launch has just begun the study
+                return _recognized(folder, marker)
             raise OutputFolderError(
                 f"--output must be a new folder, an empty one, or one that momadvise made, but {folder.path} holds "
                 "other files. Name another folder; nothing in this one was changed."

@@ -145,8 +145,12 @@ class StudyFolder:
         return self.path / f"{_FOLLOWER}{rank}.log"
 
     def is_ours(self, entry: Path) -> bool:
-        """Whether something in the folder may be there before the folder is a study's: a follower may start first."""
-        return entry.name == self.lock.name or (entry.name.startswith(_FOLLOWER) and entry.suffix == ".log")
+        """Whether something in the folder may be there before the folder is a study's.
+
+        A follower may start first, and another process may be writing the marker at this moment.
+        """
+        follower = entry.name.startswith(_FOLLOWER) and entry.suffix == ".log"
+        return follower or entry.name == self.lock.name or entry.name.startswith(f".{self.marker.name}.")
 
     @property
     def trials(self) -> Path:

@@ -121,7 +121,10 @@ def test_the_wrapper_for_several_gpus_holds_their_number_and_says_what_each_proc
     wrapper = load(tmp_path / "wrapper.py")
     assert wrapper.POLICY == SEVERAL
     assert "training.accumulating()" in wrapper.prepare.__doc__
-    assert any(f"torchrun --nnodes 2 --nproc-per-node {SEVERAL.gpu_count // 2} " in line for line in apply_lines(SEVERAL, (), machines=2))
+    assert any(
+        f"torchrun --nnodes 2 --nproc-per-node {SEVERAL.gpu_count // 2} " in line
+        for line in apply_lines(SEVERAL, (), machines=2)
+    )
     lines = apply_lines(SEVERAL, ())
     assert "torchrun --nproc-per-node 4 train.py" in lines[1]
     assert lines[-1].endswith("batch: this process's 6 of 24 samples on the CPU")

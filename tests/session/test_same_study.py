@@ -61,7 +61,7 @@ def test_another_number_of_gpus_is_another_study(tmp_path: Path, monkeypatch: py
 @pytest.mark.slow
 def test_another_price_or_preference_picks_anew_and_searches_nothing(tmp_path: Path) -> None:
     options: dict[str, Any] = {
-        "goal": "cheapest", "search_space": "smoke", "trials": 2, "time_limit": 100, "memory_limit": "1GiB",
+        "goal": "cheapest", "search_space": "smoke", "trials": 2, "time_limit": 100, "memory_limit": "8GiB",
         "output": tmp_path / "out", "device": "cpu",
     }  # fmt: skip
     first = advisor.tune(TINY, price=1.0, **options)

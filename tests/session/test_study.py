@@ -53,6 +53,22 @@ def test_a_follower_of_another_machine_may_have_started_first(tmp_path: Path) ->
     assert (tmp_path / "momadvise-node-1.log").exists()
 
 
+def test_a_process_that_looks_while_another_begins_the_study_is_not_misled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look for the marker and the look at the files, another rank writes the marker and goes on."""
+    (tmp_path / ".study.json.4711").write_text("half of a mark")
+    assert check_folder(tmp_path, MARKER) is None
+
+    def listed_late(path: Path) -> list[Path]:
+        monkeypatch.undo()
+        open_study(tmp_path, MARKER)
+        return [path / "trials"]
+
+    monkeypatch.setattr(Path, "iterdir", listed_late)
+    assert check_folder(tmp_path, MARKER) == MARKER
+
+
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(OutputFolderError, match="is a file"):
