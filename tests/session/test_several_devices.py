@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tune(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run_command(
-        TINY, "--search-space", "space.yaml", "--time-limit", "200s", "--memory-limit", "16MiB", *options, cwd=folder
+        TINY, "--search-space", "space.yaml", "--time-limit", "140s", "--memory-limit", "16MiB", *options, cwd=folder
     )
 
 
