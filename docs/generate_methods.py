@@ -76,6 +76,9 @@ def _rows(method: Method) -> Iterator[tuple[str, str]]:
     yield "applied at stage", method.stage.name.lower()
     if not method.accumulates:
         yield "batches", "only one micro-batch per optimizer step"
+    if method.decides:
+        alike = [f"`{other.name}`" for other in CATALOGUE if other.decides == method.decides and other is not method]
+        yield "decides alone", f"{method.decides} (so not with {', '.join(alike)})" if alike else method.decides
     for conflict in method.conflicts:
         yield "not with", f"{_conflict(conflict)}: {conflict.reason}"
     if method.one_device_only:

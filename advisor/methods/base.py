@@ -111,13 +111,19 @@ class Method(abc.ABC):
         fidelity: How far its training may differ from plain training (parameters may name choices that are worse).
         gradient_tolerance: Largest relative error of the gradient vector that the contract suite accepts after
             one step (0.0: bit-equal).
-        saves: Categories of memory it lowers.
+        update_tolerance: Largest relative error of how far the parameters moved that the contract suite accepts after
+            two steps; default: by fidelity.
+        random_gradients: Whether its gradients are random numbers around the exact ones, too far from them in one step
+            for an error to tell anything: the contract suite then looks at their mean over many draws.
+        saves: Categories of memory it lowers; empty for a method that only changes the time.
         costs: What it costs, in a few words ("about one more forward pass").
         pays: When to use it.
         does_not_pay: When not to.
         stage: When it is applied.
         parameters: Its parameters with their choices.
-        conflicts: Methods it cannot be combined with.
+        decides: What it alone decides ("which activations of the blocks are kept"): two methods that decide the same
+            cannot be combined. Empty if it leaves everything to others.
+        conflicts: Further methods it cannot be combined with.
         requires: Importable names of optional libraries it needs.
         extra: The extra of this distribution that installs them.
         accumulates: Whether it works with more than one micro-batch per optimizer step.
@@ -132,12 +138,15 @@ class Method(abc.ABC):
     summary: ClassVar[str]
     fidelity: ClassVar[Fidelity]
     gradient_tolerance: ClassVar[float] = 0.0
+    update_tolerance: ClassVar[float | None] = None
+    random_gradients: ClassVar[bool] = False
     saves: ClassVar[frozenset[Saves]]
     costs: ClassVar[str]
     pays: ClassVar[str]
     does_not_pay: ClassVar[str]
     stage: ClassVar[Stage]
     parameters: ClassVar[tuple[Parameter, ...]] = ()
+    decides: ClassVar[str] = ""
     conflicts: ClassVar[tuple[Conflict, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str | None] = None

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.recomputation import WHAT_BLOCKS_KEEP
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -29,10 +30,10 @@ class Checkpoint(Method):
     pays = "when activations fill the memory and a larger batch, or a larger model, is worth a second forward pass"
     does_not_pay = "when the device is already busy at the batch that fits: the second forward pass is pure loss"
     stage = Stage.CHECKPOINT
+    decides = WHAT_BLOCKS_KEEP
     parameters = (
         Parameter("every", (1, 2, 3, 4), "wrap one block in this many: 1 saves the most, 4 costs the least time"),
     )
-    conflicts = (Conflict("selective_checkpoint", "both decide what the same blocks keep; choose one of them"),)
     citation = "Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

@@ -134,9 +134,13 @@ def judge_alone(use: MethodUse, *, facts: Facts | None, hardware: Hardware, accu
 
 
 def conflict_between(uses: Sequence[MethodUse]) -> str | None:
-    """Why two of the methods cannot be combined, whichever of them declares it; ``None`` if all can."""
+    """Why two of the methods cannot be combined, by what they decide or declare; ``None`` if all can."""
     names = [use.name for use in uses]
     assert len(set(names)) == len(names), f"a method is in use twice: {names}"
+    for use, other in itertools.combinations(uses, 2):
+        decided = get_method(use.name).decides
+        if decided and decided == get_method(other.name).decides:
+            return f"{use.label} cannot be combined with {other.label}: both decide {decided}; choose one of them"
     for use, other in itertools.permutations(uses, 2):
         for conflict in get_method(use.name).conflicts:
             if conflict.other == other.name and _holds(conflict, use, other):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.checkpoint import judge_blocks
+from advisor.methods.recomputation import WHAT_BLOCKS_KEEP
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -50,6 +51,7 @@ class SelectiveCheckpoint(Method):
     pays = "when checkpointing whole blocks saves more than is needed: most of the memory for little of the time"
     does_not_pay = "attention: with fused kernels, which keep little; elementwise: where kernel launches are the limit"
     stage = Stage.CHECKPOINT
+    decides = WHAT_BLOCKS_KEEP
     parameters = (
         Parameter(
             "recompute",

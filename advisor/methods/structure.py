@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import torch
 from torch import nn
@@ -16,8 +16,11 @@ __all__ = [
     "find_blocks",
     "has_batchnorm",
     "has_dropout",
+    "module_counts",
+    "on_device",
     "parameter_bytes",
     "parameter_count",
+    "parameter_dtypes",
     "trainable_parameter_count",
 ]
 
@@ -69,6 +72,22 @@ def find_attention(model: nn.Module) -> list[nn.Module]:
     )
 
 
+def module_counts(model: nn.Module) -> dict[str, int]:
+    """Qualified class name -> number of modules; torch's own classes by the name that people write."""
+    counts: Counter[str] = Counter()
+    for module in model.modules():
+        kind = type(module)
+        public = getattr(nn, kind.__qualname__, None) is kind
+        counts[f"torch.nn.{kind.__qualname__}" if public else f"{kind.__module__}.{kind.__qualname__}"] += 1
+    return dict(counts)
+
+
+def parameter_dtypes(model: nn.Module) -> tuple[str, ...]:
+    """The float formats of the parameters, by torch's names without ``torch.``, sorted."""
+    names = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()}
+    return tuple(sorted(names))
+
+
 def has_batchnorm(model: nn.Module) -> bool:
     """Whether a forward pass in training mode updates running statistics."""
     return any(
@@ -85,6 +104,21 @@ def has_dropout(model: nn.Module) -> bool:
         if isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0:
             return True
     return False
+
+
+def on_device(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with all parameters and buffers on a device; untouched if they are there.
+
+    Moving is not free of effects where nothing moves: under fake tensors, ``Module.to`` swaps parameters that a weak
+    reference may hold, and fails.
+    """
+
+    def elsewhere(tensor: torch.Tensor) -> bool:
+        return tensor.device.type != device.type or device.index not in (None, tensor.device.index)
+
+    if any(elsewhere(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        return model.to(device)
+    return model
 
 
 def parameter_bytes(model: nn.Module) -> int:

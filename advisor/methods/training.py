@@ -18,6 +18,7 @@ from advisor.methods import batch as batches
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
 from advisor.methods.shares import weighed
+from advisor.methods.structure import on_device
 from advisor.methods.world import World
 
 __all__ = ["LinearHead", "Phase", "Training"]
@@ -81,7 +82,7 @@ class Training:
         world: World | None = None,
     ) -> None:
         self.device = torch.device(device)
-        self.model = model.to(self.device)
+        self.model = on_device(model, self.device)
         self.compute_loss: ComputeLoss = compute_loss or default_loss
         self.linear_head = linear_head
         self.max_grad_norm = max_grad_norm

@@ -30,6 +30,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tokens_per_sample: Tokens of one sample when the batch has token ids, else ``None``.
         default_batch: The workload's own ``BATCH_SIZE``, or ``None``.
         first_loss: Loss of the first batch; ``None`` if plain training does not fit at the smallest batch.
+        module_counts: Qualified class name of a module -> how many the model has, e.g. ``{"torch.nn.Linear": 12}``.
+        function_counts: Name of a torch function -> how often one forward pass calls it, inside of modules too, e.g.
+            ``{"scaled_dot_product_attention": 12}``; empty if plain training does not fit.
+        parameter_dtypes: Float formats of the parameters, e.g. ``("float32",)``.
+        chain_length: Blocks that were seen to run one after the other, each on nothing but what the one before
+            returned; 0 if they do not.
+        chain_reason: Why not, when they do not.
+        compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
         torch_version: Version of torch in the worker.
@@ -59,6 +67,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tokens_per_sample: int | None
     default_batch: int | None
     first_loss: float | None
+    module_counts: dict[str, int] = {}
+    function_counts: dict[str, int] = {}
+    parameter_dtypes: tuple[str, ...] = ("float32",)
+    chain_length: int = 0
+    chain_reason: str = ""
+    compiler: str = ""
     matmul_flops_per_second: dict[str, float] = {}
     torch_version: str
     workload_options: tuple[str, ...] = ()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,9 +16,11 @@ from advisor.measure.batches import tokens_per_sample
 from advisor.measure.memory import MemoryMeter
 from advisor.methods import structure
 from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compiler import why_not_compiled
 from advisor.methods.linear_head import exposes_linear_head
 from advisor.methods.loss import check_loss
 from advisor.methods.training import Training
+from advisor.methods.watch import ChainWatch, FunctionCounts
 from advisor.problem.facts import Facts
 from advisor.problem.loading import Workload
 from advisor.problem.sizes import accepted
@@ -40,7 +44,9 @@ def probe(bench: Bench) -> Facts:
     batch = bench.batches(policy.global_batch)[0]
     with bench.meter() as meter, bench.training(policy) as training:
         bench.tell("first step")
-        first_loss = _first_loss(bench, meter, training, batch)
+        blocks = structure.find_blocks(training.model, bench.workload.blocks)
+        chain, functions = ChainWatch(blocks), FunctionCounts()
+        first_loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
         if first_loss is None:
             bench.empty_cache()
             linear_head, linear_head_reason = False, "plain training does not fit, so that its loss cannot be compared"
@@ -49,7 +55,8 @@ def probe(bench: Bench) -> Facts:
             linear_head, linear_head_reason = exposes_linear_head(training, batch)
         bench.tell("looking at the model")
         model = training.model
-        blocks = structure.find_blocks(model, bench.workload.blocks)
+        # What did not fit was not seen to its end: methods on chains then find out for themselves.
+        chain_reason = chain.broken if first_loss is None else chain.reason
         kind = type(training.optimizer)
         bench.notes += bench.workload.notes
         return Facts(
@@ -72,6 +79,12 @@ def probe(bench: Bench) -> Facts:
             tokens_per_sample=tokens_per_sample(batch),
             default_batch=bench.workload.batch_size,
             first_loss=first_loss,
+            module_counts=structure.module_counts(model),
+            function_counts=dict(functions.counts) if first_loss is not None else {},
+            parameter_dtypes=structure.parameter_dtypes(model),
+            chain_length=0 if chain_reason else len(blocks),
+            chain_reason=chain_reason,
+            compiler=why_not_compiled(bench.device),
             matmul_flops_per_second=matmul_rates(bench.device),
             torch_version=str(torch.__version__),  # a class of its own otherwise
             workload_options=tuple(bench.options()),
@@ -80,11 +93,21 @@ def probe(bench: Bench) -> Facts:
         )
 
 
-def _first_loss(bench: Bench, meter: MemoryMeter, training: Training, batch: Any) -> float | None:
+def _first_loss(
+    bench: Bench,
+    meter: MemoryMeter,
+    training: Training,
+    batch: Any,
+    watches: Iterable[contextlib.AbstractContextManager[Any]],
+) -> float | None:
     """Make one plain step; ``None`` if it does not fit: a model that only fits with methods is one to advise on."""
     try:
         with meter.guarding(batch):
-            loss = check_loss(training.forward(batch))
+            with contextlib.ExitStack() as watching:
+                for watch in watches:
+                    watching.enter_context(watch)
+                loss = training.forward(batch)
+            check_loss(loss)
             first = float(loss.detach())
             training.backward(loss)
             training.optimizer_step()

@@ -10,24 +10,15 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.measure.memory import optimizer_state_bytes
 from advisor.methods.compose import apply_uses
 from advisor.methods.saved_tensors import HostCopy
+from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Fidelity
 from tests.methods.tiny import MODELS, training_of
 
 STEPS = 2
-
-UPDATE_TOLERANCE = {
-    Fidelity.EXACT: 0.0,
-    Fidelity.ROUNDING: 0.05,
-    Fidelity.PRECISION: 0.5,
-    Fidelity.LOSSY: 0.3,
-}
-"""Largest relative error of how far the parameters moved. Adam divides by the size of the gradient, so the small
-gradients, which are the least exact, count in full; an optimizer that does not step has an error of 1.
-"""
 
 
 @dataclass
@@ -42,6 +33,7 @@ class Observation:
     held_bytes: int = 0
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
+    parameter_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -120,12 +112,9 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
                     break
             seen.losses.append(loss.detach())
             seen.gradients.append(current)
-    states = training.optimizer.state.values()
-    seen.optimizer_bytes = sum(_bytes(t) for s in states for n, t in s.items() if n in _MOMENTS)
+    seen.optimizer_bytes = optimizer_state_bytes(training)
+    seen.parameter_bytes = parameter_bytes(training.model)
     seen.state = {name: tensor.clone() for name, tensor in training.state_dict()["model"].items()}
-
-
-_MOMENTS = ("exp_avg", "exp_avg_sq", "state1", "state2", "absmax1", "absmax2")
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -1,4 +1,7 @@
-"""Two methods together: refused if they declare a conflict, otherwise as good as the worse of them."""
+"""Two methods together: refused if they declare a conflict, otherwise as good as what both promise.
+
+Over the whole catalogue: every pair of methods, in the first of their settings that applies and in those named here.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +12,51 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.catalogue import get_method
-from advisor.methods.compose import apply_uses
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import apply_uses, conflict_between, settings_of
 from advisor.methods.use import MethodUse, use
-from advisor.problem.goal import Fidelity
-from tests.contract.observe import UPDATE_TOLERANCE, Observation, observe, relative_error, same
+from tests.contract.expected import expected
+from tests.contract.observe import Observation, observe
+from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 
-USES = (
-    use("precision", dtype="bf16"),
+FURTHER = (
     use("precision", dtype="fp16"),
-    use("checkpoint", every=1),
-    use("selective_checkpoint", recompute="attention"),
     use("selective_checkpoint", recompute="elementwise"),
-    use("swap", min_bytes=2**20),
-    use("adam_8bit"),
-    use("optimizer_in_backward"),
-    use("chunked_cross_entropy", chunks=8),
 )
-PAIRS = [pair for pair in itertools.combinations(USES, 2) if pair[0].name != pair[1].name]
+"""Settings that do something else than the first setting of their method."""
+
 CONFLICTS = {
     ("checkpoint", "selective_checkpoint"),
     ("precision(dtype=fp16)", "optimizer_in_backward"),
 }
-NOT_FOR_CONVNET = {"selective_checkpoint(recompute=attention)", "chunked_cross_entropy(chunks=8)"}
-CASES = [
-    (model, pair)
+"""Pairs, by name or by label, that must be in conflict: what the methods declare must say at least this."""
+
+
+def _uses(model: str) -> tuple[MethodUse, ...]:
+    """The settings that are paired on a model: the first of each method that has an effect there, and further ones."""
+    chosen = []
+    for method in CATALOGUE:
+        if method.distributes or method.builds_on:
+            continue
+        able = [use for use in settings_of(method) if model not in (*expected(use).refused, *expected(use).no_effect)]
+        chosen += [use for use in able if use == able[0] or use in FURTHER]
+    return tuple(chosen)
+
+
+PAIRS = {
+    model: [pair for pair in itertools.combinations(_uses(model), 2) if pair[0].name != pair[1].name]
     for model in MODELS
-    for pair in PAIRS
-    if model != "convnet" or not NOT_FOR_CONVNET & {each.label for each in pair}
-]
+}
+CASES = [(model, pair) for model in MODELS for pair in PAIRS[model] if conflict_between(pair) is None]
+IN_CONFLICT = list(
+    {
+        (pair[0].label, pair[1].label): pair
+        for model in MODELS
+        for pair in PAIRS[model]
+        if conflict_between(pair) is not None
+    }.values()
+)
 
 
 @functools.cache
@@ -47,36 +65,36 @@ def _plain(model: str) -> Observation:
         return observe(model, [], monkeypatch)
 
 
-def _conflict(pair: tuple[MethodUse, MethodUse]) -> bool:
-    return any(
-        {first, second} <= {pair[0].name, pair[0].label, pair[1].name, pair[1].label} for first, second in CONFLICTS
-    )
-
-
 @pytest.mark.parametrize(
     ("model", "pair"), CASES, ids=[f"{model}-{pair[0].label}+{pair[1].label}" for model, pair in CASES]
 )
-def test_a_pair_is_in_conflict_or_trains_as_its_methods_promise(
+def test_two_methods_train_together_as_both_promise(
     model: str, pair: tuple[MethodUse, MethodUse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_bitsandbytes()
-    if _conflict(pair):
-        for order in (pair, pair[::-1]):
-            with pytest.raises(MethodRefusedError, match="cannot be combined"):
-                apply_uses(training_of(model), order)
-        return
-    plain, changed = _plain(model), observe(model, pair, monkeypatch)
-    methods = [get_method(each.name) for each in pair]
-    if all(method.fidelity is Fidelity.EXACT for method in methods):
-        assert same(changed.gradients[1], plain.gradients[1])
-        assert same(changed.state, plain.state)
-    else:
-        tolerance = sum(method.gradient_tolerance for method in methods)
-        assert relative_error(changed.gradients[0], plain.gradients[0]) <= tolerance
-        update_tolerance = sum(UPDATE_TOLERANCE[method.fidelity] for method in methods)
-        assert update_tolerance < 1.0, "an optimizer that never steps would pass"
-        assert relative_error(changed.updates, plain.updates) <= update_tolerance
-        assert relative_error(changed.state, plain.state) <= 0.05
+    assert_trains_as_promised(pair, _plain(model), observe(model, pair, monkeypatch))
+
+
+@pytest.mark.parametrize("pair", IN_CONFLICT, ids=lambda pair: f"{pair[0].label}+{pair[1].label}")
+def test_methods_in_conflict_are_refused_in_either_order(pair: tuple[MethodUse, MethodUse]) -> None:
+    import_bitsandbytes()
+    training = training_of("convnet")
+    for order in (pair, pair[::-1]):
+        with pytest.raises(MethodRefusedError, match="cannot be combined"):
+            apply_uses(training, order)
+
+
+@pytest.mark.parametrize("conflict", CONFLICTS, ids="+".join)
+def test_what_cannot_work_together_is_declared(conflict: tuple[str, str]) -> None:
+    found = [pair for pair in IN_CONFLICT if all({name} & {u.name, u.label} for name, u in _matched(conflict, pair))]
+    assert found
+
+
+def _matched(conflict: tuple[str, str], pair: tuple[MethodUse, MethodUse]) -> list[tuple[str, MethodUse]]:
+    """The pair in the order in which the conflict names it."""
+    first, second = pair
+    swapped = conflict[0] in (second.name, second.label)
+    return list(zip(conflict, (second, first) if swapped else (first, second), strict=True))
 
 
 def test_checkpointing_leaves_only_block_inputs_for_swap_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,12 +104,18 @@ def test_checkpointing_leaves_only_block_inputs_for_swap_to_move(monkeypatch: py
     assert together < alone
 
 
-def test_everything_that_composes_trains_together() -> None:
+def test_many_methods_train_together() -> None:
     import_bitsandbytes()
     training = training_of("gpt2")
-    names = {"precision(dtype=bf16)", "checkpoint(every=1)", "swap(min_bytes=1048576)"}
-    uses = [each for each in USES if each.label in names or not each.parameters]
-    apply_uses(training, [*uses, use("chunked_cross_entropy", chunks=8)])
+    uses = [
+        use("precision", dtype="bf16"),
+        use("checkpoint", every=1),
+        use("swap", min_bytes=2**20),
+        use("adam_8bit"),
+        use("optimizer_in_backward"),
+        use("chunked_cross_entropy", chunks=8),
+    ]
+    apply_uses(training, uses)
     _, make_batch = MODELS["gpt2"]
     torch.manual_seed(0)
     losses = [float(training.step(make_batch())) for _ in range(5)]

@@ -17,11 +17,14 @@ from advisor.methods.structure import (
     find_blocks,
     has_batchnorm,
     has_dropout,
+    module_counts,
     parameter_bytes,
     parameter_count,
+    parameter_dtypes,
     trainable_parameter_count,
 )
 from advisor.methods.training import Training
+from advisor.methods.watch import ChainWatch, FunctionCounts
 from advisor.problem.facts import Facts
 from advisor.problem.hardware import DeviceKind, Hardware
 
@@ -113,6 +116,9 @@ def facts_of(model: str, **changes: Any) -> Facts:
     training = Training(build(), build_optimizer=adamw)
     linear_head, reason = exposes_linear_head(training, make_batch(2))
     blocks = find_blocks(training.model)
+    chain, functions = ChainWatch(blocks), FunctionCounts()
+    with chain.watching(), functions:
+        training.forward(make_batch(2))
     optimizer = training.optimizer
     known: dict[str, Any] = {
         "model_class": type(training.model).__name__,
@@ -134,6 +140,11 @@ def facts_of(model: str, **changes: Any) -> Facts:
         "tokens_per_sample": None,
         "default_batch": None,
         "first_loss": 1.0,
+        "module_counts": module_counts(training.model),
+        "function_counts": dict(functions.counts),
+        "parameter_dtypes": parameter_dtypes(training.model),
+        "chain_length": 0 if chain.reason else len(blocks),
+        "chain_reason": chain.reason,
         "torch_version": torch.__version__,
         "libraries": {"bitsandbytes": "0.50"},
     }

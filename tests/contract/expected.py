@@ -1,0 +1,51 @@
+"""What each method does with the two small models on a CPU, where that is not simply: it applies and has an effect.
+
+Written by hand and never derived from the methods: it is what the suites hold them to. Keys are a method's name, or
+the label of one of its settings, which goes before the name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from advisor.methods.use import MethodUse
+
+__all__ = ["Expected", "expected"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of a method, or of one of its settings.
+
+    Attributes:
+        refused: Model -> words of the reason for which it cannot be applied.
+        not_on_cpu: Words of the reason for which it is not judged applicable on a CPU, although applying it there
+            works (to see that it is right).
+        no_effect: Models in which it finds nothing to do and says so.
+        same_bits: Models in which it changes nothing in two steps although it is not exact.
+        not_faked: Why it cannot run under fake tensors; empty if it can.
+    """
+
+    refused: dict[str, str] = field(default_factory=dict)
+    not_on_cpu: str = ""
+    no_effect: tuple[str, ...] = ()
+    same_bits: tuple[str, ...] = ()
+    not_faked: str = ""
+
+
+BOTH = ("gpt2", "convnet")
+
+EXPECTED = {
+    "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
+    "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
+    "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
+    "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
+    "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),
+    "swap": Expected(not_on_cpu="CPU"),
+    "swap(min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),
+}
+
+
+def expected(use: MethodUse) -> Expected:
+    """What is expected of one setting."""
+    return EXPECTED.get(use.label) or EXPECTED.get(use.name) or Expected()
