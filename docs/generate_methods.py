@@ -1,18 +1,22 @@
 """Write docs/methods.md from the catalogue: ``python docs/generate_methods.py``.
 
-What a method declares is the only place where it is described; this page shows it.
+What a method declares is the only place where it is described; this page shows it, with what
+``python -m benchmarks.method_table`` measured (docs/results/methods-*.jsonl).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from advisor.methods.base import Conflict, Method, Parameter, Saves
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.use import ParameterValue
 
 PAGE = Path(__file__).with_name("methods.md")
+MEASURED = Path(__file__).with_name("results")
 
 HEAD = """\
 <!-- Written by docs/generate_methods.py from what the methods declare. Do not edit. -->
@@ -32,7 +36,8 @@ On several devices exactly one of {distributing} is in use; each process trains 
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([_head(), *_overview(), *(line for method in CATALOGUE for line in _section(method))])
+    sections = (line for method in CATALOGUE for line in _section(method))
+    return "\n".join([_head(), *_overview(), *_measured(), *sections])
 
 
 def _head() -> str:
@@ -46,6 +51,58 @@ def _overview() -> Iterator[str]:
         anchor = f"[{method.name}](#{method.name})"
         yield f"| {anchor} | {method.fidelity.value} | {_saves(method.saves)} | {_cell(method.summary)} |"
     yield ""
+
+
+def _measured() -> Iterator[str]:
+    """A table for each device of which there are rows: settings down, models across, relative to plain training."""
+    for file in sorted(MEASURED.glob("methods-*.jsonl")):
+        rows: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
+        if not rows:
+            continue
+        # A setting that was measured again counts as it was last.
+        cells = {(row["setting"], row["model"]): row for row in rows}
+        models = list(dict.fromkeys(row["model"] for row in rows))
+        settings = [setting for setting in dict.fromkeys(row["setting"] for row in rows) if setting != "plain"]
+        versions = ", ".join(f"{name} {version}" for name, version in rows[-1]["versions"].items())
+        dates = sorted({row["date"] for row in rows})
+        yield f"## Measured on {rows[-1]['device']}"
+        yield ""
+        yield (
+            "Every method alone, at the workload's own batch: peak memory and step time relative to plain training of "
+            "the same run, and how far the losses were from plain training's (`±`: half the 95 % interval of the time; "
+            f"`-`: refused, failed or not compared). {versions}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
+        )
+        yield ""
+        yield f"| setting | {' | '.join(models)} |"
+        yield f"|---|{'---|' * len(models)}"
+        plain = " | ".join(_absolute(cells.get(("plain", model))) for model in models)
+        yield f"| plain | {plain} |"
+        for setting in settings:
+            yield f"| `{setting}` | {' | '.join(_relative(cells.get((setting, model))) for model in models)} |"
+        yield ""
+        reasons = {
+            (row["setting"], row["reason"] or row["outcome"]): None for row in cells.values() if row["outcome"] != "ok"
+        }
+        if reasons:
+            yield "Not measured:"
+            yield ""
+            yield from (f"- `{setting}`: {_cell(reason)}" for setting, reason in reasons)
+            yield ""
+
+
+def _absolute(row: dict[str, Any] | None) -> str:
+    if row is None or row["peak_bytes"] is None:
+        return "-"
+    return f"batch {row['batch']}: {row['peak_bytes'] / 2**20:,.0f} MiB, {row['step_seconds']:.3g} s"
+
+
+def _relative(row: dict[str, Any] | None) -> str:
+    if row is None or row["peak_ratio"] is None:
+        return "-"
+    text = f"peak {row['peak_ratio']:.2f}, time {row['time_ratio']:.2f} ±{row['spread'] * 100:.0f}%"
+    if row["loss_drift"] is not None:
+        text += f", loss {row['loss_drift'] * 100:.2g}%"
+    return text
 
 
 def _section(method: Method) -> Iterator[str]:

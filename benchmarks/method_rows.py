@@ -1,0 +1,74 @@
+"""The records of ``benchmarks.method_table``: a line of JSON per model and setting, written as soon as it is known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Row", "append", "read"]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting of one method on one model, alone.
+
+    Attributes:
+        model: Name of the workload.
+        setting: Label of the setting; ``"plain"`` for no method.
+        method: Name of the method; empty for plain training.
+        batch: Samples per optimizer step, in one micro-batch.
+        outcome: How the trial ended, or ``"refused"``.
+        reason: Why, when it was not measured.
+        peak_bytes: Peak of the step: reserved on CUDA, live tensor storage on a CPU.
+        step_seconds: Median of full optimizer steps.
+        spread: Half of its 95 % confidence interval, relative.
+        peak_ratio: Peak relative to plain training of the same run.
+        time_ratio: Step time relative to plain training, measured right before and after it.
+        loss_drift: How far its losses are from plain training's, relative; ``None`` if they were not compared.
+        gradient_error: Relative error of the first gradient; ``None`` if it was not compared.
+        notes: What the method said.
+        device: Name of the device.
+        versions: Package -> version.
+        date: ISO date.
+    """
+
+    model: str
+    setting: str
+    method: str
+    batch: int
+    outcome: str
+    reason: str = ""
+    peak_bytes: int | None = None
+    step_seconds: float | None = None
+    spread: float | None = None
+    peak_ratio: float | None = None
+    time_ratio: float | None = None
+    loss_drift: float | None = None
+    gradient_error: float | None = None
+    notes: tuple[str, ...] = ()
+    device: str
+    versions: dict[str, str]
+    date: str
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file, in order; empty when there is none. A line that was cut off is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_bytes().splitlines():
+        try:
+            rows.append(msgspec.json.decode(line, type=Row))
+        except msgspec.DecodeError:
+            continue  # the process ended while it wrote; the setting is measured again
+    return rows
+
+
+def append(path: Path, row: Row) -> None:
+    """Add one row; on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(row) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,212 @@
+"""Every method alone, on four models: peak memory, step time and fidelity, each against plain training of the same run.
+
+    python -m benchmarks.method_table                      # the device that momadvise would choose
+    python -m benchmarks.method_table --size smoke         # seconds, on any CPU
+    python docs/generate_methods.py                        # puts the rows into docs/methods.md
+
+Rows are appended to a file of JSON lines as they are measured; what is there already for the same device and versions
+is not measured again, so that an interrupted run goes on. Plain training is measured again after every few settings:
+a machine that is shared drifts, and a ratio of two figures taken an hour apart would measure the drift.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import judge, settings_of
+from advisor.methods.use import MethodUse
+from advisor.policy.policy import Policy
+from advisor.problem.detect import detect_hardware
+from advisor.problem.facts import Facts
+from advisor.problem.hardware import Hardware
+from advisor.problem.source import resolve_source
+from advisor.problem.workload import WorkloadSource
+from advisor.session.limits import memory_budget
+from advisor.session.versions import versions
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from benchmarks.method_rows import Row, append, read
+
+__all__ = ["main", "measure_model", "telling_settings"]
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = {name: ROOT / "examples" / f"{name}.py" for name in ("gpt2", "bert_classifier", "resnet50", "unet")}
+SMOKE = {"smoke": ROOT / "benchmarks" / "workloads" / "smoke.py"}
+
+_BETWEEN_PLAIN = 4
+"""Settings between two measurements of plain training."""
+
+_TIME_LIMIT_SECONDS = 300.0
+_MEASURE_SECONDS = {"smoke": 0.5, "full": 6.0}
+
+
+def telling_settings() -> list[MethodUse]:
+    """The first and the last setting of every method that one device can use: their range, in two rows."""
+    chosen = []
+    for method in CATALOGUE:
+        if method.distributes or method.builds_on:
+            continue
+        settings = settings_of(method)
+        chosen += [settings[0]] if len(settings) == 1 else [settings[0], settings[-1]]
+    return chosen
+
+
+def measure_model(
+    name: str,
+    source: WorkloadSource,
+    settings: Sequence[MethodUse],
+    *,
+    hardware: Hardware,
+    measure_seconds: float,
+    known: Sequence[Row],
+) -> Iterator[Row]:
+    """Measure plain training and every setting on one model; a row as soon as it is known.
+
+    Args:
+        name: Name of the model in the rows.
+        source: The workload.
+        settings: What to measure.
+        hardware: The device.
+        measure_seconds: Seconds of timed steps of each.
+        known: Rows of earlier runs, which are not measured again.
+    """
+    found = versions()
+    done = {row.setting for row in known if (row.model, row.device, row.versions) == (name, hardware.name, found)}
+    left = [use for use in settings if use.label not in done]
+    if not left:
+        return
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
+        bench = _Model(name, source, runner, hardware, measure_seconds)
+        facts = bench.probe()
+        if isinstance(facts, Row):
+            yield facts
+            return
+        plain: Row | None = None
+        for position, use in enumerate(left):
+            if position % _BETWEEN_PLAIN == 0:
+                plain = bench.plain(position)
+                if position == 0 and "plain" not in done:
+                    yield plain
+            assert plain is not None, "plain training is measured first"
+            yield bench.setting(use, facts, plain)
+
+
+class _Model:
+    """Measures settings on one model."""
+
+    def __init__(
+        self, name: str, source: WorkloadSource, runner: Runner, hardware: Hardware, measure_seconds: float
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._runner = runner
+        self._hardware = hardware
+        self._measure_seconds = measure_seconds
+        self._limit = memory_budget(hardware, None).limit_bytes
+        self._batch = 2
+
+    def probe(self) -> Facts | Row:
+        """The facts; or a row that says why there are none."""
+        result = self._run(TrialKind.PROBE, ())
+        if result.facts is None:
+            return self._row("plain", "", result)
+        self._batch = result.facts.default_batch or self._batch
+        return result.facts
+
+    def plain(self, repeat: int) -> Row:
+        """Plain training, measured anew."""
+        return self._row("plain", "", self._run(TrialKind.TIME, (), repeat=repeat))
+
+    def setting(self, use: MethodUse, facts: Facts, plain: Row) -> Row:
+        """One setting, relative to plain training."""
+        verdict = judge((use,), facts=facts, hardware=self._hardware)
+        if not verdict.applicable:
+            reason = verdict.reason.removeprefix(f"{use.label}: ")
+            return self._row(use.label, use.name, None, reason=reason)
+        row = self._row(use.label, use.name, self._run(TrialKind.TIME, (use,)))
+        if row.peak_bytes is None or row.step_seconds is None or plain.peak_bytes is None or plain.step_seconds is None:
+            return row
+        return msgspec.structs.replace(
+            row,
+            peak_ratio=row.peak_bytes / plain.peak_bytes,
+            time_ratio=row.step_seconds / plain.step_seconds,
+        )
+
+    def _run(self, kind: TrialKind, uses: tuple[MethodUse, ...], *, repeat: int = 0) -> TrialResult:
+        return self._runner.run(
+            TrialSpec(
+                kind=kind,
+                workload=self._source,
+                policy=Policy(methods=uses, micro_batch=self._batch),
+                device=self._hardware.device,
+                memory_limit_bytes=self._limit,
+                measure_seconds=self._measure_seconds,
+                time_limit_seconds=_TIME_LIMIT_SECONDS,
+                max_timed_steps=10,
+                repeat=repeat,
+            )
+        )
+
+    def _row(self, setting: str, method: str, result: TrialResult | None, *, reason: str = "") -> Row:
+        measurement = None if result is None else result.measurement
+        return Row(
+            model=self._name,
+            setting=setting,
+            method=method,
+            batch=self._batch,
+            outcome=Outcome.REFUSED.value if result is None else result.outcome.value,
+            reason=reason if result is None else result.reason,
+            peak_bytes=None if measurement is None else measurement.memory.peak_bytes,
+            step_seconds=None if measurement is None else measurement.step_seconds,
+            spread=None if measurement is None else measurement.relative_spread,
+            notes=() if result is None else result.notes,
+            device=self._hardware.name,
+            versions=versions(),
+            date=datetime.date.today().isoformat(),
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.method_table", description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=("smoke", "full"), default="full")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
+    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS))
+    parser.add_argument("--methods", nargs="+", help="only these")
+    parser.add_argument("--output", type=Path, help="file of JSON lines (default: docs/results/methods-DEVICE.jsonl)")
+    options = parser.parse_args(arguments)
+    hardware = detect_hardware(options.device)
+    output = options.output or ROOT / "docs" / "results" / f"methods-{hardware.kind.value}.jsonl"
+    models = SMOKE if options.size == "smoke" else {name: MODELS[name] for name in options.models}
+    settings = [use for use in telling_settings() if options.methods is None or use.name in options.methods]
+    for name, path in models.items():
+        rows = measure_model(
+            name,
+            resolve_source(path),
+            settings,
+            hardware=hardware,
+            measure_seconds=_MEASURE_SECONDS[options.size],
+            known=read(output),
+        )
+        for row in rows:
+            append(output, row)
+            print(_line(row), flush=True)
+
+
+def _line(row: Row) -> str:
+    if row.peak_bytes is None or row.step_seconds is None:
+        return f"{row.model:16} {row.setting:48} {row.outcome}: {row.reason}"
+    ratios = "" if row.time_ratio is None else f"peak x{row.peak_ratio:.2f}, time x{row.time_ratio:.2f}"
+    return f"{row.model:16} {row.setting:48} {row.peak_bytes / 2**20:8.1f} MiB {row.step_seconds:8.3f} s  {ratios}"
+
+
+if __name__ == "__main__":
+    main()
