@@ -42,6 +42,7 @@ def tune(
     memory_limit: str | int | None = None,
     fidelity: str | None = None,
     search_space: str | os.PathLike[str] = "default",
+    methods: str | Iterable[str] | None = None,
     trials: int = DEFAULT_TRIALS,
     time_limit: str | float | None = None,
     global_batch: int | None = None,
@@ -81,6 +82,7 @@ def tune(
         fidelity: ``"exact"``, ``"rounding"``, ``"precision"``, ``"lossy"`` or ``"model"``; by default the search
             space's own ceiling.
         search_space: Name of a shipped space, or path of a YAML file.
+        methods: Names of methods (``"checkpoint,swap"`` or a list): nothing else is tried, and each of them must apply.
         trials: Most policies to measure.
         time_limit: Seconds, or text such as ``"5m"``.
         global_batch: Samples per optimizer step, if that must stay fixed.
@@ -135,6 +137,7 @@ def tune(
         memory_limit_bytes=parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit,
         fidelity=None if fidelity is None else _choice(Fidelity, fidelity, "fidelity"),
         search_space=os.fspath(search_space),
+        methods=_names(methods),
         trials=trials,
         time_limit_seconds=_seconds(time_limit),
         global_batch=global_batch,
@@ -162,6 +165,19 @@ def _choice(kind: type[_E], text: str, option: str) -> _E:
     except ValueError:
         valid = ", ".join(repr(member.value) for member in kind)
         raise OptionError(f"{option} must be one of {valid}, but got {text!r}.") from None
+
+
+def _names(methods: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The names of methods that were asked for."""
+    if methods is None:
+        return ()
+    texts = methods.split(",") if isinstance(methods, str) else list(methods)
+    names = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
+    if not names:
+        raise OptionError(
+            f"--methods must name at least one method, but got {methods!r}. `momadvise methods` lists them."
+        )
+    return names
 
 
 def _duration(value: str | float | None, option: str) -> float | None:

@@ -45,6 +45,7 @@ options
   --fidelity CLASS       exact, rounding, precision, lossy (default), model:
                          how far training may differ from plain training
   --search-space NAME    default, exact, smoke, or a YAML file
+  --methods A,B          only these, and each must apply
   --trials N, --time-limit 5m              when to stop    (40 and 3m30s)
   --output DIR           where to write       (default: momadvise-runs/..)
   --json                 the result as JSON on stdout, and only that
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--min-throughput")
     parser.add_argument("--fidelity", choices=("exact", "rounding", "precision", "lossy", "model"))
     parser.add_argument("--search-space", default="default")
+    parser.add_argument("--methods")
     parser.add_argument("--trials", type=int)
     parser.add_argument("--time-limit")
     parser.add_argument("--output")
@@ -168,6 +170,7 @@ def _tune(options: argparse.Namespace) -> int:
         memory_limit=options.memory_limit,
         fidelity=options.fidelity,
         search_space=options.search_space,
+        methods=options.methods,
         trials=DEFAULT_TRIALS if options.trials is None else options.trials,
         time_limit=options.time_limit,
         global_batch=options.global_batch,

@@ -29,6 +29,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         memory_limit_bytes: Upper limit of device memory, or ``None`` for what is free.
         fidelity: Worst class of method that may win, or ``None`` for the search space's own ceiling.
         search_space: Name of a shipped space or path of a YAML file.
+        methods: Methods asked for by name: nothing else is tried, and each of them must apply. Empty for the space.
         trials: Most policies to measure.
         time_limit_seconds: Most seconds to spend, confirmation included.
         global_batch: Samples per optimizer step if that must stay fixed.
@@ -50,6 +51,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: int | None = None
     fidelity: Fidelity | None = None
     search_space: str = "default"
+    methods: tuple[str, ...] = ()
     trials: int = DEFAULT_TRIALS
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
     global_batch: int | None = None

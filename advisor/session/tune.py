@@ -14,6 +14,7 @@ from advisor.problem.price import resolve_price
 from advisor.problem.profiles import load_profiles
 from advisor.problem.units import format_bytes
 from advisor.report.progress import Progress
+from advisor.search.asked import check_asked_on, only_methods
 from advisor.search.space import load_space
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
@@ -48,9 +49,12 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
     else:
         budget = TimeBudget(request.time_limit_seconds)
     space = load_space(request.search_space)
+    if request.methods:
+        space = only_methods(space, request.methods)
     devices = choose_devices(request, detect_hardware(request.device), list_devices())
     check_foreseen(request, space, devices.counts)
     hardware = devices.hardware
+    check_asked_on(request.methods, hardware)
     memory = memory_budget(hardware, request.memory_limit_bytes)
     price = None
     if request.goal is GoalKind.CHEAPEST:

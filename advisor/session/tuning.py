@@ -18,6 +18,7 @@ from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.report.progress import Progress
+from advisor.search.asked import check_asked
 from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
@@ -116,6 +117,7 @@ class Tuning:
             if left_out_because is not None:
                 self._say(left_out_because)
                 self._goal = msgspec.structs.replace(self._goal, gpu_counts=resolved.gpu_counts)
+            check_asked(request.methods, resolved)
             shared = within_fidelity(self._goal, resolved, facts)
             self._goal, resolved = shared.goal, shared.space
             if shared.note:

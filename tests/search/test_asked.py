@@ -1,0 +1,71 @@
+"""Methods asked for by name: nothing else is tried, and one that cannot apply is refused with its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.errors import MethodRefusedError, SearchSpaceError
+from advisor.problem.goal import Fidelity
+from advisor.search.asked import check_asked, check_asked_on, only_methods
+from advisor.search.resolve import resolve
+from advisor.search.space import load_space
+from tests.methods.tiny import cpu, facts_of
+
+DEFAULT = load_space("default")
+
+
+def test_the_space_holds_what_was_asked_for_and_what_several_devices_need() -> None:
+    space = only_methods(DEFAULT, ["checkpoint", "optimizer_in_backward"])
+    assert set(space.methods) == {
+        "checkpoint",
+        "optimizer_in_backward",
+        "ddp",
+        "zero_1",
+        "fsdp",
+        "gradient_compression",
+    }
+    assert space.methods["checkpoint"] == DEFAULT.methods["checkpoint"]
+    assert set(only_methods(DEFAULT, ["ddp"]).methods) == {"ddp"}
+
+
+def test_a_method_that_the_space_lacks_is_tried_at_all_that_it_declares() -> None:
+    exact = load_space("exact")
+    assert "adam_8bit" not in exact.methods
+    space = only_methods(exact, ["adam_8bit"])
+    resolved = resolve(space, facts_of("gpt2"), cpu(), Fidelity.LOSSY)
+    assert [axis.method for axis in resolved.axes] == ["adam_8bit"]
+
+
+def test_all_of_them_together_are_tried_first() -> None:
+    space = only_methods(DEFAULT, ["optimizer_in_backward", "checkpoint"])
+    resolved = resolve(space, facts_of("gpt2"), cpu())
+    first = resolved.recipes[0]
+    assert first.name == "asked for"
+    assert [use.name for use in first.uses] == ["checkpoint", "optimizer_in_backward"]
+
+
+def test_a_name_that_does_not_exist_is_told_with_those_that_do() -> None:
+    with pytest.raises(MethodRefusedError, match="did you mean 'checkpoint'"):
+        only_methods(DEFAULT, ["chekpoint"])
+
+
+def test_what_the_machine_cannot_do_is_refused_before_anything_runs() -> None:
+    check_asked_on(["checkpoint"], cpu())
+    with pytest.raises(SearchSpaceError, match=r"swap does not: the device is a CPU.*momadvise methods swap"):
+        check_asked_on(["checkpoint", "swap"], cpu())
+
+
+@pytest.mark.parametrize(
+    ("name", "ceiling", "reason"),
+    [
+        ("chunked_cross_entropy", None, "linear_head"),
+        ("adam_8bit", Fidelity.EXACT, "at most exact is allowed"),
+        ("ddp", None, "for several devices"),
+    ],
+)
+def test_what_the_model_does_not_allow_is_refused_before_any_trial(
+    name: str, ceiling: Fidelity | None, reason: str
+) -> None:
+    resolved = resolve(only_methods(DEFAULT, [name]), facts_of("convnet"), cpu(), ceiling)
+    with pytest.raises(SearchSpaceError, match=reason):
+        check_asked([name], resolved)
