@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.methods.catalogue import get_method
-from advisor.methods.compose import apply_uses, settings_of
+from advisor.methods.base import Stage
+from advisor.methods.catalogue import CATALOGUE, get_method
+from advisor.methods.compose import apply_uses, conflict_between, fidelity_of, settings_of
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from advisor.methods.world import World
+from advisor.problem.goal import Fidelity
+from tests.contract.expected import expected
 from tests.methods.tiny import adamw, gpt2, text
 
 STEPS = 3
@@ -141,7 +144,35 @@ def _cases() -> list[Case]:
     return cases
 
 
-CASES = {case.name: case for case in _cases()}
+_TOLERANCES = {Fidelity.EXACT: 1e-4, Fidelity.ROUNDING: 1e-3, Fidelity.PRECISION: 0.05, Fidelity.LOSSY: 0.6}
+"""Of how far parameters moved. Both sides are lossy: what is compared are two trainings that lost other things."""
+
+
+def _over_the_catalogue() -> list[Case]:
+    """Every method for one device on top of each way to distribute with which it declares no conflict."""
+    cases = []
+    for method in CATALOGUE:
+        if method.distributes or method.builds_on or method.one_device_only:
+            continue
+        able = [each for each in settings_of(method) if "gpt2" not in expected(each).refused]
+        if not able or fidelity_of(able[0]) is Fidelity.MODEL:
+            continue
+        for way in (DDP, ZERO_1, ZERO_3):
+            pair = tuple(sorted((able[0], way), key=lambda each: each.name))
+            if conflict_between(pair) is None:
+                adam = method.stage is Stage.OPTIMIZER
+                cases.append(
+                    Case(
+                        pair,
+                        micro_batch=4 if not method.accumulates else 2,
+                        tolerance=1.0 if method.random_gradients else _TOLERANCES[fidelity_of(able[0])],
+                        build_optimizer=adamw if adam else sgd,
+                    )
+                )
+    return cases
+
+
+CASES = {case.name: case for case in (*_over_the_catalogue(), *_cases())}
 
 
 def trained(
