@@ -33,6 +33,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         module_counts: Qualified class name of a module -> how many the model has, e.g. ``{"torch.nn.Linear": 12}``.
         function_counts: Name of a torch function -> how often one forward pass calls it, inside of modules too, e.g.
             ``{"scaled_dot_product_attention": 12}``; empty if plain training does not fit.
+        matrices: Qualified class name of a linear layer or convolution -> the distinct shapes (outputs, inputs) of
+            those with a weight of their own, e.g. ``{"torch.nn.Linear": ((64, 64), (256, 64))}``.
         parameter_dtypes: Float formats of the parameters, e.g. ``("float32",)``.
         chain_length: Blocks that were seen to run one after the other, each on nothing but what the one before
             returned; 0 if they do not.
@@ -69,6 +71,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     first_loss: float | None
     module_counts: dict[str, int] = {}
     function_counts: dict[str, int] = {}
+    matrices: dict[str, tuple[tuple[int, int], ...]] = {}
     parameter_dtypes: tuple[str, ...] = ("float32",)
     chain_length: int = 0
     chain_reason: str = ""

@@ -81,6 +81,7 @@ def probe(bench: Bench) -> Facts:
             first_loss=first_loss,
             module_counts=structure.module_counts(model),
             function_counts=dict(functions.counts) if first_loss is not None else {},
+            matrices=structure.matrix_shapes(model),
             parameter_dtypes=structure.parameter_dtypes(model),
             chain_length=0 if chain_reason else len(blocks),
             chain_reason=chain_reason,
