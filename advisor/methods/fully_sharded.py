@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -133,11 +134,15 @@ _BF16_TO_LOSS = dataclasses.replace(_BF16, output_dtype=torch.float32)
 
 
 def _with_wrappers(model: torch.nn.Module, blocks: list[torch.nn.Module]) -> list[torch.nn.Module]:
-    """The blocks, each with the checkpoint wrapper around it if there is one: gathering comes before recomputing."""
+    """The blocks, each with the checkpoint wrapper around it if there is one: gathering comes before recomputing.
+
+    A link of a chain is left outside: it may run the blocks of others.
+    """
     around = {
         id(inner): module
         for module in model.modules()
-        if isinstance(inner := getattr(module, "_checkpoint_wrapped_module", None), torch.nn.Module)
+        if isinstance(module, CheckpointWrapper)
+        and isinstance(inner := module._checkpoint_wrapped_module, torch.nn.Module)
     }
     return [around.get(id(block), block) for block in blocks]
 

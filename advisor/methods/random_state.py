@@ -16,7 +16,22 @@ import torch
 if TYPE_CHECKING:
     from advisor.methods.recompute import ContextPair
 
-__all__ = ["cuda_generators", "replaying"]
+__all__ = ["DRAWN_BETWEEN", "cuda_generators", "drawn_so_far", "replaying"]
+
+DRAWN_BETWEEN = (
+    "the model draws random numbers between its blocks, and its blocks draw some too: run together, they would draw "
+    "other ones than one by one"
+)
+"""Why blocks are no chain although each is called on what the one before returned."""
+
+
+def drawn_so_far(device: torch.device) -> bytes:
+    """Where the default generator of a device stands: another value once something was drawn. Waits for nothing."""
+    generator = torch.default_generator
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generator = torch.cuda.default_generators[index]
+    return bytes(generator.get_state().numpy())
 
 
 def cuda_generators(model: torch.nn.Module) -> list[torch.Generator]:

@@ -26,6 +26,7 @@ __all__ = [
     "parameter_count",
     "parameter_dtypes",
     "trainable_parameter_count",
+    "unwrapped",
 ]
 
 
@@ -39,7 +40,7 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
     (Chen et al. 2016).
 
     Args:
-        model: The model; of blocks in checkpoint wrappers, what is wrapped is found.
+        model: The model; of blocks in wrappers, what is wrapped is found.
         declared: Classes named by the workload (``BLOCKS``), which then alone count.
 
     Raises:
@@ -55,7 +56,7 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
     children: dict[type, dict[int, nn.Module]] = defaultdict(dict)
     for parent in model.modules():
         if isinstance(parent, nn.ModuleList | nn.Sequential):
-            for child in map(_unwrapped, parent.children()):
+            for child in map(unwrapped, parent.children()):
                 children[type(child)][id(child)] = child
     target = math.log(leaves) / 2
     candidates = [
@@ -209,10 +210,11 @@ def _tensor_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
-    inner = getattr(module, "_checkpoint_wrapped_module", module)
-    assert isinstance(inner, nn.Module)
-    return inner
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside of all checkpoint wrappers around it."""
+    while isinstance(inner := getattr(module, "_checkpoint_wrapped_module", None), nn.Module):
+        module = inner  # Wrappers may hold wrappers.
+    return module
 
 
 def _leaf_count(module: nn.Module) -> int:

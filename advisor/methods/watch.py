@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+
+from advisor.methods.block_call import BlockCall, remembered, returned
+from advisor.methods.random_state import DRAWN_BETWEEN, drawn_so_far
 
 __all__ = ["ChainWatch", "FunctionCounts"]
 
@@ -35,7 +37,7 @@ class ChainWatch:
     """Sees whether blocks run one after the other, each on nothing but what the one before returned.
 
     Only then can several blocks be made one: the second must be called with the very tensor that the first returned,
-    and with the same further arguments.
+    and with the same further arguments; and where the blocks draw random numbers, nothing may be drawn in between.
 
     Args:
         blocks: The blocks in the order of the model's modules.
@@ -47,8 +49,12 @@ class ChainWatch:
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         self._blocks = list(blocks)
         self._called: list[int] = []
-        self._returned: torch.Tensor | None = None
-        self._rest: tuple[Any, ...] | None = None
+        self._is_returned: Callable[[Any], bool] | None = None
+        self._is_rest: Callable[[Any], bool] | None = None
+        self._drawn_before: bytes | None = None
+        self._drawn_after: bytes | None = None
+        self._drawn_between = False
+        self._blocks_draw = False
         self.broken = ""
 
     @contextlib.contextmanager
@@ -64,7 +70,7 @@ class ChainWatch:
         finally:
             for handle in handles:
                 handle.remove()
-            self._returned = self._rest = None
+            self._is_returned = self._is_rest = None
 
     @property
     def reason(self) -> str:
@@ -75,43 +81,33 @@ class ChainWatch:
             return self.broken
         if self._called != list(range(len(self._blocks))):
             return f"the {len(self._blocks)} blocks are not each called once, in their order"
+        if self._drawn_between and self._blocks_draw:
+            return DRAWN_BETWEEN
         return ""
 
     def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name = f"block {number} ({type(block).__name__})"
-        if not args or not isinstance(args[0], torch.Tensor):
+        call = BlockCall.read(block, args, kwargs)
+        if call is None:
             self.broken = self.broken or f"{name} takes no tensor as its first argument"
             return
-        rest = (*args[1:], *(value for _, value in sorted(kwargs.items())))
+        hidden, rest = call[0], call[1].rest()
+        self._drawn_before = drawn_so_far(hidden.device)
         if self._called:
-            if args[0] is not self._returned:
+            if self._is_returned is None or not self._is_returned(hidden):
                 self.broken = self.broken or f"{name} is not called on what the block before it returned"
-            elif self._rest is not None and not _same(rest, self._rest):
+            elif self._is_rest is not None and not self._is_rest(rest):
                 self.broken = self.broken or f"{name} is called with other arguments than the block before it"
+            self._drawn_between |= self._drawn_before != self._drawn_after
         self._called.append(number)
-        self._rest = rest
+        self._is_rest = remembered(rest)
 
     def _after(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._returned = _hidden(output)
-        if self._returned is None:
+        hidden = returned(output)
+        if hidden is None:
             self.broken = self.broken or f"{type(block).__name__} returns {type(output).__name__}, not one tensor"
-
-
-def _hidden(output: Any) -> torch.Tensor | None:
-    """The tensor that a block returns, alone or as a tuple of one."""
-    if isinstance(output, tuple) and len(output) == 1:
-        output = output[0]
-    return output if isinstance(output, torch.Tensor) else None
-
-
-def _same(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
-    """Whether further arguments are the same objects, or equal plain values."""
-
-    def equal(one: Any, other: Any) -> bool:
-        if one is other:
-            return True
-        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-            return len(one) == len(other) and all(map(equal, one, other))
-        return isinstance(one, bool | int | float | str) and type(one) is type(other) and one == other
-
-    return len(left) == len(right) and all(map(equal, left, right))
+            self._is_returned = None
+            return
+        self._is_returned = remembered(hidden)
+        self._drawn_after = drawn_so_far(hidden.device)
+        self._blocks_draw |= self._drawn_after != self._drawn_before

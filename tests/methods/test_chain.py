@@ -1,0 +1,376 @@
+"""Several blocks run as one, although the model calls them one by one; and refused where that would not be the same."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.block_call import BlockCall
+from advisor.methods.chain import Chain, Runner, Segment
+from advisor.methods.recompute import recompute_modules
+from advisor.methods.structure import find_blocks
+from advisor.methods.training import Training
+from tests.methods.tiny import MODELS, adamw, images, training_of
+
+both = pytest.mark.parametrize("name", MODELS)
+
+
+class Block(nn.Module):
+    """A residual block that takes a further argument and can return a tuple."""
+
+    def __init__(self, *, in_tuple: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.dropout = nn.Dropout(dropout)
+        self.in_tuple = in_tuple
+
+    def forward(self, hidden_states: torch.Tensor, mask: Any = None, flags: Any = ()) -> Any:
+        hidden = hidden_states + self.dropout(self.inner(hidden_states))
+        return (hidden,) if self.in_tuple else hidden
+
+
+Loop = Callable[["Looping", torch.Tensor], torch.Tensor]
+
+
+class Looping(nn.Module):
+    """Four blocks, called by a loop that is given."""
+
+    def __init__(self, loop: Loop, **options: Any) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(**options) for _ in range(4))
+        self.mask = torch.ones(8)
+        self.loop = loop
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.loop(self, hidden).square().mean()
+
+
+def plain_loop(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        hidden = block(hidden)
+    return hidden
+
+
+def one_by_one(blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
+    for block in blocks:
+        hidden = call.run(block, hidden)
+    return hidden
+
+
+def counting(ran: list[int]) -> Runner:
+    def run(blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
+        ran.append(len(blocks))
+        return one_by_one(blocks, hidden, call)
+
+    return run
+
+
+def looping(loop: Loop, **options: Any) -> Training:
+    torch.manual_seed(0)
+    return Training(Looping(loop, **options), build_optimizer=adamw)
+
+
+def chained(training: Training, run: Runner = one_by_one, size: int = 2, **options: Any) -> Chain:
+    blocks = find_blocks(training.model)
+    chain = Chain(training, blocks)
+    chain.segments = tuple(Segment(start, start + size, run, **options) for start in range(0, len(blocks), size))
+    return chain
+
+
+def hidden_batch() -> torch.Tensor:
+    return torch.ones(2, 8)
+
+
+def stepped(training: Training, batch: Any) -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    training.step(batch)
+    return dict(training.state_dict()["model"])
+
+
+def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+class TestWhatRuns:
+    @both
+    def test_segments_in_place_of_blocks_train_the_same(self, name: str) -> None:
+        plain, changed = training_of(name), training_of(name)
+        ran: list[int] = []
+        chained(changed, counting(ran))
+        batch = MODELS[name][1](2)
+        assert equal(stepped(changed, batch), stepped(plain, batch))
+        assert ran == [2, 2]
+
+    def test_blocks_outside_of_all_segments_run_as_they_did(self) -> None:
+        plain, changed = looping(plain_loop), looping(plain_loop)
+        ran: list[int] = []
+        Chain(changed, find_blocks(changed.model)).segments = (Segment(1, 3, counting(ran)),)
+        assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
+        assert ran == [2]
+
+    def test_segments_can_be_replaced_between_steps(self) -> None:
+        training = looping(plain_loop)
+        ran: list[int] = []
+        chain = chained(training, counting(ran), 1)
+        training.step(hidden_batch())
+        chain.segments = (Segment(0, 4, counting(ran)),)
+        training.step(hidden_batch())
+        assert ran == [1, 1, 1, 1, 4]
+
+    def test_without_gradients_every_block_runs_for_itself(self) -> None:
+        training = looping(plain_loop)
+        ran: list[int] = []
+        chained(training, counting(ran))
+        training.evaluate(lambda model: model(hidden_batch()))
+        assert not ran
+
+    def test_what_changes_the_outcome_runs_without_gradients_too(self) -> None:
+        training = looping(plain_loop)
+        ran: list[int] = []
+        chained(training, counting(ran), always=True)
+        training.evaluate(lambda model: model(hidden_batch()))
+        assert ran == [2, 2]
+
+    def test_a_model_called_twice_before_its_backward_pass(self) -> None:
+        def twice(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+            return model(batch) + 2.0 * model(-batch)  # type: ignore[no-any-return]
+
+        plain, changed = looping(plain_loop), looping(plain_loop)
+        chained(changed)
+        for training in (plain, changed):
+            training.compute_loss = twice
+        assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
+
+    def test_a_sequential_model_is_a_chain_too(self) -> None:
+        def training() -> Training:
+            torch.manual_seed(0)
+            model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)])
+            return Training(model, compute_loss=lambda model, batch: model(batch).sum(), build_optimizer=adamw)
+
+        plain, changed = training(), training()
+        chained(changed, size=4)
+        assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
+
+
+class TestCalls:
+    def test_blocks_that_return_a_tuple_of_one(self) -> None:
+        def unpacking(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+            for block in model.blocks:
+                (hidden,) = block(hidden)
+            return hidden
+
+        plain, changed = looping(unpacking, in_tuple=True), looping(unpacking, in_tuple=True)
+        chained(changed)
+        assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
+
+    def test_the_hidden_state_by_keyword_and_further_arguments(self) -> None:
+        def by_keyword(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+            for block in model.blocks:
+                hidden = block(flags=[True, (model.mask, 1.5)], hidden_states=hidden, mask=None)
+            return hidden
+
+        plain, changed = looping(by_keyword), looping(by_keyword)
+        ran: list[int] = []
+        chained(changed, counting(ran), 4)
+        assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
+        assert ran == [4]
+
+    def test_the_further_tensors_of_a_call_are_known(self) -> None:
+        mask, other, hidden = torch.ones(1), torch.ones(2), torch.ones(3)
+        read = BlockCall.read(Block(), (hidden, mask), {"flags": [{"one": other}]})
+        assert read is not None
+        assert read[0] is hidden
+        assert [id(tensor) for tensor in read[1].tensors()] == [id(mask), id(other)]
+
+
+def skipping_second(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for number in (0, 2, 3):
+        hidden = model.blocks[number](hidden)
+    return hidden
+
+
+def skipping_first(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks[1:]:
+        hidden = block(hidden)
+    return hidden
+
+
+def skipping_last(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks[:3]:
+        hidden = block(hidden)
+    return hidden
+
+
+def scaling_between(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        hidden = 0.5 * block(hidden)
+    return hidden
+
+
+def another_mask_each(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        hidden = block(hidden, torch.ones(8))
+    return hidden
+
+
+def numbering(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for number, block in enumerate(model.blocks):
+        hidden = block(hidden, None, (number,))
+    return hidden
+
+
+def drawing_between(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        torch.rand(())  # As models do that skip layers at random.
+        hidden = block(hidden)
+    return hidden
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("loop", "seen"),
+        [
+            (skipping_second, "block 1 is not called after the block before it"),
+            (skipping_first, "block 1 is called before the first of its segment"),
+            (skipping_last, "block 3 is not called after"),
+            (scaling_between, "block 1 is not called on what the block before it returned"),
+            (another_mask_each, "block 1 is called with other arguments"),
+            (numbering, "block 1 is called with other arguments"),
+        ],
+    )
+    def test_what_is_no_chain_is_refused_when_it_is_seen(self, loop: Loop, seen: str) -> None:
+        training = looping(loop)
+        chained(training)
+        for _ in range(2):  # In every step: nothing is left over from the one before.
+            with pytest.raises(MethodRefusedError, match=f"must take one tensor.*{seen}"):
+                training.step(hidden_batch())
+
+    def test_numbers_drawn_between_blocks_that_draw_too(self) -> None:
+        drawing = looping(drawing_between, dropout=0.1)
+        chained(drawing)
+        with pytest.raises(MethodRefusedError, match="draws random numbers between its blocks"):
+            drawing.step(hidden_batch())
+        plain, harmless = looping(drawing_between), looping(drawing_between)
+        chained(harmless)
+        assert equal(stepped(harmless, hidden_batch()), stepped(plain, hidden_batch()))
+
+    def test_a_block_that_returns_several_tensors(self) -> None:
+        training = looping(plain_loop)
+        for block in training.model.blocks:  # type: ignore[union-attr]
+            block.register_forward_hook(lambda _module, _args, output: (output, None))
+        chained(training)
+        with pytest.raises(MethodRefusedError, match="but Block returns 2 values"):
+            training.step(hidden_batch())
+
+    def test_a_block_that_takes_no_tensor_first(self) -> None:
+        training = looping(lambda model, hidden: model.blocks[0](None, hidden))
+        chained(training)
+        with pytest.raises(MethodRefusedError, match="block 0 takes no tensor as its first argument"):
+            training.step(hidden_batch())
+
+    def test_a_model_that_calls_its_blocks_past_the_links(self) -> None:
+        training = looping(plain_loop)
+        held = list(training.model.blocks)  # type: ignore[arg-type]
+        training.model.loop = lambda _, hidden: nn.Sequential(*held)(hidden)
+        chained(training)
+        with pytest.raises(MethodRefusedError, match="list of its own"):
+            training.step(hidden_batch())
+
+    def test_a_copy_of_the_model_evaluates_itself_and_is_not_trained(self) -> None:
+        training = looping(plain_loop)
+        chained(training)
+        twin = copy.deepcopy(training.model)
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.zero_()
+            assert float(twin(hidden_batch())) == 1.0 != float(training.model(hidden_batch()))
+        with pytest.raises(MethodRefusedError, match="copy of the model"):
+            twin(hidden_batch())
+
+    def test_a_pass_that_failed_leaves_nothing_behind(self) -> None:
+        def failing_once(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+            hidden = model.blocks[0](hidden)
+            if not failed:
+                failed.append(True)
+                raise MemoryError
+            for block in model.blocks[1:]:
+                hidden = block(hidden)
+            return hidden
+
+        failed: list[bool] = []
+        training = looping(failing_once)
+        chained(training)
+        with pytest.raises(MemoryError):
+            training.step(hidden_batch())
+        training.step(hidden_batch())
+
+
+class TestTheModelItself:
+    @both
+    def test_names_and_blocks_stay_what_they_were(self, name: str) -> None:
+        training = training_of(name)
+        names, blocks = list(training.model.state_dict()), find_blocks(training.model)
+        parameters = [parameter_name for parameter_name, _ in training.model.named_parameters()]
+        chained(training)
+        assert list(training.state_dict()["model"]) == names
+        assert list(training.model.state_dict()) == names
+        assert [plain.replace("_checkpoint_wrapped_module.", "") for plain, _ in training.model.named_parameters()] == (
+            parameters
+        )
+        assert list(map(id, find_blocks(training.model))) == list(map(id, blocks))
+        assert list(map(id, find_blocks(training.model, (type(blocks[0]),)))) == list(map(id, blocks))
+        MODELS[name][0]().load_state_dict(training.model.state_dict())
+
+    def test_wrappers_inside_and_around_are_kept(self) -> None:
+        inside, around = training_of("convnet"), training_of("convnet")
+        plain = stepped(training_of("convnet"), images(2))
+        recompute_modules(inside.model, find_blocks(inside.model))
+        chained(inside)
+        chained(around)
+        recompute_modules(around.model, find_blocks(around.model))
+        for training in (inside, around):
+            assert equal(stepped(training, images(2)), plain)
+            assert list(training.model.state_dict()) == list(plain)
+
+    def test_no_hidden_state_outlives_its_use(self) -> None:
+        held: list[weakref.ref[torch.Tensor]] = []
+
+        def run(blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
+            held.append(weakref.ref(hidden))
+            output = one_by_one(blocks, hidden, call)
+            held.append(weakref.ref(output))
+            return output
+
+        training = looping(plain_loop)
+        chained(training, run)
+        loss = training.forward(hidden_batch())
+        assert len(held) == 4
+        del loss  # And with it the graph, which holds them for the backward pass.
+        assert [reference() for reference in held[1:]] == [None, None, None]  # The first is the batch itself.
+
+    def test_a_dropped_model_is_freed_at_once(self) -> None:
+        gc.disable()  # A cycle would keep its memory until the next collection.
+        try:
+            training = looping(plain_loop)
+            chained(training)
+            training.step(hidden_batch())
+            weight = weakref.ref(training.model.blocks[0].inner.weight)  # type: ignore[index,union-attr,arg-type]
+            del training
+            assert weight() is None
+        finally:
+            gc.enable()
+
+    @both
+    def test_evaluation_is_that_of_the_plain_model(self, name: str) -> None:
+        training, batch = training_of(name), MODELS[name][1](2)
+        plain = training.evaluate(lambda model: training.compute_loss(model, batch))
+        chained(training)
+        assert torch.equal(training.evaluate(lambda model: training.compute_loss(model, batch)), plain)
