@@ -13,6 +13,7 @@ from advisor.methods.ddp import Ddp
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.lora import Lora
+from advisor.methods.momentum_residual import MomentumResidual
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
 from advisor.methods.qlora import Qlora
@@ -30,6 +31,7 @@ CATALOGUE: tuple[Method, ...] = (
     Adam8bit(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
+    MomentumResidual(),
     Lora(),
     Qlora(),
     Ddp(),

@@ -39,6 +39,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         chain_length: Blocks that were seen to run one after the other, each on nothing but what the one before
             returned; 0 if they do not.
         chain_reason: Why not, when they do not.
+        shape_keeping_blocks: Blocks of the chain that return a tensor of the shape that they are given.
         compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
@@ -75,6 +76,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parameter_dtypes: tuple[str, ...] = ("float32",)
     chain_length: int = 0
     chain_reason: str = ""
+    shape_keeping_blocks: int = 0
     compiler: str = ""
     matmul_flops_per_second: dict[str, float] = {}
     torch_version: str

@@ -85,6 +85,7 @@ def probe(bench: Bench) -> Facts:
             parameter_dtypes=structure.parameter_dtypes(model),
             chain_length=0 if chain_reason else len(blocks),
             chain_reason=chain_reason,
+            shape_keeping_blocks=chain.shape_keeping,
             compiler=why_not_compiled(bench.device),
             matmul_flops_per_second=matmul_rates(bench.device),
             torch_version=str(torch.__version__),  # a class of its own otherwise

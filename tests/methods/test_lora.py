@@ -108,17 +108,22 @@ def test_training_goes_on_to_the_bit_in_a_model_that_began_with_other_weights(ad
     assert trained(first, "gpt2") == trained(second, "gpt2")
 
 
-@BOTH
-def test_losses_fall_as_in_plain_training_only_slower(adapted: MethodUse) -> None:
+def test_losses_fall_as_in_plain_training() -> None:
     def fallen(training: Training) -> float:
-        losses = trained(training, "gpt2", steps=20)
+        losses = trained(training, "convnet", steps=20)
         return losses[0] - losses[-1]
 
     def eager(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=5e-3)
+        return torch.optim.AdamW(parameters, lr=1e-2)
 
-    plain = fallen(training_of("gpt2", build_optimizer=eager))
-    assert 0.2 * plain < fallen(with_adapters("gpt2", adapted, build_optimizer=eager)) < plain
+    plain = fallen(training_of("convnet"))
+    assert 0.5 * plain < fallen(with_adapters("convnet", LORA, build_optimizer=eager)) < 2 * plain
+
+
+def test_rounded_weights_learn_what_the_whole_ones_do() -> None:
+    whole, rounded = (trained(with_adapters("gpt2", each), "gpt2", steps=20) for each in (LORA, QLORA))
+    assert whole[0] - whole[-1] > 0.2
+    assert rounded[0] - rounded[-1] == pytest.approx(whole[0] - whole[-1], rel=0.1)
 
 
 def test_every_linear_layer_of_gpt2_is_converted_although_none_is_a_linear_layer() -> None:
