@@ -28,10 +28,12 @@ __all__ = ["Conflict", "Method", "Parameter", "Saves", "Stage", "Verdict"]
 class Stage(enum.IntEnum):
     """When a method is applied; composition sorts by it.
 
-    The order is not free: checkpoint wrappers must exist before compilation and sharding see the modules, the
-    optimizer must see the final parameters, and step contexts wrap what all others made.
+    The order is not free: what is learned is decided before anything is wrapped, checkpoint wrappers must exist
+    before compilation and sharding see the modules, the optimizer must see the final parameters, and step contexts
+    wrap what all others made.
     """
 
+    MODEL = 0
     PARALLELIZE = 1
     LOSS = 2
     CHECKPOINT = 3

@@ -12,8 +12,11 @@ from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.ddp import Ddp
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
+from advisor.methods.lora import Lora
+from advisor.methods.momentum_residual import MomentumResidual
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
+from advisor.methods.qlora import Qlora
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
@@ -28,6 +31,9 @@ CATALOGUE: tuple[Method, ...] = (
     Adam8bit(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
+    MomentumResidual(),
+    Lora(),
+    Qlora(),
     Ddp(),
     Zero1(),
     Fsdp(),

@@ -16,6 +16,10 @@ __all__ = [
     "find_blocks",
     "has_batchnorm",
     "has_dropout",
+    "is_transposed",
+    "matrix_layers",
+    "matrix_shape",
+    "matrix_shapes",
     "module_counts",
     "on_device",
     "parameter_bytes",
@@ -73,13 +77,58 @@ def find_attention(model: nn.Module) -> list[nn.Module]:
     )
 
 
+def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Names and modules of the linear layers and convolutions that compute with a weight of their own, in order.
+
+    Left out are the output layer that a transformers model names (``get_output_embeddings``), weights that are tied to
+    another module's, convolutions in groups, and the projections of ``nn.MultiheadAttention``, which are never called.
+    transformers' ``Conv1D`` counts as a linear layer.
+    """
+    get_output = getattr(model, "get_output_embeddings", None)
+    output = get_output() if callable(get_output) else None
+    owners = Counter(
+        id(parameter)
+        for module in model.modules()
+        for parameter in module._parameters.values()
+        if parameter is not None
+    )
+    inside = {
+        id(inner)
+        for module in model.modules()
+        if isinstance(module, nn.MultiheadAttention)
+        for inner in module.modules()
+    }
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if _is_matrix_layer(module) and module is not output and id(module) not in inside and owners[id(module.weight)] == 1
+    ]
+
+
+def matrix_shapes(model: nn.Module) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Kind of layer (as :func:`module_counts` names it) -> distinct shapes of the :func:`matrix_layers` of that kind.
+
+    A shape is (outputs, inputs); the inputs of a convolution are its channels times the size of its kernel.
+    """
+    found: dict[str, dict[tuple[int, int], None]] = defaultdict(dict)
+    for _, module in matrix_layers(model):
+        found[_kind_name(type(module))][matrix_shape(module)] = None
+    return {kind: tuple(shapes) for kind, shapes in found.items()}
+
+
+def matrix_shape(layer: nn.Module) -> tuple[int, int]:
+    """(outputs, inputs) of one of the :func:`matrix_layers`."""
+    weight = layer.weight
+    assert isinstance(weight, torch.Tensor)
+    first, rest = weight.size(0), weight.numel() // weight.size(0)
+    return (rest, first) if is_transposed(layer) else (first, rest)
+
+
 def module_counts(model: nn.Module) -> dict[str, int]:
     """Qualified class name -> number of modules; torch's own classes by the name that people write."""
     counts: Counter[str] = Counter()
     for module in model.modules():
-        kind = type(module)
-        public = getattr(nn, kind.__qualname__, None) is kind
-        counts[f"torch.nn.{kind.__qualname__}" if public else f"{kind.__module__}.{kind.__qualname__}"] += 1
+        counts[_kind_name(type(module))] += 1
     return dict(counts)
 
 
@@ -140,6 +189,21 @@ def trainable_parameter_count(model: nn.Module) -> int:
 def buffer_bytes(model: nn.Module) -> int:
     """Bytes of the distinct buffers."""
     return sum(_tensor_bytes(buffer) for buffer in model.buffers())
+
+
+def _kind_name(kind: type) -> str:
+    public = getattr(nn, kind.__qualname__, None) is kind
+    return f"torch.nn.{kind.__qualname__}" if public else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_matrix_layer(module: nn.Module) -> bool:
+    """Subclasses may compute something else, so only the very classes count."""
+    return type(module) is nn.Linear or is_transposed(module) or (type(module) is nn.Conv2d and module.groups == 1)
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """transformers' ``Conv1D`` is a linear layer whose weight is (inputs, outputs); told without that library."""
+    return f"{type(module).__module__}.{type(module).__qualname__}" == "transformers.pytorch_utils.Conv1D"
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:

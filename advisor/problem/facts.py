@@ -33,10 +33,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         module_counts: Qualified class name of a module -> how many the model has, e.g. ``{"torch.nn.Linear": 12}``.
         function_counts: Name of a torch function -> how often one forward pass calls it, inside of modules too, e.g.
             ``{"scaled_dot_product_attention": 12}``; empty if plain training does not fit.
+        matrices: Qualified class name of a linear layer or convolution -> the distinct shapes (outputs, inputs) of
+            those with a weight of their own, e.g. ``{"torch.nn.Linear": ((64, 64), (256, 64))}``.
         parameter_dtypes: Float formats of the parameters, e.g. ``("float32",)``.
         chain_length: Blocks that were seen to run one after the other, each on nothing but what the one before
             returned; 0 if they do not.
         chain_reason: Why not, when they do not.
+        shape_keeping_blocks: Blocks of the chain that return a tensor of the shape that they are given.
         compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
@@ -69,9 +72,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     first_loss: float | None
     module_counts: dict[str, int] = {}
     function_counts: dict[str, int] = {}
+    matrices: dict[str, tuple[tuple[int, int], ...]] = {}
     parameter_dtypes: tuple[str, ...] = ("float32",)
     chain_length: int = 0
     chain_reason: str = ""
+    shape_keeping_blocks: int = 0
     compiler: str = ""
     matmul_flops_per_second: dict[str, float] = {}
     torch_version: str

@@ -81,9 +81,11 @@ def probe(bench: Bench) -> Facts:
             first_loss=first_loss,
             module_counts=structure.module_counts(model),
             function_counts=dict(functions.counts) if first_loss is not None else {},
+            matrices=structure.matrix_shapes(model),
             parameter_dtypes=structure.parameter_dtypes(model),
             chain_length=0 if chain_reason else len(blocks),
             chain_reason=chain_reason,
+            shape_keeping_blocks=chain.shape_keeping,
             compiler=why_not_compiled(bench.device),
             matmul_flops_per_second=matmul_rates(bench.device),
             torch_version=str(torch.__version__),  # a class of its own otherwise

@@ -38,8 +38,10 @@ BOTH = ("gpt2", "convnet")
 EXPECTED = {
     "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
+    "lora(rank=32)": Expected(refused={"convnet": "lower rank"}),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
+    "qlora": Expected(refused={"convnet": "lower rank"}),
     "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),
     "swap": Expected(not_on_cpu="CPU"),
     "swap(min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),

@@ -17,6 +17,7 @@ from advisor.methods.structure import (
     find_blocks,
     has_batchnorm,
     has_dropout,
+    matrix_shapes,
     module_counts,
     parameter_bytes,
     parameter_count,
@@ -142,11 +143,13 @@ def facts_of(model: str, **changes: Any) -> Facts:
         "first_loss": 1.0,
         "module_counts": module_counts(training.model),
         "function_counts": dict(functions.counts),
+        "matrices": matrix_shapes(training.model),
         "parameter_dtypes": parameter_dtypes(training.model),
         "chain_length": 0 if chain.reason else len(blocks),
         "chain_reason": chain.reason,
+        "shape_keeping_blocks": chain.shape_keeping,
         "torch_version": torch.__version__,
-        "libraries": {"bitsandbytes": "0.50"},
+        "libraries": {"bitsandbytes": "0.50", "peft": "0.21"},
     }
     return Facts(**(known | changes))
 

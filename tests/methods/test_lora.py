@@ -1,0 +1,230 @@
+"""Adapters beside frozen weights: what trains, what is computed, and what is saved."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import apply_uses
+from advisor.methods.structure import matrix_layers, matrix_shapes, parameter_bytes
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse, use
+from tests.methods.tiny import MODELS, adamw, convnet, gpt2, import_bitsandbytes, text, training_of
+
+LORA, QLORA = use("lora", rank=8), use("qlora", rank=8)
+BOTH = pytest.mark.parametrize("adapted", [LORA, QLORA], ids=lambda each: each.name)
+PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+@pytest.fixture(autouse=True)
+def _libraries() -> None:
+    import_bitsandbytes()
+
+
+def with_adapters(model: str, *uses: MethodUse, **options: Any) -> Training:
+    training = training_of(model, **options)
+    apply_uses(training, uses)
+    return training
+
+
+def trained(training: Training, model: str, steps: int = 3) -> list[float]:
+    torch.manual_seed(1)
+    return [float(training.step(MODELS[model][1](4))) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_first_loss_is_that_of_plain_training_to_the_bit(model: str) -> None:
+    torch.manual_seed(3)
+    plain = trained(training_of(model), model, steps=1)
+    assert trained(with_adapters(model, LORA), model, steps=1) == plain
+
+
+def test_only_adapters_are_trained_and_the_optimizer_holds_nothing_else() -> None:
+    training = with_adapters("gpt2", LORA)
+    held = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
+    adapters = {id(p) for name, p in training.model.named_parameters() if ".lora_" in name}
+    assert held == adapters
+    assert len(adapters) == 2 * 16  # Of four blocks with four linear layers each; the output layer is tied.
+    before = {name: p.clone() for name, p in training.model.named_parameters() if ".lora_" not in name}
+    trained(training, "gpt2")
+    after = dict(training.model.named_parameters())
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_running_statistics_are_still_updated() -> None:
+    training, plain = with_adapters("convnet", LORA), training_of("convnet")
+    for each in (training, plain):
+        trained(each, "convnet", steps=1)
+    name = "blocks.1.norm.running_mean"
+    assert torch.equal(training.state_dict()["model"][name], plain.state_dict()["model"][name])
+
+
+@BOTH
+def test_a_plain_model_computes_with_the_saved_state_what_the_adapted_one_does(adapted: MethodUse) -> None:
+    training = with_adapters("gpt2", adapted)
+    trained(training, "gpt2", steps=5)
+    fresh = gpt2()
+    untrained = float(Training(fresh).evaluate(lambda model: model(**text(4)).loss))
+    fresh.load_state_dict(training.state_dict()["model"])
+    loss = float(training.evaluate(lambda model: model(**text(4)).loss))
+    assert float(Training(fresh).evaluate(lambda model: model(**text(4)).loss)) == pytest.approx(loss, rel=1e-5)
+    assert loss < untrained - 0.01
+
+
+@BOTH
+def test_a_state_of_plain_training_loads_and_is_trained_on(adapted: MethodUse) -> None:
+    plain = training_of("gpt2")
+    trained(plain, "gpt2", steps=5)
+    state = plain.state_dict()["model"]
+    training = with_adapters("gpt2", adapted)
+    trained(training, "gpt2", steps=2)
+    training.load_state_dict({"model": state, "optimizer": training.optimizer.state_dict()})
+    loaded = training.state_dict()["model"]
+    if adapted is LORA:
+        assert all(torch.equal(loaded[name], value) for name, value in state.items())
+    else:  # Rounded to four bits.
+        name = "transformer.h.0.mlp.c_fc.weight"
+        assert 0.0 < float((loaded[name] - state[name]).norm() / state[name].norm()) < 0.15
+
+
+@BOTH
+def test_training_goes_on_to_the_bit_in_a_model_that_began_with_other_weights(adapted: MethodUse) -> None:
+    first = with_adapters("gpt2", adapted)
+    trained(first, "gpt2", steps=3)
+    other = gpt2()
+    nn.init.normal_(other.transformer.h[1].mlp.c_fc.weight)
+    second = Training(other, build_optimizer=adamw)
+    apply_uses(second, [adapted])
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert trained(first, "gpt2") == trained(second, "gpt2")
+
+
+def test_losses_fall_as_in_plain_training() -> None:
+    def fallen(training: Training) -> float:
+        losses = trained(training, "convnet", steps=20)
+        return losses[0] - losses[-1]
+
+    def eager(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=1e-2)
+
+    plain = fallen(training_of("convnet"))
+    assert 0.5 * plain < fallen(with_adapters("convnet", LORA, build_optimizer=eager)) < 2 * plain
+
+
+def test_rounded_weights_learn_what_the_whole_ones_do() -> None:
+    whole, rounded = (trained(with_adapters("gpt2", each), "gpt2", steps=20) for each in (LORA, QLORA))
+    assert whole[0] - whole[-1] > 0.2
+    assert rounded[0] - rounded[-1] == pytest.approx(whole[0] - whole[-1], rel=0.1)
+
+
+def test_every_linear_layer_of_gpt2_is_converted_although_none_is_a_linear_layer() -> None:
+    """Trap: GPT-2 is made of transformers' Conv1D; looking for ``nn.Linear`` alone converts nothing, silently."""
+    from advisor.methods.four_bit_linear import FourBitLinear
+
+    plain = gpt2()
+    training = with_adapters("gpt2", QLORA)
+    converted = [module for module in training.model.modules() if isinstance(module, FourBitLinear)]
+    assert len(converted) == len(matrix_layers(plain)) == 16
+    whole = sum(4 * layer.weight.numel() for _, layer in matrix_layers(plain))
+    packed = sum(module.weight.numel() for module in converted)
+    assert packed == whole // 8
+    adapters = sum(4 * p.numel() for p in training.model.parameters() if p.requires_grad)
+    assert parameter_bytes(training.model) == parameter_bytes(plain) - whole + packed + adapters
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_four_bits_compute_with_the_rounded_weight_in_both_passes(transposed: bool) -> None:
+    from advisor.methods.four_bit_linear import FourBitLinear
+
+    torch.manual_seed(0)
+    weight, bias = torch.randn(96, 64), nn.Parameter(torch.randn(96), requires_grad=False)
+    layer = FourBitLinear(weight, bias, transposed=transposed)
+    assert 0.0 < float((layer.whole() - weight).norm() / weight.norm()) < 0.12
+    inputs = [torch.randn(3, 5, 64).requires_grad_() for _ in range(2)]
+    inputs[1].data = inputs[0].detach().clone()
+    outputs = [layer(inputs[0]), nn.functional.linear(inputs[1], layer.whole(), bias)]
+    for output in outputs:
+        output.square().sum().backward()
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.allclose(inputs[0].grad, inputs[1].grad, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("extra", ["precision", "checkpoint"])
+@BOTH
+def test_adapters_train_alike_under_wrappers_and_autocast(adapted: MethodUse, extra: str) -> None:
+    other = use("precision", dtype="bf16") if extra == "precision" else use("checkpoint", every=1)
+    alone, together = with_adapters("gpt2", adapted), with_adapters("gpt2", adapted, other)
+    losses = trained(alone, "gpt2", steps=3), trained(together, "gpt2", steps=3)
+    assert losses[0] == pytest.approx(losses[1], rel=0.0 if extra == "checkpoint" else 0.01)
+    assert list(together.state_dict()["model"]) == list(gpt2().state_dict())
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(inputs)).square().mean()
+
+
+@BOTH
+def test_torch_attention_is_left_whole_and_evaluation_sees_the_adapters(adapted: MethodUse) -> None:
+    """Trap: torch's fast path for evaluation takes the weights of the layers and never calls them."""
+    training = Training(Encoder(), build_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01))
+    apply_uses(training, [adapted])
+    names = {name.partition(".lora_")[0] for name, p in training.model.named_parameters() if p.requires_grad}
+    assert names == {f"encoder.layers.{number}.linear{which}" for number in (0, 1) for which in (1, 2)}
+    batch = torch.randn(4, 6, 32, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        training.step((batch,))
+    with torch.no_grad():
+        seen_in_training = float(training.model(batch))
+    assert float(training.evaluate(lambda model: model(batch))) == pytest.approx(seen_in_training, rel=1e-5)
+
+
+def test_a_weight_that_the_loss_takes_as_it_is_is_not_rounded() -> None:
+    def head(model: Any, batch: Any) -> Any:
+        return model[0](batch[0]), model[2].weight, model[2].bias, batch[1]
+
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    training = Training(model, linear_head=head)
+    apply_uses(training, [QLORA])
+    assert type(model[2]) is nn.Linear
+    assert [name for name, p in model.named_parameters() if p.requires_grad] == [
+        "0.lora_A.default.weight",
+        "0.lora_B.default.weight",
+    ]
+
+
+def test_what_has_no_weight_of_its_own_gets_no_adapter() -> None:
+    assert matrix_shapes(gpt2()) == {
+        "transformers.pytorch_utils.Conv1D": ((192, 64), (64, 64), (256, 64), (64, 256)),
+    }
+    assert matrix_shapes(convnet()) == {"torch.nn.Conv2d": ((32, 27), (32, 288)), "torch.nn.Linear": ((10, 32),)}
+    assert matrix_shapes(nn.ModuleList([nn.Conv2d(4, 4, 3, groups=4), nn.MultiheadAttention(8, 2)])) == {}
+
+
+@BOTH
+def test_a_library_that_cannot_be_imported_is_a_refusal(adapted: MethodUse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MethodRefusedError, match="peft cannot be imported"):
+        apply_uses(training_of("gpt2"), [adapted])
+
+
+@pytest.mark.parametrize("method", [each for each in CATALOGUE if each.requires], ids=lambda each: each.name)
+def test_the_extra_that_is_named_installs_all_that_is_needed(method: Any) -> None:
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    assert {line.partition(">")[0] for line in extras[method.extra]} >= set(method.requires)
