@@ -10,6 +10,7 @@ from advisor.methods.base import Method
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.ddp import Ddp
+from advisor.methods.few_bit_activation import FewBitActivation
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
@@ -25,6 +26,7 @@ CATALOGUE: tuple[Method, ...] = (
     Checkpoint(),
     SelectiveCheckpoint(),
     Swap(),
+    FewBitActivation(),
     Adam8bit(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),

@@ -38,6 +38,7 @@ BOTH = ("gpt2", "convnet")
 EXPECTED = {
     "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
+    "few_bit_activation": Expected(refused={"convnet": "neither GELU nor SiLU"}),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),
