@@ -15,6 +15,7 @@ from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
+from advisor.methods.randomized_linear import RandomizedLinear
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
@@ -27,6 +28,7 @@ CATALOGUE: tuple[Method, ...] = (
     SelectiveCheckpoint(),
     Swap(),
     FewBitActivation(),
+    RandomizedLinear(),
     Adam8bit(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),

@@ -105,7 +105,8 @@ def _gelu_tanh(x: _Values) -> _Values:
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
     tanh = np.tanh(scale * (x + cubic * x**3))
     slope: _Values = scale * (1 + 3 * cubic * x**2)
-    return (1 + tanh + x * (1 - tanh**2) * slope) / 2
+    derivative: _Values = (1 + tanh + x * (1 - tanh**2) * slope) / 2
+    return derivative
 
 
 def _sigmoid_weighted(x: _Values, steepness: float) -> _Values:

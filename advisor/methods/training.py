@@ -18,6 +18,7 @@ from advisor.methods import batch as batches
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
 from advisor.methods.shares import weighed
+from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device
 from advisor.methods.world import World
 
@@ -65,6 +66,7 @@ class Training:
         after_step: Callables to run at the end of every optimizer step.
         distribution: How the training is spread over the processes of its world.
         settling_steps: Optimizer steps until memory and time are those of every later step.
+        state_parts: Name -> what a method adds to the state.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Training:
         self.world = world or World()
         self.distribution = Distribution()
         self.settling_steps = 0
+        self.state_parts: dict[str, StatePart] = {}
         self._build_optimizer = build_optimizer
         self._count_targets = count_targets
         # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
@@ -266,7 +269,7 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
 
-        With several processes every one must call it: rank 0 gets the whole of both, the others empty dictionaries.
+        Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several processes every one must call it: rank 0 gets the whole of both, the others empty dictionaries.
         """
         state = {
             "model": self.distribution.model_state(self.model),
@@ -274,6 +277,10 @@ class Training:
         }
         if self.gradient_scaler is not None:
             state["scaler"] = self.gradient_scaler.state_dict()
+        if self.world.rank == 0:
+            for name, part in reversed(self.state_parts.items()):
+                state["model"] = part.to_plain(state["model"])
+                state[name] = part.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -281,7 +288,13 @@ class Training:
 
         With several processes every one must be given the whole of what rank 0 got.
         """
-        self.distribution.load_model_state(self.model, state["model"])
+        model_state: Mapping[str, Any] = state["model"]
+        for part in self.state_parts.values():
+            model_state = part.from_plain(model_state)
+        self.distribution.load_model_state(self.model, model_state)
+        for name, part in self.state_parts.items():
+            if name in state:
+                part.load_state_dict(state[name])
         self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
         if self.gradient_scaler is not None and "scaler" in state:
             self.gradient_scaler.load_state_dict(state["scaler"])
