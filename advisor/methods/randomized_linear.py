@@ -39,9 +39,7 @@ class RandomizedLinear(Method):
         "projection is then kept beside it"
     )
     stage = Stage.CHECKPOINT
-    parameters = (
-        Parameter("keep", (0.5, 0.2, 0.1), "share of the rows of each input that is kept: less is noisier"),
-    )
+    parameters = (Parameter("keep", (0.5, 0.2, 0.1), "share of the rows of each input that is kept: less is noisier"),)
     citation = "Bershatsky et al. 2022, Memory-Efficient Backpropagation through Large Linear Layers"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
