@@ -42,13 +42,14 @@ def project(rows: torch.Tensor, kept: int, seed: int) -> torch.Tensor:
     """
     # A generator of its own: the model's dropout must draw what it draws in plain training.
     generator = None if isinstance(rows, FakeTensor) else torch.Generator(rows.device).manual_seed(seed)
+    scale: float = kept**-0.5
     result: torch.Tensor | None = None
     for part in torch.split(rows, max(1, _AT_ONCE // kept)):
         signs = torch.randint(0, 2, (kept, part.size(0)), generator=generator, device=rows.device, dtype=torch.int8)
-        product = (signs.to(rows.dtype) * 2 - 1) @ part
+        product = (signs.to(rows.dtype) * (2 * scale) - scale) @ part
         result = product if result is None else result + product
     assert result is not None, "there is at least one row"
-    return result / kept**0.5
+    return result
 
 
 class _Randomized(torch.autograd.Function):
