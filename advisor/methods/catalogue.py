@@ -10,6 +10,7 @@ from advisor.methods.base import Method
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.ddp import Ddp
+from advisor.methods.few_bit_activation import FewBitActivation
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.lora import Lora
@@ -17,6 +18,7 @@ from advisor.methods.momentum_residual import MomentumResidual
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
 from advisor.methods.qlora import Qlora
+from advisor.methods.randomized_linear import RandomizedLinear
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
@@ -28,6 +30,8 @@ CATALOGUE: tuple[Method, ...] = (
     Checkpoint(),
     SelectiveCheckpoint(),
     Swap(),
+    FewBitActivation(),
+    RandomizedLinear(),
     Adam8bit(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),

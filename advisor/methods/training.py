@@ -269,7 +269,8 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
 
-        Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several processes every one must call it: rank 0 gets the whole of both, the others empty dictionaries.
+        Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several
+        processes every one must call it: rank 0 gets the whole of all, the others empty dictionaries.
         """
         state = {
             "model": self.distribution.model_state(self.model),

@@ -39,6 +39,7 @@ EXPECTED = {
     "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
     "lora(rank=32)": Expected(refused={"convnet": "lower rank"}),
+    "few_bit_activation": Expected(refused={"convnet": "neither GELU nor SiLU"}),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "qlora": Expected(refused={"convnet": "lower rank"}),

@@ -26,7 +26,7 @@ UPDATE_TOLERANCE = {
 gradients, which are the least exact, count in full; an optimizer that does not step has an error of 1.
 """
 
-_LEAST_COSINE = 0.3
+_LEAST_COSINE = 0.2
 """Of an update with the plain one, where the tolerances of several methods would let an optimizer pass that never
 steps, or gradients are random: the update must still point where the plain one does."""
 
