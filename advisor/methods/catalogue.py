@@ -12,8 +12,10 @@ from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.ddp import Ddp
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
+from advisor.methods.half_weights import HalfWeights
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
+from advisor.methods.pure_bf16 import PureBf16
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
@@ -22,6 +24,8 @@ __all__ = ["CATALOGUE", "get_method"]
 
 CATALOGUE: tuple[Method, ...] = (
     Precision(),
+    PureBf16(),
+    HalfWeights(),
     Checkpoint(),
     SelectiveCheckpoint(),
     Swap(),

@@ -18,6 +18,7 @@ from advisor.methods import batch as batches
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
 from advisor.methods.shares import weighed
+from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device
 from advisor.methods.world import World
 
@@ -65,6 +66,10 @@ class Training:
         after_step: Callables to run at the end of every optimizer step.
         distribution: How the training is spread over the processes of its world.
         settling_steps: Optimizer steps until memory and time are those of every later step.
+        state_parts: Name -> what a method adds to the state.
+        change_optimizer: Callables that change in place every optimizer that is put in use, by whichever method.
+        clip_gradients: ``(parameters, max_norm) -> norm`` in the place of torch's clipping, for gradients that it
+            would not get right.
     """
 
     def __init__(
@@ -98,6 +103,9 @@ class Training:
         self.world = world or World()
         self.distribution = Distribution()
         self.settling_steps = 0
+        self.state_parts: dict[str, StatePart] = {}
+        self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
+        self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
         self._build_optimizer = build_optimizer
         self._count_targets = count_targets
         # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
@@ -116,19 +124,20 @@ class Training:
             parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             if not parameters:
                 raise WorkloadError("at least one parameter must require a gradient, but all of them are frozen")
-            if self._build_optimizer is None:
-                self._optimizer = torch.optim.AdamW(parameters)
-            else:
-                self._optimizer = self._build_optimizer(parameters)
-            if not isinstance(self._optimizer, torch.optim.Optimizer):
+            build = self._build_optimizer or torch.optim.AdamW
+            optimizer = build(parameters)
+            if not isinstance(optimizer, torch.optim.Optimizer):
                 raise WorkloadError(
-                    "build_optimizer must return a torch.optim.Optimizer, but it returned "
-                    f"{type(self._optimizer).__name__}"
+                    f"build_optimizer must return a torch.optim.Optimizer, but it returned {type(optimizer).__name__}"
                 )
+            self.optimizer = optimizer
+        assert self._optimizer is not None
         return self._optimizer
 
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        for change in self.change_optimizer:
+            change(optimizer)
         self._optimizer = optimizer
 
     def complete(self) -> None:
@@ -261,12 +270,15 @@ class Training:
             self.gradient_scaler.unscale_(self.optimizer)
             self._unscaled = True
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self.clip_gradients is not None:
+            return self.clip_gradients(parameters, max_norm)
         return self.distribution.clip_grad_norm(parameters, max_norm)
 
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
 
-        With several processes every one must call it: rank 0 gets the whole of both, the others empty dictionaries.
+        Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several
+        processes every one must call it: rank 0 gets the whole of both, the others empty dictionaries.
         """
         state = {
             "model": self.distribution.model_state(self.model),
@@ -274,6 +286,10 @@ class Training:
         }
         if self.gradient_scaler is not None:
             state["scaler"] = self.gradient_scaler.state_dict()
+        if self.world.rank == 0:
+            for name, part in reversed(self.state_parts.items()):
+                state["model"] = part.to_plain(state["model"])
+                state[name] = part.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -281,7 +297,13 @@ class Training:
 
         With several processes every one must be given the whole of what rank 0 got.
         """
-        self.distribution.load_model_state(self.model, state["model"])
+        model_state: Mapping[str, Any] = state["model"]
+        for part in self.state_parts.values():
+            model_state = part.from_plain(model_state)
+        self.distribution.load_model_state(self.model, model_state)
+        for name, part in self.state_parts.items():
+            if name in state:
+                part.load_state_dict(state[name])
         self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
         if self.gradient_scaler is not None and "scaler" in state:
             self.gradient_scaler.load_state_dict(state["scaler"])

@@ -107,7 +107,7 @@ def test_a_method_lowers_the_memory_it_claims(model: str, use: MethodUse, run: R
     if saves & {Saves.ACTIVATIONS, Saves.LOGITS}:
         assert changed.held_bytes < plain.held_bytes
     if Saves.GRADIENTS in saves:
-        assert changed.gradient_bytes == 0 < plain.gradient_bytes
+        assert changed.gradient_bytes < 0.6 * plain.gradient_bytes
     if Saves.OPTIMIZER_STATE in saves:
         assert changed.optimizer_bytes < 0.6 * plain.optimizer_bytes
     if Saves.PARAMETERS in saves:
