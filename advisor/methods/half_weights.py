@@ -37,7 +37,6 @@ class HalfWeights(Method):
     summary = "Keeps parameters, gradients and optimizer state in float16, without float32 master weights."
     fidelity = Fidelity.PRECISION
     gradient_tolerance = 0.05
-    update_tolerance = 1.0
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE, Saves.ACTIVATIONS, Saves.LOGITS})
     costs = (
         "11 significant bits in the weights; now and then a skipped step; more passes over the elements of an update"

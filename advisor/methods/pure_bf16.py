@@ -34,7 +34,6 @@ class PureBf16(Method):
     summary = "Keeps parameters, gradients and optimizer state in bfloat16, and rounds updates stochastically."
     fidelity = Fidelity.PRECISION
     gradient_tolerance = 0.05
-    update_tolerance = 1.0
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE, Saves.ACTIVATIONS, Saves.LOGITS})
     costs = "8 significant bits in the weights; noise from rounding; the update makes several passes over its elements"
     pays = "when parameters, gradients and optimizer state are most of the memory: it halves each of them"
