@@ -10,6 +10,7 @@ from advisor.methods.base import Method
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.ddp import Ddp
+from advisor.methods.float8 import Float8
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.half_weights import HalfWeights
@@ -26,6 +27,7 @@ CATALOGUE: tuple[Method, ...] = (
     Precision(),
     PureBf16(),
     HalfWeights(),
+    Float8(),
     Checkpoint(),
     SelectiveCheckpoint(),
     Swap(),

@@ -6,7 +6,9 @@ copies of some parameters, of their gradients and of their state; what it made o
 
 from __future__ import annotations
 
+import contextlib
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -26,8 +28,10 @@ and moment, and enough of the small parameters to be worth a fused step."""
 
 def update_in_float32(
     optimizer: torch.optim.Optimizer,
-    rounding: Rounding,
     held: ShortState,
+    *,
+    rounding: Rounding,
+    state_rounding: Rounding,
     gradient_factor: Callable[[], torch.Tensor] | None = None,
 ) -> None:
     """Change an optimizer in place so that it steps in float32, whatever the format of its parameters.
@@ -36,8 +40,9 @@ def update_in_float32(
 
     Args:
         optimizer: An optimizer that has not stepped.
-        rounding: How updated parameters are rounded to their format.
         held: How the state of optimizers of torch.optim is held between steps; others decide that themselves.
+        rounding: How updated parameters are rounded to their format.
+        state_rounding: How state is.
         gradient_factor: Gives what gradients are multiplied by, in float32, to get their true values.
 
     Raises:
@@ -48,8 +53,8 @@ def update_in_float32(
         raise MethodRefusedError(reason)
     if optimizer.state:
         raise MethodRefusedError("the optimizer has already stepped; apply the policy before training starts")
-    short = _ShortUpdates(optimizer, rounding, held if kind.startswith("torch.optim.") else ShortState())
-    short.gradient_factor = gradient_factor
+    held = held if kind.startswith("torch.optim.") else ShortState()
+    short = _ShortUpdates(optimizer, held, rounding, state_rounding, gradient_factor)
     plain: Any = optimizer
     hooked = torch.optim.Optimizer.profile_hook_step(short.step)
     plain.step = types.MethodType(hooked, optimizer)
@@ -62,13 +67,20 @@ def update_in_float32(
 class _ShortUpdates:
     """What takes the place of an optimizer's ``step``, ``state_dict`` and ``load_state_dict``."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, rounding: Rounding, held: ShortState) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        held: ShortState,
+        rounding: Rounding,
+        state_rounding: Rounding,
+        gradient_factor: Callable[[], torch.Tensor] | None,
+    ) -> None:
         self._optimizer = optimizer
-        self._rounding = rounding
         self._held = held
-        self.gradient_factor: Callable[[], torch.Tensor] | None = None
-        # Without the hooks, which would run for every part of a step: torch wraps a class's step exactly once.
-        self._plain_step: Callable[..., Any] = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]
+        self._rounding = rounding
+        self._state_rounding = state_rounding
+        self._gradient_factor = gradient_factor
+        self._plain_step = optimizer.step
         self._plain_state_dict = optimizer.state_dict
         self._plain_load = optimizer.load_state_dict
 
@@ -77,7 +89,7 @@ class _ShortUpdates:
         if closure is not None:
             raise MethodRefusedError("an optimizer whose updates are computed part by part takes no closure")
         assert optimizer is self._optimizer
-        factor = None if self.gradient_factor is None else self.gradient_factor()
+        factor = None if self._gradient_factor is None else self._gradient_factor()
         with torch.no_grad():
             for group in optimizer.param_groups:
                 for part in _parts([p for p in group["params"] if p.grad is not None]):
@@ -95,12 +107,14 @@ class _ShortUpdates:
             return
         # torch casts state to the format of the parameter, in which much of it is zero: take it as it was given.
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        # What was saved is rounded already: doing it again must change nothing, nor draw a random number.
+        nearest = Rounding(stochastic=False)
         order = [index for group in state_dict["param_groups"] for index in group["params"]]
         for index, parameter in zip(order, parameters, strict=True):
             if index in state_dict["state"]:
                 loaded, given = self._optimizer.state[parameter], state_dict["state"][index]
                 taken = {name: _as_given(value, given.get(name)) for name, value in loaded.items()}
-                self._optimizer.state[parameter] = self._held.pack(taken)
+                self._optimizer.state[parameter] = self._held.pack(taken, nearest)
 
     def _update(self, group: dict[str, Any], part: list[torch.nn.Parameter], factor: torch.Tensor | None) -> None:
         """Step on float32 copies of some parameters of a group; those that are float32 are their own copies."""
@@ -112,17 +126,18 @@ class _ShortUpdates:
             gradient = parameter.grad.float()
             copy.grad = gradient if factor is None else gradient * factor
             if parameter in state:
-                state[copy] = self._held.unpack(state.pop(parameter))  # type: ignore[index]
+                state[copy] = self._held.unpack(state.pop(parameter))
             copies.append(copy)
         groups, members = optimizer.param_groups, group["params"]
         optimizer.param_groups, group["params"] = [group], copies
         try:
-            self._plain_step(optimizer)
+            with _without_hooks(optimizer):
+                self._plain_step()
         finally:
             optimizer.param_groups, group["params"] = groups, members
             for parameter, copy in zip(part, copies, strict=True):
                 if copy in state:
-                    state[parameter] = self._held.pack(state.pop(copy))  # type: ignore[index]
+                    state[parameter] = self._held.pack(state.pop(copy), self._state_rounding)
         for parameter, copy in zip(part, copies, strict=True):
             if parameter.dtype != torch.float32:
                 parameter.copy_(self._rounding.round(copy, parameter.dtype))
@@ -142,7 +157,22 @@ def _parts(parameters: list[torch.nn.Parameter]) -> Generator[list[torch.nn.Para
         yield part
 
 
+@contextlib.contextmanager
+def _without_hooks(optimizer: torch.optim.Optimizer) -> Generator[None, None, None]:
+    """Steps of which the hooks around a whole step shall know nothing."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    hooks = [getattr(optimizer, name) for name in names]
+    for name in names:
+        setattr(optimizer, name, OrderedDict())
+    try:
+        yield
+    finally:
+        for name, held in zip(names, hooks, strict=True):
+            setattr(optimizer, name, held)
+
+
 def _as_given(loaded: Any, given: Any) -> Any:
     if not (isinstance(loaded, torch.Tensor) and isinstance(given, torch.Tensor) and given.is_floating_point()):
         return loaded
-    return given.detach().to(device=loaded.device, copy=True)
+    dtype = torch.float32 if given.dtype in (torch.bfloat16, torch.float16) else given.dtype
+    return given.detach().to(device=loaded.device, dtype=dtype, copy=True)

@@ -24,7 +24,7 @@ class LossScaler(torch.amp.GradScaler):
         self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
     ) -> float | None:
         if any(isinstance(found, FakeTensor) for found in optimizer_state["found_inf_per_device"].values()):
-            return optimizer.step(*args, **kwargs)
+            return optimizer.step(*args, **kwargs)  # type: ignore[no-any-return]
         return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
 
 

@@ -78,5 +78,5 @@ class PureBf16(Method):
         training.state_parts["rounding"] = rounding
         training.clip_gradients = clip_grad_norm_
         training.change_optimizer.append(
-            lambda optimizer: update_in_float32(optimizer, rounding, Bfloat16State(rounding))
+            lambda optimizer: update_in_float32(optimizer, Bfloat16State(), rounding=rounding, state_rounding=rounding)
         )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from advisor.methods.state_part import StatePart
 
@@ -48,7 +49,7 @@ class Rounding(StatePart):
         bits = _CUT_BITS[dtype]
         self._rounded += 1
         drawn = torch.randint(
-            0, 2**bits, source.shape, dtype=torch.int32, device=source.device, generator=self._seeded(source.device)
+            0, 2**bits, source.shape, dtype=torch.int32, device=source.device, generator=self._seeded(source)
         )
         # Sign and magnitude: adding to the bits lengthens the number, whatever its sign. What is cut off afterwards
         # carries into the bits that stay with exactly the probability wanted; an infinity stays what it is.
@@ -64,7 +65,10 @@ class Rounding(StatePart):
         """Go on in the sequence."""
         self._rounded = int(state["rounded"])
 
-    def _seeded(self, device: torch.device) -> torch.Generator:
+    def _seeded(self, like: torch.Tensor) -> torch.Generator | None:
+        if isinstance(like, FakeTensor):
+            return None  # There are no numbers to draw, and there may be no such device.
+        device = like.device
         if device not in self._generators:
             self._generators[device] = torch.Generator(device)
         return self._generators[device].manual_seed(self._rounded)

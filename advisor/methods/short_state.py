@@ -16,8 +16,8 @@ _State = dict[str, Any]
 class ShortState:
     """Leaves the state as it is: for optimizers that decide this for themselves."""
 
-    def pack(self, state: _State) -> _State:
-        """One parameter's state, as it is held; what is packed already stays."""
+    def pack(self, state: _State, rounding: Rounding) -> _State:
+        """One parameter's state as it is held, rounded in one way or another; state in float32 changes, no other."""
         return state
 
     def unpack(self, state: _State) -> _State:
@@ -32,18 +32,13 @@ class ShortState:
 class Bfloat16State(ShortState):
     """Every tensor in bfloat16. Single numbers, such as the count of steps, stay float32.
 
-    Args:
-        rounding: How to round. To the nearest, Adam's second moment stops to decay: a step of it is 1/1000.
+    Rounded to the nearest, Adam's second moment stops to decay: a step of it is 1/1000.
     """
 
-    def __init__(self, rounding: Rounding) -> None:
-        self._rounding = rounding
-
-    def pack(self, state: _State) -> _State:
+    def pack(self, state: _State, rounding: Rounding) -> _State:
         """Round it."""
         return {
-            name: self._rounding.round(value, torch.bfloat16) if _is_long(value) else value
-            for name, value in state.items()
+            name: rounding.round(value, torch.bfloat16) if _is_long(value) else value for name, value in state.items()
         }
 
     def unpack(self, state: _State) -> _State:
@@ -60,15 +55,9 @@ class HalfState(ShortState):
     Adam's second moment holds squares of gradients, most of which are zero in float16, and a gradient divided by
     the root of zero is what training diverges of. Scaling alone leaves it a range of 2**40, in which the squares of
     gradients do not fit that differ by more than 2**20 from the largest of their parameter; roots fit.
-
-    Args:
-        rounding: How to round.
     """
 
-    def __init__(self, rounding: Rounding) -> None:
-        self._rounding = rounding
-
-    def pack(self, state: _State) -> _State:
+    def pack(self, state: _State, rounding: Rounding) -> _State:
         """Scale the roots and round them; the scale of each is kept beside it."""
         packed: _State = {}
         for name, value in state.items():
@@ -79,7 +68,7 @@ class HalfState(ShortState):
             scale = _scale(root.amax()) if root.numel() else root.new_ones(())
             root = root.mul_(scale).copysign_(value)
             # Rounding up must not reach the next power of two: the scale can then be told from what is held.
-            packed[name] = self._rounding.round(root, torch.float16).clamp_(-_LARGEST, _LARGEST)
+            packed[name] = rounding.round(root, torch.float16).clamp_(-_LARGEST, _LARGEST)
             packed[name + _SCALE] = scale
         return packed
 

@@ -105,7 +105,7 @@ def clip_grad_norm_(
         return torch.tensor(0.0)
     device = gradients[0].device
     norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32).to(device) for gradient in gradients]
-    total = torch.linalg.vector_norm(torch.stack(norms)) * factor
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms)) * factor
     share = (max_norm / (total + 1e-6)).clamp(max=1.0)  # As in torch's own clipping.
     for gradient in gradients:
         gradient.mul_(share.to(gradient.device))

@@ -38,6 +38,7 @@ BOTH = ("gpt2", "convnet")
 EXPECTED = {
     "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
+    "float8": Expected(not_on_cpu="CPU", no_effect=BOTH, same_bits=BOTH),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),
     "swap": Expected(not_on_cpu="CPU"),

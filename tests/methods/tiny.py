@@ -146,7 +146,7 @@ def facts_of(model: str, **changes: Any) -> Facts:
         "chain_length": 0 if chain.reason else len(blocks),
         "chain_reason": chain.reason,
         "torch_version": torch.__version__,
-        "libraries": {"bitsandbytes": "0.50"},
+        "libraries": {"bitsandbytes": "0.50", "torchao": "0.18"},
     }
     return Facts(**(known | changes))
 
