@@ -19,6 +19,13 @@ from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
 from advisor.methods.qlora import Qlora
 from advisor.methods.randomized_linear import RandomizedLinear
+from advisor.methods.float8 import Float8
+from advisor.methods.fsdp import Fsdp
+from advisor.methods.gradient_compression import GradientCompression
+from advisor.methods.half_weights import HalfWeights
+from advisor.methods.optimizer_in_backward import OptimizerInBackward
+from advisor.methods.precision import Precision
+from advisor.methods.pure_bf16 import PureBf16
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
@@ -27,6 +34,9 @@ __all__ = ["CATALOGUE", "get_method"]
 
 CATALOGUE: tuple[Method, ...] = (
     Precision(),
+    PureBf16(),
+    HalfWeights(),
+    Float8(),
     Checkpoint(),
     SelectiveCheckpoint(),
     Swap(),

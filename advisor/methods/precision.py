@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.hardware import Hardware
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
 __all__ = ["Precision"]
-
-_AMPERE = (8, 0)
-_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tf32"}
-_EMULATED_BELOW = 0.25
-"""Share of the float32 rate below which a format is taken as emulated: its 16-bit activations cannot make up for it."""
 
 
 class Precision(Method):
@@ -46,59 +42,45 @@ class Precision(Method):
             "format: bf16 and fp16 store activations in 16 bits; tf32 only speeds up float32 matrix products",
         ),
     )
+    decides = FLOAT_FORMAT
     citation = "Micikevicius et al. 2018, Mixed Precision Training; https://docs.pytorch.org/docs/stable/amp.html"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """On CUDA, bf16 and tf32 need compute capability 8.0; on CPU there is no tf32."""
-        dtype = parameters["dtype"]
-        if hardware.kind is DeviceKind.CPU and dtype == "tf32":
-            return Verdict.no("tf32 is a format of NVIDIA GPUs, but the device is a CPU")
-        emulated = None if facts is None else _emulated(_TORCH_NAMES[str(dtype)], facts.matmul_flops_per_second)
-        if emulated is not None:
-            return Verdict.no(emulated)
-        capability = hardware.compute_capability
-        if dtype in ("bf16", "tf32") and capability is not None and capability < _AMPERE:
-            return Verdict.no(
-                f"{dtype} needs compute capability 8.0 (Ampere), but {hardware.name} has "
-                f"{capability[0]}.{capability[1]}" + ("; use fp16" if dtype == "bf16" else "")
-            )
-        if facts is None and hardware.kind is DeviceKind.CPU:
-            return Verdict.yes("the first step of a tuning measures whether this CPU only emulates it")
-        return Verdict.yes()
+        dtype = str(parameters["dtype"])
+        verdict = judge_format(dtype, facts, hardware)
+        reason = "" if facts is None or dtype == "tf32" else _not_master(facts.parameter_dtypes)
+        return Verdict.no(reason) if verdict.applicable and reason else verdict
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Enter autocast around every forward pass, or set the process-wide tf32 flags until the training closes."""
-        dtype = parameters["dtype"]
-        _refuse_device(training, str(dtype))
+        import torch
+
+        from advisor.methods.loss_scaling import LossScaler
+        from advisor.methods.structure import parameter_dtypes
+
+        dtype = str(parameters["dtype"])
+        if dtype == "tf32" and training.device.type != "cuda":
+            raise MethodRefusedError(f"tf32 is a format of NVIDIA GPUs, but the device is {training.device}")
+        refuse_device(dtype, training.device)
         if dtype == "tf32":
             use_tf32(training)
             return
-        import torch
-
-        low = sorted(
-            {str(p.dtype) for p in training.model.parameters() if p.is_floating_point() and p.dtype != torch.float32}
-        )
-        if low:
-            raise MethodRefusedError(
-                f"the master weights must be float32, but the model has parameters of {', '.join(low)}; "
-                "build the model in float32"
-            )
+        if reason := _not_master(parameter_dtypes(training.model)):
+            raise MethodRefusedError(reason)
         target = torch.bfloat16 if dtype == "bf16" else torch.float16
         device_type = training.device.type
         training.forward_contexts.append(lambda: torch.autocast(device_type, dtype=target))
         if dtype == "fp16":
-            training.gradient_scaler = torch.amp.GradScaler(device_type)
+            training.gradient_scaler = LossScaler(device_type)
 
 
-def _emulated(name: str, rates: Mapping[str, float]) -> str | None:
-    """Why a format is useless on this device, from the rates of matrix products that the probe measured."""
-    rate, full = rates.get(name), rates.get("float32")
-    if rate is None or full is None or rate >= _EMULATED_BELOW * full:
-        return None
-    return (
-        f"this device only emulates {name}: its matrix products ran at {rate / 1e9:.3g} GFLOP/s, "
-        f"against {full / 1e9:.3g} in float32"
-    )
+def _not_master(dtypes: Iterable[str]) -> str:
+    """Why parameters of these formats are no master weights; empty if they are."""
+    low = ", ".join(name for name in dtypes if name != "float32")
+    if not low:
+        return ""
+    return f"the master weights must be float32, but the model has parameters of {low}; build the model in float32"
 
 
 def use_tf32(training: Training) -> None:
@@ -118,15 +100,3 @@ def use_tf32(training: Training) -> None:
     for switch, value in zip(switches, before, strict=True):
         switch.fp32_precision = "tf32"
         training.on_close(lambda switch=switch, value=value: setattr(switch, "fp32_precision", value))  # type: ignore[misc]
-
-
-def _refuse_device(training: Training, dtype: str) -> None:
-    """What :meth:`Precision.applicable` refuses, for a policy applied where nobody asked it."""
-    import torch
-
-    if training.device.type != "cuda":
-        if dtype == "tf32":
-            raise MethodRefusedError(f"tf32 is a format of NVIDIA GPUs, but the device is {training.device}")
-        return
-    if dtype in ("bf16", "tf32") and torch.cuda.get_device_capability(training.device) < _AMPERE:
-        raise MethodRefusedError(f"{dtype} needs compute capability 8.0 (Ampere)")

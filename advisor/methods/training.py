@@ -67,6 +67,9 @@ class Training:
         distribution: How the training is spread over the processes of its world.
         settling_steps: Optimizer steps until memory and time are those of every later step.
         state_parts: Name -> what a method adds to the state.
+        change_optimizer: Callables that change in place every optimizer that is put in use, by whichever method.
+        clip_gradients: ``(parameters, max_norm) -> norm`` in the place of torch's clipping, for gradients that it
+            would not get right.
     """
 
     def __init__(
@@ -101,6 +104,8 @@ class Training:
         self.distribution = Distribution()
         self.settling_steps = 0
         self.state_parts: dict[str, StatePart] = {}
+        self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
+        self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
         self._build_optimizer = build_optimizer
         self._count_targets = count_targets
         # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
@@ -119,19 +124,20 @@ class Training:
             parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             if not parameters:
                 raise WorkloadError("at least one parameter must require a gradient, but all of them are frozen")
-            if self._build_optimizer is None:
-                self._optimizer = torch.optim.AdamW(parameters)
-            else:
-                self._optimizer = self._build_optimizer(parameters)
-            if not isinstance(self._optimizer, torch.optim.Optimizer):
+            build = self._build_optimizer or torch.optim.AdamW
+            optimizer = build(parameters)
+            if not isinstance(optimizer, torch.optim.Optimizer):
                 raise WorkloadError(
-                    "build_optimizer must return a torch.optim.Optimizer, but it returned "
-                    f"{type(self._optimizer).__name__}"
+                    f"build_optimizer must return a torch.optim.Optimizer, but it returned {type(optimizer).__name__}"
                 )
+            self.optimizer = optimizer
+        assert self._optimizer is not None
         return self._optimizer
 
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        for change in self.change_optimizer:
+            change(optimizer)
         self._optimizer = optimizer
 
     def complete(self) -> None:
@@ -264,6 +270,8 @@ class Training:
             self.gradient_scaler.unscale_(self.optimizer)
             self._unscaled = True
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self.clip_gradients is not None:
+            return self.clip_gradients(parameters, max_norm)
         return self.distribution.clip_grad_norm(parameters, max_norm)
 
     def state_dict(self) -> dict[str, Any]:

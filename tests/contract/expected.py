@@ -41,6 +41,7 @@ EXPECTED = {
     "lora(rank=32)": Expected(refused={"convnet": "lower rank"}),
     "few_bit_activation": Expected(refused={"convnet": "neither GELU nor SiLU"}),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
+    "float8": Expected(not_on_cpu="CPU", no_effect=BOTH, same_bits=BOTH),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "qlora": Expected(refused={"convnet": "lower rank"}),
     "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.memory import optimizer_state_bytes
 from advisor.methods.compose import apply_uses
+from advisor.methods.loss_scaling import HalfLossScaler
 from advisor.methods.saved_tensors import HostCopy
 from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
@@ -83,8 +84,9 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
     current: dict[str, torch.Tensor] = {}
 
     def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        scale = _left_scaled(training)
         for group in optimizer.param_groups:
-            current.update({names[id(p)]: p.grad.clone() for p in group["params"] if p.grad is not None})
+            current.update({names[id(p)]: p.grad.float() / scale for p in group["params"] if p.grad is not None})
 
     training.optimizer.register_step_pre_hook(keep)
     live = LiveBytes()
@@ -115,6 +117,12 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
     seen.optimizer_bytes = optimizer_state_bytes(training)
     seen.parameter_bytes = parameter_bytes(training.model)
     seen.state = {name: tensor.clone() for name, tensor in training.state_dict()["model"].items()}
+
+
+def _left_scaled(training: Training) -> float:
+    """What gradients are still multiplied by when the optimizer steps: float16 could not hold their true values."""
+    scaler = training.gradient_scaler
+    return scaler.get_scale() if isinstance(scaler, HalfLossScaler) else 1.0
 
 
 def _bytes(tensor: torch.Tensor) -> int:

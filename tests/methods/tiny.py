@@ -149,7 +149,7 @@ def facts_of(model: str, **changes: Any) -> Facts:
         "chain_reason": chain.reason,
         "shape_keeping_blocks": chain.shape_keeping,
         "torch_version": torch.__version__,
-        "libraries": {"bitsandbytes": "0.50", "peft": "0.21"},
+        "libraries": {"bitsandbytes": "0.50", "peft": "0.21", "torchao": "0.18"},
     }
     return Facts(**(known | changes))
 

@@ -1,0 +1,77 @@
+"""Whether a device computes in a number format, and in which formats a model may come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.base import Verdict
+from advisor.problem.facts import Facts
+from advisor.problem.hardware import DeviceKind, Hardware
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["FLOAT_FORMAT", "judge_format", "refuse_device"]
+
+FLOAT_FORMAT = "the float format of parameters and activations"
+"""What methods decide that bring all of a training into another format."""
+
+_LEAST_CAPABILITY = {"bf16": ((8, 0), "Ampere"), "tf32": ((8, 0), "Ampere"), "float8": ((8, 9), "Ada, Hopper")}
+_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
+_EMULATED_BELOW = 0.25
+"""Share of the float32 rate below which a format is taken as emulated: its shorter numbers cannot make up for it."""
+
+
+def judge_format(name: str, facts: Facts | None, hardware: Hardware) -> Verdict:
+    """Whether the device has arithmetic in a format.
+
+    Args:
+        name: ``"bf16"``, ``"fp16"``, ``"tf32"`` or ``"float8"``.
+        facts: What the probe measured, or ``None``.
+        hardware: The device.
+    """
+    if hardware.kind is DeviceKind.CPU and name not in _TORCH_NAMES:
+        return Verdict.no(f"{name} is a format of NVIDIA GPUs, but the device is a CPU")
+    emulated = None if facts is None else _emulated(_TORCH_NAMES.get(name, name), facts.matmul_flops_per_second)
+    if emulated is not None:
+        return Verdict.no(emulated)
+    capability = hardware.compute_capability
+    if capability is not None and (missing := _missing(name, capability)):
+        fix = "; use fp16" if name == "bf16" else ""
+        return Verdict.no(f"{missing}, but {hardware.name} has {capability[0]}.{capability[1]}{fix}")
+    if facts is None and hardware.kind is DeviceKind.CPU:
+        return Verdict.yes("the first step of a tuning measures whether this CPU only emulates it")
+    return Verdict.yes()
+
+
+def refuse_device(name: str, device: torch.device) -> None:
+    """What :func:`judge_format` refuses for a GPU, for a policy applied where nobody asked it.
+
+    On a CPU every format is computed, if only emulated.
+
+    Raises:
+        MethodRefusedError: The GPU has no arithmetic in the format.
+    """
+    if device.type == "cuda":
+        import torch
+
+        if missing := _missing(name, torch.cuda.get_device_capability(device)):
+            raise MethodRefusedError(missing)
+
+
+def _missing(name: str, capability: tuple[int, int]) -> str:
+    least, generation = _LEAST_CAPABILITY.get(name, ((0, 0), ""))
+    return f"{name} needs compute capability {least[0]}.{least[1]} ({generation})" if capability < least else ""
+
+
+def _emulated(name: str, rates: Mapping[str, float]) -> str | None:
+    """Why a format is useless on this device, from the rates of matrix products that the probe measured."""
+    rate, full = rates.get(name), rates.get("float32")
+    if rate is None or full is None or rate >= _EMULATED_BELOW * full:
+        return None
+    return (
+        f"this device only emulates {name}: its matrix products ran at {rate / 1e9:.3g} GFLOP/s, "
+        f"against {full / 1e9:.3g} in float32"
+    )

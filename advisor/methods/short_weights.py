@@ -1,0 +1,130 @@
+"""A model whose parameters are 16 bits wide, with all that then has to stay in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.training import Training
+
+__all__ = ["clip_grad_norm_", "shorten"]
+
+_LOSSES = frozenset(
+    {
+        functional.binary_cross_entropy,
+        functional.binary_cross_entropy_with_logits,
+        functional.cosine_embedding_loss,
+        functional.cross_entropy,
+        functional.ctc_loss,
+        functional.gaussian_nll_loss,
+        functional.hinge_embedding_loss,
+        functional.huber_loss,
+        functional.kl_div,
+        functional.l1_loss,
+        functional.margin_ranking_loss,
+        functional.mse_loss,
+        functional.multi_margin_loss,
+        functional.multilabel_margin_loss,
+        functional.multilabel_soft_margin_loss,
+        functional.nll_loss,
+        functional.poisson_nll_loss,
+        functional.smooth_l1_loss,
+        functional.soft_margin_loss,
+        functional.triplet_margin_loss,
+    }
+)
+
+
+def shorten(training: Training, dtype: torch.dtype) -> int:
+    """Bring a model's parameters into a 16-bit format, and let it be trained in it.
+
+    Running statistics move by a tenth or less of a difference, so that normalizations which have them keep all they
+    have in float32. Buffers that are part of the saved state are shortened, since they meet activations; tables that
+    are made anew with every model (``persistent=False``) are left as they are, because rotary frequencies are among
+    them and bfloat16 is too coarse for them. Floats are cast where the model is called; torch's losses are computed in
+    float32, wherever they are called.
+
+    Args:
+        training: A training without an optimizer. Its parameters stay the objects they are.
+        dtype: bfloat16 or float16.
+
+    Returns:
+        How many parameters were in another format before.
+
+    Raises:
+        MethodRefusedError: The model has no parameter outside of such normalizations.
+    """
+    model = training.model
+    changed, short = 0, 0
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            continue
+        for parameter in module.parameters(recurse=False):
+            if _is_float(parameter) and parameter.dtype != dtype:
+                parameter.data = parameter.data.to(dtype)
+                changed += 1
+            short += parameter.dtype == dtype
+        for name, buffer in module.named_buffers(recurse=False):
+            if _is_float(buffer) and name not in module._non_persistent_buffers_set:
+                setattr(module, name, buffer.to(dtype))
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # cuDNN wants them in one piece of memory.
+    if not short:
+        raise MethodRefusedError(
+            f"{type(model).__name__} has no parameters in a float format, except in normalizations with running "
+            "statistics, which stay float32"
+        )
+    model.register_forward_pre_hook(
+        lambda _, *call: pytree.tree_map(lambda leaf: _cast(leaf, dtype), call), with_kwargs=True
+    )
+    training.forward_contexts.append(_LossesInFloat32)
+    return changed
+
+
+def clip_grad_norm_(
+    parameters: list[torch.nn.Parameter], max_norm: float, factor: torch.Tensor | float = 1.0
+) -> torch.Tensor:
+    """Clip short gradients to a total norm, which is computed in float32: in float16 it would be infinite.
+
+    Args:
+        parameters: Their gradients are changed in place.
+        max_norm: Largest total 2-norm of the true gradients.
+        factor: What gradients are to be multiplied by to get the true ones.
+
+    Returns:
+        The total norm of the true gradients before clipping.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return torch.tensor(0.0)
+    device = gradients[0].device
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32).to(device) for gradient in gradients]
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms)) * factor
+    share = (max_norm / (total + 1e-6)).clamp(max=1.0)  # As in torch's own clipping.
+    for gradient in gradients:
+        gradient.mul_(share.to(gradient.device))
+    return total
+
+
+class _LossesInFloat32(TorchFunctionMode):
+    """Casts the floats that torch's loss functions are given."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _LOSSES:
+            args, kwargs = pytree.tree_map(lambda leaf: _cast(leaf, torch.float32), (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    """Whether it is a float that may be shortened: narrower ones hold something else."""
+    return tensor.is_floating_point() and tensor.dtype.itemsize >= 2
+
+
+def _cast(leaf: Any, dtype: torch.dtype) -> Any:
+    return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and _is_float(leaf) else leaf
