@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -18,8 +18,12 @@ from advisor.methods import batch as batches
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
 from advisor.methods.shares import weighed
+from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device
 from advisor.methods.world import World
+
+if TYPE_CHECKING:
+    from advisor.methods.saved_tensors import SavedTensorPipeline
 
 __all__ = ["LinearHead", "Phase", "Training"]
 
@@ -57,6 +61,8 @@ class Training:
     Attributes:
         optimizer: The optimizer; built when first asked for, so that it sees the parameters as methods left them.
         forward_contexts: Callables that return context managers; all are entered around every forward pass.
+        after_forward: Callables that are given the loss of every forward pass.
+        saved_tensors: What becomes of the tensors that autograd saves; made by the first method that asks for it.
         gradient_scaler: Scales the loss for float16, or ``None``.
         notes: What methods want the user to know.
         phase_listener: Called with every phase as it begins.
@@ -65,6 +71,7 @@ class Training:
         after_step: Callables to run at the end of every optimizer step.
         distribution: How the training is spread over the processes of its world.
         settling_steps: Optimizer steps until memory and time are those of every later step.
+        state_parts: Name -> what a method adds to the state.
     """
 
     def __init__(
@@ -89,6 +96,8 @@ class Training:
         self.blocks = blocks
         self.micro_batch = micro_batch
         self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+        self.after_forward: list[Callable[[torch.Tensor], None]] = []
+        self.saved_tensors: SavedTensorPipeline | None = None
         self.gradient_scaler: torch.amp.GradScaler | None = None
         self.notes: list[str] = []
         self.phase_listener: Callable[[Phase], None] | None = None
@@ -98,6 +107,7 @@ class Training:
         self.world = world or World()
         self.distribution = Distribution()
         self.settling_steps = 0
+        self.state_parts: dict[str, StatePart] = {}
         self._build_optimizer = build_optimizer
         self._count_targets = count_targets
         # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
@@ -210,7 +220,10 @@ class Training:
         with contextlib.ExitStack() as contexts:
             for context in self.forward_contexts:
                 contexts.enter_context(context())
-            return require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
+            loss = require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
+        for callback in self.after_forward:
+            callback(loss)
+        return loss
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""
@@ -266,7 +279,8 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
 
-        With several processes every one must call it: rank 0 gets the whole of both, the others empty dictionaries.
+        Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several
+        processes every one must call it: rank 0 gets the whole of all, the others empty dictionaries.
         """
         state = {
             "model": self.distribution.model_state(self.model),
@@ -274,6 +288,10 @@ class Training:
         }
         if self.gradient_scaler is not None:
             state["scaler"] = self.gradient_scaler.state_dict()
+        if self.world.rank == 0:
+            for name, part in reversed(self.state_parts.items()):
+                state["model"] = part.to_plain(state["model"])
+                state[name] = part.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -281,7 +299,13 @@ class Training:
 
         With several processes every one must be given the whole of what rank 0 got.
         """
-        self.distribution.load_model_state(self.model, state["model"])
+        model_state: Mapping[str, Any] = state["model"]
+        for part in self.state_parts.values():
+            model_state = part.from_plain(model_state)
+        self.distribution.load_model_state(self.model, model_state)
+        for name, part in self.state_parts.items():
+            if name in state:
+                part.load_state_dict(state[name])
         self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
         if self.gradient_scaler is not None and "scaler" in state:
             self.gradient_scaler.load_state_dict(state["scaler"])

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.memory import optimizer_state_bytes
 from advisor.methods.compose import apply_uses
-from advisor.methods.saved_tensors import HostCopy
+from advisor.methods.host_copies import HostCopy
 from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse
