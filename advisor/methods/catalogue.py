@@ -9,8 +9,10 @@ from advisor.methods.adam_8bit import Adam8bit
 from advisor.methods.base import Method
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
+from advisor.methods.compress_activations import CompressActivations
 from advisor.methods.ddp import Ddp
 from advisor.methods.few_bit_activation import FewBitActivation
+from advisor.methods.fp8_activations import Fp8Activations
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.lora import Lora
@@ -39,6 +41,8 @@ CATALOGUE: tuple[Method, ...] = (
     Float8(),
     Checkpoint(),
     SelectiveCheckpoint(),
+    CompressActivations(),
+    Fp8Activations(),
     Swap(),
     FewBitActivation(),
     RandomizedLinear(),

@@ -1,183 +1,338 @@
-"""Where autograd's saved tensors go: hooks that keep them on the host instead of the device."""
+"""What becomes of the tensors that autograd saves: one pipeline that every method which changes it adds a stage to.
+
+torch applies only the innermost pair of saved-tensor hooks, so two methods that each push their own do not add up.
+Here the hooks are one pair, and what they keep of a tensor goes through the stages in order: first another format,
+then another place.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import weakref
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from advisor.errors import MethodRefusedError
+from advisor.methods.fused_attention import FusedAttentionWatch
+from advisor.methods.hidden_tensors import hidden_bytes
 from advisor.problem.units import format_bytes
 
-__all__ = ["HostCopy", "SavedTensorSwap"]
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["Encoded", "Place", "SavedTensorPipeline", "SavedTensorStage", "check_version", "pipeline_of"]
+
+_TELLING_SHARE = 0.01
+"""Share of the saved bytes from which on it is worth saying that the hooks did not see as much again."""
 
 
-class HostCopy:
-    """One range of one device storage, copied to the host.
+class Place(enum.IntEnum):
+    """Where in the pipeline a stage stands."""
 
-    Args:
-        flat: The range as a one-dimensional tensor.
-        pinned: Whether the host memory is page-locked, so that copies need not wait.
+    FORMAT = 1
+    HOST = 2
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a stage made of a flat tensor.
+
+    Attributes:
+        left: What it leaves on the device as a flat tensor, for the next stage; ``None`` if nothing.
+        restore: Makes the flat tensor again of what it left.
     """
 
-    def __init__(self, flat: torch.Tensor, *, pinned: bool) -> None:
-        # Held as long as this copy lives: it keeps torch from giving the storage's identity to another storage, so
-        # that a match in the cache is a match. An address alone is reused as soon as the storage is freed.
-        self.source = StorageWeakRef(flat.untyped_storage())  # type: ignore[no-untyped-call]
-        self.device = flat.device
-        self.host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=pinned)
-        self.host.copy_(flat, non_blocking=pinned)
-        self._copied = None
-        if flat.device.type == "cuda":
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record(torch.cuda.current_stream(flat.device))
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that the copy takes on the host."""
-        return self.host.numel() * self.host.element_size()
-
-    def to_device(self) -> torch.Tensor:
-        """The range as a new one-dimensional tensor on the device it came from."""
-        if self._copied is not None:
-            # The backward pass may run on another stream than the copy did.
-            torch.cuda.current_stream(self.device).wait_event(self._copied)
-        if self.device.type == "cpu":
-            return self.host.clone()
-        return self.host.to(self.device, non_blocking=True)
+    left: torch.Tensor | None
+    restore: Callable[[torch.Tensor | None], torch.Tensor]
 
 
-class _Swapped:
+class SavedTensorStage(Protocol):
+    """One thing that is done to saved tensors.
+
+    Attributes:
+        place: Where in the pipeline it stands; each place holds at most one stage.
+        exact: Whether what it restores has the same bits.
+    """
+
+    place: Place
+    exact: bool
+
+    def begin(self) -> None:
+        """A forward pass begins. Graphs of earlier ones may still be alive."""
+
+    def accepts(self, tensor: torch.Tensor) -> bool:
+        """Whether to do it to a tensor, which is given as autograd saves it."""
+
+    def encode(self, flat: torch.Tensor) -> Encoded | None:
+        """Do it to a flat tensor; ``None`` leaves it as it is. Runs without gradients."""
+
+
+class _Kept:
+    """One range of one storage, as the stages left it."""
+
+    def __init__(self, source: torch.UntypedStorage) -> None:
+        # Held as long as this lives: it keeps torch from giving the storage's identity to another storage, so that a
+        # match in the cache is a match. An address alone is reused as soon as the storage is freed.
+        self.source = StorageWeakRef(source)  # type: ignore[no-untyped-call]
+        self.left: torch.Tensor | None = None
+        self.restores: list[Callable[[torch.Tensor | None], torch.Tensor]] = []
+        self.users = 0
+        self._restored: torch.Tensor | None = None
+
+    def restore(self) -> torch.Tensor:
+        """The range as a flat tensor. Held until everyone who saved it has had it, so that it is made once."""
+        self.users -= 1
+        flat = self._restored
+        if flat is None:
+            rest = self.left
+            for restore in reversed(self.restores):
+                rest = restore(rest)
+            assert rest is not None, "a range without stages is not kept"
+            flat = rest
+        self._restored = flat if self.users > 0 else None
+        return flat
+
+
+class _Saved:
     """What the graph holds in place of a tensor."""
 
-    def __init__(self, copy: HostCopy, tensor: torch.Tensor, offset: int) -> None:
-        self.copy = copy
+    def __init__(self, kept: _Kept, tensor: torch.Tensor, offset: int) -> None:
+        kept.users += 1
+        self.kept = kept
         self.size = tensor.size()
         self.stride = tensor.stride()
         self.offset = offset
+
+    def unpack(self) -> torch.Tensor:
+        return self.kept.restore().as_strided(self.size, self.stride, self.offset)
 
 
 class _Passed:
     """A tensor that stayed, with the version that autograd would have checked."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+        # What an operator returned knows its graph, which would hold it for ever if it held the tensor.
+        self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
         self.version = tensor._version
 
+    def unpack(self) -> torch.Tensor:
+        check_version(self.tensor, self.version)
+        return self.tensor
 
-class SavedTensorSwap:
-    """Keeps the tensors that autograd saves in a forward pass on the host until the backward pass asks for them.
 
-    Parameters, buffers, integer tensors and small tensors stay where they are. A tensor that is saved several times,
-    whole or as a view, is copied once. A copy is taken when the tensor is saved, so a later in-place write cannot
-    change it; a tensor that stayed and was written to since is an error, as it is without hooks.
+class _Delayed:
+    """A tensor whose fate is decided when the operator that saves it has returned."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor: torch.Tensor | None = tensor
+        self.decided: _Saved | _Passed | None = None
+
+    def unpack(self) -> torch.Tensor:
+        assert self.decided is not None, "unpacked before the operator that saved it returned"
+        return self.decided.unpack()
+
+
+class SavedTensorPipeline:
+    """Packs what autograd saves in a forward pass through stages, and unpacks it in reverse.
+
+    Parameters, buffers and all their views stay as they are, and so do tensors that are not of a plain floating-point
+    format. A tensor that is saved several times, whole or as a view, is stored once. It is stored when it is saved,
+    so that a later write cannot change it; a tensor that stayed and was written to since is an error, as it is
+    without hooks.
 
     Args:
-        model: Whose parameters and buffers to leave alone.
-        min_bytes: Leave smaller tensors where they are.
-        max_host_bytes: Host memory that all living copies may take, as it is allocated: in powers of two. Page-locked
-            memory cannot be paged out, so too much of it takes the whole machine down, not this process alone.
+        model: Returns the model whose parameters and buffers to leave alone.
+        notes: Where to say what a person should know.
 
     Attributes:
-        swapped_bytes: Host bytes copied since the start of the last forward pass.
+        seen_bytes: Bytes saved since the start of the last forward pass, parameters and buffers apart.
     """
 
-    def __init__(self, model: torch.nn.Module, *, min_bytes: int, max_host_bytes: int) -> None:
+    def __init__(self, model: Callable[[], torch.nn.Module], notes: list[str]) -> None:
+        self.seen_bytes = 0
         self._model = model
-        self._min_bytes = min_bytes
-        self._max_host_bytes = max_host_bytes
-        self._locked_at_most = 0
-        self._cache: weakref.WeakValueDictionary[tuple[Any, ...], HostCopy] = weakref.WeakValueDictionary()
+        self._notes = notes
+        self._stages: list[SavedTensorStage] = []
+        self._when_idle: dict[Place, str] = {}
+        self._taken: set[Place] = set()
+        self._cache: weakref.WeakValueDictionary[tuple[Any, ...], _Kept] = weakref.WeakValueDictionary()
         self._own_storages: set[int] = set()
-        self.swapped_bytes = 0
+        self._seen: dict[int, StorageWeakRef] = {}
+        self._exact: dict[int, StorageWeakRef] = {}
+        self._delayed: list[_Delayed] | None = None
+        self._looked_for_hidden = False
+
+    def add(self, stage: SavedTensorStage, when_idle: str) -> None:
+        """Add a stage.
+
+        Args:
+            stage: The stage.
+            when_idle: What to note, once, when it had nothing to do in a forward pass.
+        """
+        assert all(other.place != stage.place for other in self._stages), "each place holds one stage"
+        self._stages = sorted((*self._stages, stage), key=lambda each: each.place)
+        self._when_idle[stage.place] = when_idle
 
     @contextlib.contextmanager
     def context(self) -> Generator[None, None, None]:
         """Enter around a forward pass."""
-        own = (*self._model.parameters(), *self._model.buffers())
-        self._own_storages = {tensor.untyped_storage()._cdata for tensor in own}
-        self.swapped_bytes = 0
-        with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack):
-            yield
+        model = self._model()
+        self._own_storages = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+        self.seen_bytes = 0
+        self._taken.clear()
+        for stage in self._stages:
+            stage.begin()
+        exact = all(stage.exact for stage in self._stages)
+        try:
+            with (
+                torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack),
+                contextlib.nullcontext() if exact else FusedAttentionWatch(self.delaying),
+            ):
+                yield
+        finally:
+            self._seen.clear()
+            self._exact.clear()
+        for place in self._when_idle.keys() - self._taken:
+            self._notes.append(self._when_idle.pop(place))
 
-    def live_host_bytes(self) -> int:
-        """Bytes of all copies that some graph still holds."""
-        return sum(copy.bytes for copy in self._cache.values())
+    @contextlib.contextmanager
+    def delaying(self) -> Generator[Callable[[], None], None, None]:
+        """Decide about what one operator saves when it has returned.
 
-    def pack(self, tensor: torch.Tensor) -> _Swapped | _Passed:
+        Entered is a function that has all of it kept exact.
+        """
+        assert self._delayed is None, "operators that are watched do not call each other"
+        delayed: list[_Delayed] = []
+        exact = False
+
+        def keep_exact() -> None:
+            nonlocal exact
+            exact = True
+
+        self._delayed = delayed
+        try:
+            yield keep_exact
+        finally:
+            self._delayed = None
+        for each in delayed:
+            assert each.tensor is not None
+            each.decided, each.tensor = self._decide(each.tensor, exact=exact), None
+
+    def pack(self, tensor: torch.Tensor) -> _Saved | _Passed | _Delayed:
         """What to keep in the graph for ``tensor``.
 
         Raises:
-            MethodRefusedError: Its copy would take more host memory than is allowed.
+            MethodRefusedError: A stage cannot store it.
         """
-        if not self._wants(tensor):
-            return _Passed(tensor)
-        start, length = _storage_range(tensor)
-        storage = tensor.untyped_storage()
-        # The storage's identity, not its address. The version tells apart contents before and after a write in place.
-        key = (storage._cdata, tensor._version, tensor.dtype, start, length)
-        copy = self._cache.get(key)
-        if copy is None:
-            self._reserve(length * tensor.element_size())
-            with torch.no_grad():
-                flat = tensor.as_strided((length,), (1,), start)
-                copy = HostCopy(flat, pinned=tensor.device.type == "cuda")
-            self._cache[key] = copy
-            self.swapped_bytes += copy.bytes
-        expired = copy.source.expired()  # type: ignore[no-untyped-call]
-        assert not expired, "a copy was found for a storage that no longer exists"
-        return _Swapped(copy, tensor, int(tensor.storage_offset()) - start)
+        if self._delayed is None:
+            return self._decide(tensor, exact=False)
+        self._delayed.append(_Delayed(tensor))
+        return self._delayed[-1]
 
-    def unpack(self, kept: _Swapped | _Passed) -> torch.Tensor:
+    def unpack(self, packed: _Saved | _Passed | _Delayed) -> torch.Tensor:
         """The tensor again, on its device.
 
         Raises:
             RuntimeError: It stayed on the device and was modified in place since.
         """
-        if isinstance(kept, _Passed):
-            if kept.tensor._version != kept.version:
-                raise RuntimeError(
-                    "a tensor needed for the gradient was modified by an inplace operation: shape "
-                    f"{tuple(kept.tensor.shape)}, version {kept.tensor._version}, expected version {kept.version}"
-                )
-            return kept.tensor
-        return kept.copy.to_device().as_strided(kept.size, kept.stride, kept.offset)
+        return packed.unpack()
 
-    def _reserve(self, count: int) -> None:
-        """Refuse a copy that does not fit, before its memory is taken."""
-        self._locked_at_most += _allocated(count)
-        if self._locked_at_most <= self._max_host_bytes:
+    def look_for_hidden(self, loss: torch.Tensor) -> None:
+        """Note, once, which activations the graph of a loss keeps where hooks do not see them."""
+        if self._looked_for_hidden:
             return
-        # Copies that are gone are not noticed when they go, but counted out when it matters: this is on the way of
-        # every saved tensor.
-        self._locked_at_most = _allocated(count) + sum(_allocated(copy.bytes) for copy in self._cache.values())
-        if self._locked_at_most > self._max_host_bytes:
-            raise MethodRefusedError(
-                f"swap needs more than {format_bytes(self._max_host_bytes)} of page-locked host memory; give smaller "
-                "micro-batches, checkpoint the blocks too, or swap only larger tensors (min_bytes)"
+        self._looked_for_hidden = True
+        hidden = hidden_bytes(loss, self._own_storages)
+        total = sum(hidden.values())
+        if total > _TELLING_SHARE * self.seen_bytes:
+            self._notes.append(
+                f"{format_bytes(total)} of activations, beside {format_bytes(self.seen_bytes)} that autograd saved, "
+                f"stay as they are: {', '.join(sorted(hidden))} keeps them as attributes, where no hook sees them; "
+                "use save_for_backward"
             )
 
-    def _wants(self, tensor: torch.Tensor) -> bool:
-        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
-            return False  # Subclasses and sparse tensors have no single storage to copy.
-        if not tensor.is_floating_point() or tensor.is_neg():
-            return False  # Integers are small; a lazily negated view has not the storage's values.
-        if tensor.numel() == 0 or tensor.numel() * tensor.element_size() < self._min_bytes:
-            return False
-        return tensor.untyped_storage()._cdata not in self._own_storages
+    def _decide(self, tensor: torch.Tensor, *, exact: bool) -> _Saved | _Passed:
+        if not _is_plain(tensor):
+            return _Passed(tensor)
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._own_storages:
+            return _Passed(tensor)
+        self._see(storage)
+        if exact:
+            # Whoever else saves it gets it as it is: a second copy in another format would only take more memory.
+            self._exact[storage._cdata] = self._seen[storage._cdata]
+        exact = storage._cdata in self._exact
+        stages = [stage for stage in self._stages if (stage.exact or not exact) and stage.accepts(tensor)]
+        if not stages:
+            return _Passed(tensor)
+        start, length = _storage_range(tensor)
+        # The storage's identity, not its address. The version tells apart contents before and after a write in place.
+        # A range that must stay exact is another one than the same range in another format.
+        key = (storage._cdata, tensor._version, tensor.dtype, start, length, all(stage.exact for stage in stages))
+        kept = self._cache.get(key)
+        if kept is None:
+            with torch.no_grad():
+                kept = self._encode(tensor.detach().as_strided((length,), (1,), start), stages)
+            if not kept.restores:
+                return _Passed(tensor)
+            self._cache[key] = kept
+        expired = kept.source.expired()  # type: ignore[no-untyped-call]
+        assert not expired, "a range was found for a storage that no longer exists"
+        return _Saved(kept, tensor, int(tensor.storage_offset()) - start)
+
+    def _encode(self, flat: torch.Tensor, stages: list[SavedTensorStage]) -> _Kept:
+        kept = _Kept(flat.untyped_storage())
+        rest: torch.Tensor | None = flat
+        for stage in stages:
+            assert rest is not None, "nothing is left for a stage after the one that moves it away"
+            encoded = stage.encode(rest)
+            if encoded is not None:
+                rest = encoded.left
+                kept.restores.append(encoded.restore)
+                self._taken.add(stage.place)
+        kept.left = rest
+        return kept
+
+    def _see(self, storage: torch.UntypedStorage) -> None:
+        known = self._seen.get(storage._cdata)
+        if known is None:
+            self._seen[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            self.seen_bytes += storage.nbytes()
 
 
-def _allocated(count: int) -> int:
-    """Bytes that torch's allocator of page-locked memory takes for ``count``: the next power of two."""
-    return 1 << (count - 1).bit_length()
+def pipeline_of(training: Training) -> SavedTensorPipeline:
+    """The pipeline of a training; made, and entered around every forward pass from then on, when first asked for."""
+    if training.saved_tensors is None:
+        training.saved_tensors = SavedTensorPipeline(lambda: training.model, training.notes)
+        training.forward_contexts.append(training.saved_tensors.context)
+        training.after_forward.append(training.saved_tensors.look_for_hidden)
+    return training.saved_tensors
+
+
+def check_version(tensor: torch.Tensor, expected: int) -> None:
+    """Raise as autograd does when a tensor was written to since it was saved: it checks only what it holds itself."""
+    if tensor._version != expected:
+        raise RuntimeError(
+            "a tensor needed for the gradient was modified by an inplace operation: shape "
+            f"{tuple(tensor.shape)}, version {tensor._version}, expected version {expected}"
+        )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it has one storage that holds its values as floats, of which there is at least one."""
+    if type(tensor) not in (torch.Tensor, FakeTensor) or tensor.layout is not torch.strided:
+        return False  # Other subclasses and sparse tensors have no single storage to store; parameters stay.
+    # Integers are small; a lazily negated view has not the storage's values.
+    return tensor.is_floating_point() and not tensor.is_neg() and tensor.numel() > 0
 
 
 def _storage_range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Start and length, in elements, of the part of the storage to copy for a tensor.
+    """Start and length, in elements, of the part of the storage to store for a tensor.
 
     The tensor's own extent, so that all views of the same extent share one copy; but the whole storage when the
     extent has gaps, as for the query, key and value sliced from one projection, which then share one copy too.

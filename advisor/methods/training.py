@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -21,6 +21,9 @@ from advisor.methods.shares import weighed
 from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device
 from advisor.methods.world import World
+
+if TYPE_CHECKING:
+    from advisor.methods.saved_tensors import SavedTensorPipeline
 
 __all__ = ["LinearHead", "Phase", "Training"]
 
@@ -58,6 +61,8 @@ class Training:
     Attributes:
         optimizer: The optimizer; built when first asked for, so that it sees the parameters as methods left them.
         forward_contexts: Callables that return context managers; all are entered around every forward pass.
+        after_forward: Callables that are given the loss of every forward pass.
+        saved_tensors: What becomes of the tensors that autograd saves; made by the first method that asks for it.
         gradient_scaler: Scales the loss for float16, or ``None``.
         notes: What methods want the user to know.
         phase_listener: Called with every phase as it begins.
@@ -94,6 +99,8 @@ class Training:
         self.blocks = blocks
         self.micro_batch = micro_batch
         self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+        self.after_forward: list[Callable[[torch.Tensor], None]] = []
+        self.saved_tensors: SavedTensorPipeline | None = None
         self.gradient_scaler: torch.amp.GradScaler | None = None
         self.notes: list[str] = []
         self.phase_listener: Callable[[Phase], None] | None = None
@@ -219,7 +226,10 @@ class Training:
         with contextlib.ExitStack() as contexts:
             for context in self.forward_contexts:
                 contexts.enter_context(context())
-            return require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
+            loss = require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
+        for callback in self.after_forward:
+            callback(loss)
+        return loss
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.memory import optimizer_state_bytes
 from advisor.methods.compose import apply_uses
+from advisor.methods.host_copies import HostCopy
 from advisor.methods.loss_scaling import HalfLossScaler
-from advisor.methods.saved_tensors import HostCopy
 from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse

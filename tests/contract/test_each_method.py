@@ -177,7 +177,7 @@ def test_random_gradients_are_right_on_the_average(model: str, method: Method) -
 def _mean_gradient(model: str, uses: list[MethodUse], draws: int) -> dict[str, torch.Tensor]:
     training = training_of(model)
     apply_uses(training, uses)
-    batch = MODELS[model][1]()
+    batch = MODELS[model][1](2)
     total: dict[str, torch.Tensor] = {}
     for draw in range(draws):
         torch.manual_seed(0)  # The same dropout in every draw: a method draws its own numbers elsewhere.

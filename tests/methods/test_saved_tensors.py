@@ -10,10 +10,28 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.saved_tensors import SavedTensorSwap
+from advisor.methods.host_copies import HostBound, MoveToHost
+from advisor.methods.saved_tensors import SavedTensorPipeline
 from advisor.methods.swap import Swap
 from advisor.problem.host import HostMemory
 from tests.methods.tiny import convnet, images, training_of
+
+
+class SavedTensorSwap(SavedTensorPipeline):
+    """A pipeline whose only stage moves to the host."""
+
+    def __init__(self, model: nn.Module, *, min_bytes: int, max_host_bytes: int) -> None:
+        super().__init__(lambda: model, [])
+        self.bound = HostBound("swap", max_host_bytes)
+        self.stage = MoveToHost(min_bytes=min_bytes, bound=self.bound)
+        self.add(self.stage, "nothing")
+
+    @property
+    def swapped_bytes(self) -> int:
+        return self.stage.swapped_bytes
+
+    def live_host_bytes(self) -> int:
+        return self.bound.live_bytes()
 
 
 def swap_of(model: nn.Module | None = None, min_bytes: int = 1, max_host_bytes: int = 2**30) -> SavedTensorSwap:

@@ -1,0 +1,71 @@
+"""Store saved activations in 8, 4 or 2 bits per value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from advisor.methods.activation_storage import ACTIVATION_FORMAT
+from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.use import ParameterValue
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import Hardware
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["CompressActivations"]
+
+
+class CompressActivations(Method):
+    """Codes activations in groups of 256 when they are saved, with random rounding that is right on the average.
+
+    The forward pass is untouched. Weights, masks, normalization statistics, logarithms of probabilities and what a
+    fused attention kernel saves stay exact: errors in those would not average out. Activations inside regions that
+    ``torch.compile`` made are not told apart from those and stay exact too. Attention of other libraries than torch
+    that computes probabilities again is not recognized; use it with 8 bits only. On a GPU the code is a Triton
+    kernel where Triton works, and plain PyTorch where it does not.
+    """
+
+    name = "compress_activations"
+    summary = "Stores activations in 8, 4 or 2 bits per value between the forward and the backward pass."
+    fidelity = Fidelity.LOSSY
+    random_gradients = True
+    saves = frozenset({Saves.ACTIVATIONS})
+    costs = "one pass over each activation to code it and one to decode it; noise in the gradients of weights"
+    pays = "when activations fill the memory and recomputing or moving them costs more time"
+    does_not_pay = "with fused attention in few bits per value, or where most activations are masks and statistics"
+    stage = Stage.STEP
+    decides = ACTIVATION_FORMAT
+    parameters = (
+        Parameter(
+            "bits",
+            (8, 4, 2),
+            "bits per value: 8 hardly shows in the gradients, 4 is about a seventh of the memory, 2 is noisy",
+        ),
+    )
+    citation = "Chen et al. 2021, ActNN; Liu et al. 2022, GACT"
+
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Everywhere."""
+        return Verdict.yes()
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Add the stage; how many draws were made becomes part of the training's state."""
+        from advisor.methods.coded_activations import CodeActivations
+        from advisor.methods.group_coder import GroupCoder
+        from advisor.methods.private_random import Draws
+        from advisor.methods.saved_tensors import pipeline_of
+
+        bits = int(parameters["bits"])
+        draws = Draws(stream=training.world.rank)
+        training.state_parts[self.name] = draws
+        coder = GroupCoder(bits, draws, training.device)
+        if coder.why_plain:
+            training.notes.append(f"compress_activations(bits={bits}) runs without Triton: {coder.why_plain}")
+        pipeline_of(training).add(
+            CodeActivations(coder),
+            f"compress_activations(bits={bits}) changed nothing: no saved activation that may be approximate has 1024 "
+            "values",
+        )

@@ -1,0 +1,63 @@
+"""Codes activations in groups, with a Triton kernel where that works and plain PyTorch where it does not."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from advisor.methods import group_code
+from advisor.methods.private_random import Draws
+
+__all__ = ["GroupCoder"]
+
+
+class GroupCoder:
+    """Codes activations with a number of bits per value.
+
+    Args:
+        bits: 8, 4 or 2.
+        draws: Decide the rounding, one for every tensor.
+        device: Where the tensors are.
+
+    Attributes:
+        why_plain: Why plain PyTorch is used on a GPU; empty if the kernel is, or the device is another.
+    """
+
+    def __init__(self, bits: int, draws: Draws, device: torch.device) -> None:
+        self.why_plain = ""
+        self._bits = bits
+        self._draws = draws
+        self._kernel: ModuleType | None = None
+        if device.type == "cuda" and torch.cuda.is_available():
+            self._kernel, self.why_plain = _working_kernel(bits, device)
+
+    def encode(self, flat: torch.Tensor) -> torch.Tensor:
+        """A flat tensor as a flat uint8 tensor."""
+        seed = self._draws.next_seed()
+        if isinstance(flat, FakeTensor):  # Without values its size is all there is to know.
+            count = group_code.buffer_bytes(-(-flat.numel() // group_code.GROUP), flat.dtype, self._bits)
+            return flat.new_empty(count, dtype=torch.uint8)
+        code = group_code if self._kernel is None else self._kernel
+        return code.encode_groups(flat, bits=self._bits, seed=seed)  # type: ignore[no-any-return]
+
+    def decode(self, buffer: torch.Tensor, *, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """The flat tensor, about as it was."""
+        if isinstance(buffer, FakeTensor):
+            return buffer.new_empty(count, dtype=dtype)
+        code = group_code if self._kernel is None else self._kernel
+        return code.decode_groups(buffer, count=count, dtype=dtype, bits=self._bits)  # type: ignore[no-any-return]
+
+
+def _working_kernel(bits: int, device: torch.device) -> tuple[ModuleType | None, str]:
+    """The module with the kernels, or why they cannot be used: that shows when one is first compiled."""
+    try:
+        from advisor.methods import group_kernel
+
+        sample = torch.linspace(0.0, 1.0, group_code.GROUP, device=device)
+        buffer = group_kernel.encode_groups(sample, bits=bits, seed=1)
+        group_kernel.decode_groups(buffer, count=sample.numel(), dtype=sample.dtype, bits=bits)
+    except Exception as error:  # Triton raises what its compiler, the driver or a missing C compiler raise.
+        return None, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return group_kernel, ""
