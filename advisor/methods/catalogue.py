@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.adafactor import Adafactor
 from advisor.methods.adam_8bit import Adam8bit
+from advisor.methods.adam_low_bit import AdamLowBit
 from advisor.methods.base import Method
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.ddp import Ddp
 from advisor.methods.fsdp import Fsdp
+from advisor.methods.fused_optimizer import FusedOptimizer
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
@@ -26,6 +29,9 @@ CATALOGUE: tuple[Method, ...] = (
     SelectiveCheckpoint(),
     Swap(),
     Adam8bit(),
+    AdamLowBit(),
+    Adafactor(),
+    FusedOptimizer(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
     Ddp(),

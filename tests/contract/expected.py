@@ -36,7 +36,7 @@ class Expected:
 BOTH = ("gpt2", "convnet")
 
 EXPECTED = {
-    "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
+    "adafactor": Expected(not_faked="its step reads the norm of each parameter and of its update"),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),

@@ -83,8 +83,13 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
     current: dict[str, torch.Tensor] = {}
 
     def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if getattr(optimizer, "found_inf", None):  # Under float16 a fused optimizer looks for overflow itself ...
+            return
+        scale = getattr(optimizer, "grad_scale", None)  # ... and gets the gradients as they are.
         for group in optimizer.param_groups:
-            current.update({names[id(p)]: p.grad.clone() for p in group["params"] if p.grad is not None})
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    current[names[id(parameter)]] = parameter.grad / (1.0 if scale is None else scale)
 
     training.optimizer.register_step_pre_hook(keep)
     live = LiveBytes()

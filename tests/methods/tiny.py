@@ -146,7 +146,7 @@ def facts_of(model: str, **changes: Any) -> Facts:
         "chain_length": 0 if chain.reason else len(blocks),
         "chain_reason": chain.reason,
         "torch_version": torch.__version__,
-        "libraries": {"bitsandbytes": "0.50"},
+        "libraries": {"bitsandbytes": "0.50", "torchao": "0.18"},
     }
     return Facts(**(known | changes))
 
@@ -175,3 +175,10 @@ def import_bitsandbytes() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import bitsandbytes  # noqa: F401
+
+
+def import_torchao() -> None:
+    """Import its optimizers once with warnings silenced: what it says on import is not ours to test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torchao.optim  # noqa: F401
