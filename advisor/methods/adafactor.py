@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.methods.adam_family import WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
-from advisor.methods.base import Method, Saves, Stage, Verdict
+from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -46,6 +46,7 @@ class Adafactor(Method):
     does_not_pay = "where a recipe for Adam must be kept; with vectors and small kernels, which have nothing to factor"
     stage = Stage.OPTIMIZER
     decides = WHICH_OPTIMIZER
+    conflicts = (Conflict("fsdp", "its step takes norms over whole rows and columns, which are sliced there"),)
     citation = "Shazeer and Stern 2018, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

@@ -52,7 +52,11 @@ class AdamLowBit(Method):
     decides = WHICH_OPTIMIZER
     conflicts = (
         Conflict("zero_1", "it rebuilds optimizers of torch.optim only, and torchao's is not one of them"),
-        Conflict("fsdp", "it joins the slices of an optimizer's state, and torchao's quantized state cannot be joined"),
+        Conflict(
+            "fsdp",
+            "the slices of a parameter need not be whole blocks, and a state quantized in blocks can then neither be "
+            "joined nor sliced",
+        ),
     )
     requires = ("torchao",)
     extra = "quant"

@@ -15,6 +15,7 @@ from advisor.methods.ddp import Ddp
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.fused_optimizer import FusedOptimizer
 from advisor.methods.gradient_compression import GradientCompression
+from advisor.methods.host_optimizer import HostOptimizer
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
@@ -32,6 +33,7 @@ CATALOGUE: tuple[Method, ...] = (
     AdamLowBit(),
     Adafactor(),
     FusedOptimizer(),
+    HostOptimizer(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
     Ddp(),

@@ -50,7 +50,7 @@ class FusedOptimizer(Method):
         return Verdict.yes() if facts is None else _judge(facts.optimizer_class, facts.optimizer_options)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Build the optimizer again, after one fused step on a number to see that the device has the kernel."""
+        """Build the optimizer again, after one fused step aside, to see that there is a kernel for it."""
         plain = training.optimizer
         for group in plain.param_groups:
             verdict = _judge(class_name_of(plain), group)
@@ -62,7 +62,7 @@ class FusedOptimizer(Method):
         if any(_steps(entries) for entries in plain.state.values()):
             raise MethodRefusedError("the optimizer has already stepped; apply fused_optimizer before training starts")
         options = _options(plain)
-        _try(type(plain), options, training.device)
+        _try(type(plain), options, min((p for g in plain.param_groups for p in g["params"]), key=lambda p: p.numel()))
         groups = [group | {"fused": True, "foreach": False} for group in plain.param_groups]
         training.optimizer = type(plain)(groups, **options)
 
@@ -88,18 +88,18 @@ def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return known | {"fused": True, "foreach": False}
 
 
-def _try(kind: Any, options: Mapping[str, Any], device: torch.device) -> None:
-    """Step on one number.
+def _try(kind: Any, options: Mapping[str, Any], like: torch.Tensor) -> None:
+    """Step on a parameter of its own.
 
     Raises:
-        MethodRefusedError: torch has no such kernel for this device.
+        MethodRefusedError: torch has no such kernel for this device, or for parameters that are sliced.
     """
     import torch
 
-    number = torch.nn.Parameter(torch.ones(1, device=device))
-    number.grad = torch.ones_like(number)
+    parameter = torch.nn.Parameter(torch.ones_like(like))
+    parameter.grad = torch.ones_like(like)
     try:
-        kind([number], **options).step()
+        kind([parameter], **options).step()
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise MethodRefusedError(f"this torch has no fused {kind.__name__} for {device.type}: {reason}") from error
+        raise MethodRefusedError(f"torch has no fused {kind.__name__} for these parameters: {reason}") from error

@@ -38,6 +38,7 @@ BOTH = ("gpt2", "convnet")
 EXPECTED = {
     "adafactor": Expected(not_faked="its step reads the norm of each parameter and of its update"),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
+    "host_optimizer": Expected(not_on_cpu="CPU", same_bits=BOTH),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),

@@ -10,8 +10,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.measure.memory import optimizer_state_bytes
+from advisor.measure.storages import bytes_of
 from advisor.methods.compose import apply_uses
+from advisor.methods.host_step import device_parameter
 from advisor.methods.saved_tensors import HostCopy
 from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
@@ -89,7 +90,7 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    current[names[id(parameter)]] = parameter.grad / (1.0 if scale is None else scale)
+                    current[names[id(device_parameter(parameter))]] = parameter.grad / (1.0 if scale is None else scale)
 
     training.optimizer.register_step_pre_hook(keep)
     live = LiveBytes()
@@ -117,9 +118,15 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
                     break
             seen.losses.append(loss.detach())
             seen.gradients.append(current)
-    seen.optimizer_bytes = optimizer_state_bytes(training)
+    seen.optimizer_bytes = _state_bytes_on_device(training)
     seen.parameter_bytes = parameter_bytes(training.model)
     seen.state = {name: tensor.clone() for name, tensor in training.state_dict()["model"].items()}
+
+
+def _state_bytes_on_device(training: Training) -> int:
+    """Without the state of parameters that stand for others on the device: that is on the host, also on a CPU."""
+    states = training.optimizer.state
+    return bytes_of([dict(states[p]) for p in states if device_parameter(p) is p], training.device)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
