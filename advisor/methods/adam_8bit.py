@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.adam_family import ADAMW, WHICH_OPTIMIZER, class_name_of, judge_adam, refuse_if_not_adam
 from advisor.methods.base import Method, Saves, Stage, Verdict
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Adam8bit"]
 
-_ADAMW = "torch.optim.adamw.AdamW"
-_ADAM = "torch.optim.adam.Adam"
+_NEEDS: dict[str, Any] = {
+    "replacement": "the 8-bit version",
+    "lacks": ("amsgrad", "maximize", "differentiable"),
+    "couples_decay": False,
+}
 _TORCH_ONLY = frozenset(
     {"amsgrad", "foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
 )
@@ -38,32 +42,29 @@ class Adam8bit(Method):
     pays = "when optimizer state is a large part of the memory: large models, small batches"
     does_not_pay = "when activations dominate (convolutional networks, long sequences), or parameters are small"
     stage = Stage.OPTIMIZER
+    decides = WHICH_OPTIMIZER
     requires = ("bitsandbytes",)
     extra = "quant"
     citation = "Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs torch's Adam or AdamW, with options that the 8-bit version has too."""
-        return Verdict.yes() if facts is None else _judge(facts.optimizer_class, facts.optimizer_options)
+        if facts is None:
+            return Verdict.yes()
+        return judge_adam(facts.optimizer_class, facts.optimizer_options, **_NEEDS)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Build the 8-bit optimizer over the same parameter groups and options."""
         import torch
 
         plain = training.optimizer
-        kind = f"{type(plain).__module__}.{type(plain).__qualname__}"
-        for group in plain.param_groups:
-            verdict = _judge(kind, group)
-            if not verdict.applicable:
-                raise MethodRefusedError(verdict.reason)
-        if plain.state:
-            raise MethodRefusedError("the optimizer has already stepped; apply adam_8bit before training starts")
+        refuse_if_not_adam(plain, self.name, **_NEEDS)
         try:
             import bitsandbytes
         except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
             raise MethodRefusedError(f"bitsandbytes cannot be imported: {error}") from error
-        build = bitsandbytes.optim.AdamW8bit if kind == _ADAMW else bitsandbytes.optim.Adam8bit
-        training.optimizer = build([_translate(group) for group in plain.param_groups])
+        build = bitsandbytes.optim.AdamW8bit if class_name_of(plain) == ADAMW else bitsandbytes.optim.Adam8bit
+        training.optimizer = _built(build, [_translate(group) for group in plain.param_groups])
         sizes = [p.numel() for group in plain.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
         if max(sizes) < _SMALLEST:
             training.notes.append(
@@ -71,18 +72,20 @@ class Adam8bit(Method):
             )
 
 
-def _judge(optimizer: str, options: Mapping[str, Any]) -> Verdict:
-    if optimizer not in (_ADAMW, _ADAM):
-        return Verdict.no(f"it replaces torch.optim.Adam or AdamW, but the optimizer is {optimizer}")
-    for option in ("amsgrad", "maximize", "differentiable"):
-        if options.get(option):
-            return Verdict.no(f"the 8-bit version has no {option}, but the optimizer has {option}=True")
-    coupled = optimizer == _ADAM and not options.get("decoupled_weight_decay")
-    if coupled and options.get("weight_decay"):
-        return Verdict.no(
-            "the 8-bit Adam decays weights as AdamW does, not as torch.optim.Adam; use AdamW, or weight_decay=0"
-        )
-    return Verdict.yes()
+def _built(build: Any, groups: list[dict[str, Any]]) -> Any:
+    """The 8-bit optimizer, also under fake tensors.
+
+    It reads numbers from tensors to make its tables of 8-bit values, and a fake tensor has none: it is built without
+    fake tensors, and gets its tables anew where its other tensors will be.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        optimizer = build(groups)
+        tables = {name: table.tolist() for name, table in optimizer.name2qmap.items()}
+    optimizer.name2qmap = {name: torch.tensor(values) for name, values in tables.items()}
+    return optimizer
 
 
 def _translate(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,29 +5,29 @@ from __future__ import annotations
 import difflib
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.adafactor import Adafactor
 from advisor.methods.adam_8bit import Adam8bit
+from advisor.methods.adam_low_bit import AdamLowBit
 from advisor.methods.base import Method
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.compress_activations import CompressActivations
 from advisor.methods.ddp import Ddp
 from advisor.methods.few_bit_activation import FewBitActivation
+from advisor.methods.float8 import Float8
 from advisor.methods.fp8_activations import Fp8Activations
 from advisor.methods.fsdp import Fsdp
+from advisor.methods.fused_optimizer import FusedOptimizer
 from advisor.methods.gradient_compression import GradientCompression
+from advisor.methods.half_weights import HalfWeights
+from advisor.methods.host_optimizer import HostOptimizer
 from advisor.methods.lora import Lora
 from advisor.methods.momentum_residual import MomentumResidual
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
+from advisor.methods.pure_bf16 import PureBf16
 from advisor.methods.qlora import Qlora
 from advisor.methods.randomized_linear import RandomizedLinear
-from advisor.methods.float8 import Float8
-from advisor.methods.fsdp import Fsdp
-from advisor.methods.gradient_compression import GradientCompression
-from advisor.methods.half_weights import HalfWeights
-from advisor.methods.optimizer_in_backward import OptimizerInBackward
-from advisor.methods.precision import Precision
-from advisor.methods.pure_bf16 import PureBf16
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
@@ -47,6 +47,10 @@ CATALOGUE: tuple[Method, ...] = (
     FewBitActivation(),
     RandomizedLinear(),
     Adam8bit(),
+    AdamLowBit(),
+    Adafactor(),
+    FusedOptimizer(),
+    HostOptimizer(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
     MomentumResidual(),

@@ -50,7 +50,9 @@ class FourBitLinear(HeldLinear):
         # As its compress_statistics=True does, which holds a table for the whole process: a fake one would stay in it.
         table = torch.tensor(_table(), device=weight.device)
         scales.offset = scales.absmax.mean()
-        scales.absmax, scales.state2 = functional.quantize_blockwise(scales.absmax - scales.offset, table, blocksize=256)
+        scales.absmax, scales.state2 = functional.quantize_blockwise(
+            scales.absmax - scales.offset, table, blocksize=256
+        )
         scales.nested = True
         self._scales = scales
         return packed

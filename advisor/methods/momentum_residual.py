@@ -44,7 +44,9 @@ class MomentumResidual(Method):
         Parameter("momentum", (0.9, 0.99), "share of the velocity that stays: a higher one is inverted more exactly"),
     )
     one_device_only = "sliced parameters are not gathered for blocks that are run outside of the model's own loop"
-    citation = "Sander et al. 2021, Momentum Residual Neural Networks; Gomez et al. 2017, The Reversible Residual Network"
+    citation = (
+        "Sander et al. 2021, Momentum Residual Neural Networks; Gomez et al. 2017, The Reversible Residual Network"
+    )
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a chain of blocks of which some keep the shape."""

@@ -112,7 +112,7 @@ def _judge(optimizer: str, max_grad_norm: float | None) -> Verdict:
             f"gradient clipping (max_grad_norm={max_grad_norm}) needs all gradients at once, but each is gone once used"
         )
     module, _, name = optimizer.rpartition(".")
-    known = module.split(".")[:2] in (["torch", "optim"], ["bitsandbytes", "optim"])
+    known = module.split(".")[:2] in (["torch", "optim"], ["bitsandbytes", "optim"], ["torchao", "optim"])
     if not known or name in _WHOLE_MODEL:
         return Verdict.no(
             f"it needs an optimizer that treats parameters one by one (torch.optim except LBFGS), but the optimizer "

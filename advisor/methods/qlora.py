@@ -31,7 +31,9 @@ class Qlora(Method):
     """
 
     name = "qlora"
-    summary = "Holds frozen weights of linear layers in 4 bits (bitsandbytes) and trains thin matrices beside them (peft)."
+    summary = (
+        "Holds frozen weights of linear layers in 4 bits (bitsandbytes) and trains thin matrices beside them (peft)."
+    )
     fidelity = Fidelity.MODEL
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE})
     costs = "weights rounded to 4 bits for good; each is made whole again in every forward and backward pass"

@@ -68,6 +68,8 @@ class Training:
         phase_listener: Called with every phase as it begins.
         accumulates: Whether gradients may be summed over micro-batches.
         steps_in_backward: Whether parameters are updated during the backward pass.
+        before_gradients_are_used: Callables to run once the gradients of a step are complete, before they are clipped
+            or used; they may run twice in a step.
         after_step: Callables to run at the end of every optimizer step.
         distribution: How the training is spread over the processes of its world.
         settling_steps: Optimizer steps until memory and time are those of every later step.
@@ -106,6 +108,7 @@ class Training:
         self.phase_listener: Callable[[Phase], None] | None = None
         self.accumulates = True
         self.steps_in_backward = False
+        self.before_gradients_are_used: list[Callable[[], None]] = []
         self.after_step: list[Callable[[], None]] = []
         self.world = world or World()
         self.distribution = Distribution()
@@ -242,7 +245,7 @@ class Training:
     def optimizer_step(self) -> None:
         """Update the parameters from their gradients, and drop the gradients."""
         self._enter(Phase.OPTIMIZER)
-        self.distribution.complete_gradients()
+        self._complete_gradients()
         if not self.steps_in_backward:
             if self.max_grad_norm is not None:
                 self.clip_grad_norm(self.max_grad_norm)
@@ -275,7 +278,7 @@ class Training:
                 "clipping needs all gradients at once, but the optimizer runs in the backward pass and each gradient "
                 "is gone once used; remove optimizer_in_backward from the policy"
             )
-        self.distribution.complete_gradients()
+        self._complete_gradients()
         if self.gradient_scaler is not None and not self._unscaled:
             self.gradient_scaler.unscale_(self.optimizer)
             self._unscaled = True
@@ -325,6 +328,11 @@ class Training:
     def close(self) -> None:
         """Undo the process-wide settings of the applied methods, last first; a second call does nothing."""
         self._closing.close()
+
+    def _complete_gradients(self) -> None:
+        self.distribution.complete_gradients()
+        for callback in self.before_gradients_are_used:
+            callback()
 
     def _targets(self, piece: Any) -> tuple[float, bool]:
         """What the loss of a piece averages over, and whether it may differ between processes: samples do not."""

@@ -36,10 +36,11 @@ class Expected:
 BOTH = ("gpt2", "convnet")
 
 EXPECTED = {
-    "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
+    "adafactor": Expected(not_faked="its step reads the norm of each parameter and of its update"),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
     "lora(rank=32)": Expected(refused={"convnet": "lower rank"}),
     "few_bit_activation": Expected(refused={"convnet": "neither GELU nor SiLU"}),
+    "host_optimizer": Expected(not_on_cpu="CPU", same_bits=BOTH),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "float8": Expected(not_on_cpu="CPU", no_effect=BOTH, same_bits=BOTH),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),

@@ -10,9 +10,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.measure.memory import optimizer_state_bytes
+from advisor.measure.storages import bytes_of
 from advisor.methods.compose import apply_uses
 from advisor.methods.host_copies import HostCopy
+from advisor.methods.host_step import device_parameter
 from advisor.methods.loss_scaling import HalfLossScaler
 from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
@@ -84,9 +85,14 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
     current: dict[str, torch.Tensor] = {}
 
     def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        scale = _left_scaled(training)
+        if getattr(optimizer, "found_inf", None):  # Under float16 a fused optimizer looks for overflow itself ...
+            return
+        grad_scale = getattr(optimizer, "grad_scale", None)  # ... and gets the gradients as they are.
+        scale = _left_scaled(training) if grad_scale is None else grad_scale
         for group in optimizer.param_groups:
-            current.update({names[id(p)]: p.grad.float() / scale for p in group["params"] if p.grad is not None})
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    current[names[id(device_parameter(parameter))]] = parameter.grad.float() / scale
 
     training.optimizer.register_step_pre_hook(keep)
     live = LiveBytes()
@@ -114,7 +120,7 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
                     break
             seen.losses.append(loss.detach())
             seen.gradients.append(current)
-    seen.optimizer_bytes = optimizer_state_bytes(training)
+    seen.optimizer_bytes = _state_bytes_on_device(training)
     seen.parameter_bytes = parameter_bytes(training.model)
     seen.state = {name: tensor.clone() for name, tensor in training.state_dict()["model"].items()}
 
@@ -123,6 +129,12 @@ def _left_scaled(training: Training) -> float:
     """What gradients are still multiplied by when the optimizer steps: float16 could not hold their true values."""
     scaler = training.gradient_scaler
     return scaler.get_scale() if isinstance(scaler, HalfLossScaler) else 1.0
+
+
+def _state_bytes_on_device(training: Training) -> int:
+    """Without the state of parameters that stand for others on the device: that is on the host, also on a CPU."""
+    states = training.optimizer.state
+    return bytes_of([dict(states[p]) for p in states if device_parameter(p) is p], training.device)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -178,3 +178,10 @@ def import_bitsandbytes() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import bitsandbytes  # noqa: F401
+
+
+def import_torchao() -> None:
+    """Import its optimizers once with warnings silenced: what it says on import is not ours to test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torchao.optim  # noqa: F401
