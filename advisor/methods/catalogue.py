@@ -18,6 +18,7 @@ from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
 from advisor.methods.qlora import Qlora
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
+from advisor.methods.sparse_reparameterization import SparseReparameterization
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
 
@@ -32,6 +33,7 @@ CATALOGUE: tuple[Method, ...] = (
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
     MomentumResidual(),
+    SparseReparameterization(),
     Lora(),
     Qlora(),
     Ddp(),

@@ -269,7 +269,8 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
 
-        Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several processes every one must call it: rank 0 gets the whole of both, the others empty dictionaries.
+        Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several
+        processes every one must call it: rank 0 gets the whole of all, the others empty dictionaries.
         """
         state = {
             "model": self.distribution.model_state(self.model),
@@ -289,12 +290,9 @@ class Training:
         With several processes every one must be given the whole of what rank 0 got.
         """
         model_state: Mapping[str, Any] = state["model"]
-        for part in self.state_parts.values():
-            model_state = part.from_plain(model_state)
-        self.distribution.load_model_state(self.model, model_state)
         for name, part in self.state_parts.items():
-            if name in state:
-                part.load_state_dict(state[name])
+            model_state = part.from_plain(model_state, state.get(name))
+        self.distribution.load_model_state(self.model, model_state)
         self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
         if self.gradient_scaler is not None and "scaler" in state:
             self.gradient_scaler.load_state_dict(state["scaler"])
