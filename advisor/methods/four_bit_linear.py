@@ -53,6 +53,9 @@ class FourBitLinear(HeldLinear):
         scales.absmax, scales.state2 = functional.quantize_blockwise(scales.absmax - scales.offset, table, blocksize=256)
         scales.nested = True
         self._scales = scales
+        # Buffers, so that they are counted, and shared between devices; the state of a plain model has none of them.
+        for name, tensor in (("scales", scales.absmax), ("offset", scales.offset), ("outer", scales.state2.absmax)):
+            self.register_buffer(name, tensor, persistent=False)
         return packed
 
     def whole(self) -> torch.Tensor:
@@ -62,13 +65,7 @@ class FourBitLinear(HeldLinear):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The 4-bit numbers, the scales of their blocks, and what these are scaled and shifted by."""
-        scales = self._scales
-        return {
-            "weight": self.weight.detach(),
-            "scales": scales.absmax,
-            "offset": scales.offset,
-            "scales of scales": scales.state2.absmax,
-        }
+        return {"weight": self.weight.detach(), **dict(self.named_buffers())}
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The layer's output."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.recomputation import WHAT_BLOCKS_KEEP
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -46,7 +46,7 @@ class MomentumResidual(Method):
     parameters = (
         Parameter("momentum", (0.9, 0.99), "share of the velocity that stays: a higher one is inverted more exactly"),
     )
-    one_device_only = "sliced parameters are not gathered for blocks that are run outside of the model's own loop"
+    conflicts = (Conflict("fsdp", "it gathers sliced parameters when the model calls a block, and blocks are called again without the model"),)
     citation = "Sander et al. 2021, Momentum Residual Neural Networks; Gomez et al. 2017, The Reversible Residual Network"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.trained_weights import WHICH_WEIGHTS_TRAIN
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -49,7 +49,7 @@ class SparseReparameterization(Method):
     stage = Stage.MODEL
     decides = WHICH_WEIGHTS_TRAIN
     parameters = (Parameter("nonzero", (0.3, 0.5), "share of the weights of the sparse layers that are not zero"),)
-    one_device_only = "masks are kept for whole weights, by a process that has them"
+    conflicts = (Conflict("fsdp", "masks are as large as the whole weights, and it slices these; use ddp or zero_1"),)
     citation = (
         "Mostafa and Wang 2019, Parameter Efficient Training of Deep Convolutional Neural Networks by Dynamic Sparse "
         "Reparameterization; Sohoni et al. 2019, Low-Memory Neural Network Training"
