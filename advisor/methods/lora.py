@@ -43,7 +43,11 @@ class Lora(Method):
     parameters = (Parameter("rank", (8, 32), "thin side of the matrices: a higher one learns more and saves less"),)
     requires = ("peft",)
     extra = "adapters"
-    conflicts = (Conflict("fsdp", "it is sliced weights that adapters would have to be merged into for saving; use ddp or zero_1"),)
+    conflicts = (
+        Conflict(
+            "fsdp", "it is sliced weights that adapters would have to be merged into for saving; use ddp or zero_1"
+        ),
+    )
     citation = "Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models; https://huggingface.co/docs/peft"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

@@ -30,7 +30,9 @@ def judge_shapes(shapes: Iterable[tuple[int, int]], rank: int, kinds: str) -> Ve
     """
     found = set(shapes)
     if not found:
-        return Verdict.no(f"it adapts {kinds} that have a weight of their own, and the model has none besides its output layer")
+        return Verdict.no(
+            f"it adapts {kinds} that have a weight of their own, and the model has none besides its output layer"
+        )
     if not any(pays(shape, rank) for shape in found):
         outputs, inputs = max(found, key=lambda shape: shape[0] * shape[1] / sum(shape))
         return Verdict.no(

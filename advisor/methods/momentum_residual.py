@@ -46,8 +46,15 @@ class MomentumResidual(Method):
     parameters = (
         Parameter("momentum", (0.9, 0.99), "share of the velocity that stays: a higher one is inverted more exactly"),
     )
-    conflicts = (Conflict("fsdp", "it gathers sliced parameters when the model calls a block, and blocks are called again without the model"),)
-    citation = "Sander et al. 2021, Momentum Residual Neural Networks; Gomez et al. 2017, The Reversible Residual Network"
+    conflicts = (
+        Conflict(
+            "fsdp",
+            "it gathers sliced parameters when the model calls a block, and blocks are called again without the model",
+        ),
+    )
+    citation = (
+        "Sander et al. 2021, Momentum Residual Neural Networks; Gomez et al. 2017, The Reversible Residual Network"
+    )
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a chain of blocks of which some keep the shape."""
@@ -76,6 +83,10 @@ class MomentumResidual(Method):
         chain = Chain(training, blocks)
         chain.segments = (Segment(0, len(blocks), runner, always=True),)
 
+        training.notes.append(
+            "momentum_residual: the trained weights are right only with the momentum; evaluate with training.evaluate, "
+            "for a plain model into which the state is loaded computes something else"
+        )
         checked: list[bool] = []
 
         def check_first_step() -> None:

@@ -31,7 +31,9 @@ class Qlora(Method):
     """
 
     name = "qlora"
-    summary = "Holds frozen weights of linear layers in 4 bits (bitsandbytes) and trains thin matrices beside them (peft)."
+    summary = (
+        "Holds frozen weights of linear layers in 4 bits (bitsandbytes) and trains thin matrices beside them (peft)."
+    )
     fidelity = Fidelity.MODEL
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE})
     costs = "weights rounded to 4 bits for good; each is made whole again in every forward and backward pass"
@@ -42,7 +44,9 @@ class Qlora(Method):
     parameters = (Parameter("rank", (8, 32), "thin side of the matrices: a higher one learns more and saves less"),)
     requires = ("bitsandbytes", "peft")
     extra = "quantized-adapters"
-    conflicts = (Conflict("fsdp", "it slices parameters, and weights of 4 bits come with scales that would not be sliced along"),)
+    conflicts = (
+        Conflict("fsdp", "it slices parameters, and weights of 4 bits come with scales that would not be sliced along"),
+    )
     citation = "Dettmers et al. 2023, QLoRA: Efficient Finetuning of Quantized LLMs"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

@@ -132,12 +132,14 @@ class _Run:
     def advance(self, step: _Step, output: torch.Tensor) -> None:
         """Go on by one block, which returned ``output``."""
         step.output = output
-        self.position, self.velocity = _Momentum.apply(step, self.position, self.velocity, *step.tensors)
+        pair = _Momentum.apply(step, self.position, self.velocity, *step.tensors)  # type: ignore[no-untyped-call]
+        self.position, self.velocity = pair
         self.length += 1
 
     def drop_anchor(self) -> None:
         """Keep position and velocity for the backward pass as they are here."""
-        self.position, self.velocity = _Anchor.apply(self.reached, self.position, self.velocity)
+        pair = _Anchor.apply(self.reached, self.position, self.velocity)  # type: ignore[no-untyped-call]
+        self.position, self.velocity = pair
 
     def end(self) -> torch.Tensor:
         """The hidden state after the last block."""

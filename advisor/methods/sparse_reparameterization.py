@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
@@ -42,7 +42,7 @@ class SparseReparameterization(Method):
     name = "sparse_reparameterization"
     summary = "Trains a fixed share of the weights and exchanges them; tells what a sparse format would take."
     fidelity = Fidelity.MODEL
-    saves: frozenset[Saves] = frozenset()
+    saves: ClassVar[frozenset[Saves]] = frozenset()
     costs = "a mask of one byte per weight and its product with every gradient and weight; less can be learned"
     pays = "to learn whether a model can be trained sparsely, for hardware or kernels that gain from it"
     does_not_pay = "for memory on this device: dense tensors with masks are larger than dense ones without"

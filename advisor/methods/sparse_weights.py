@@ -141,16 +141,16 @@ class SparseWeights(StatePart):
         """Masks as they were, or these ones over weights that know of none."""
         if kept is not None:
             if kept["masks"].keys() != self.masks.keys():
-                raise MethodRefusedError("the masks of a state must be of the layers of the model that it is loaded into")
+                raise MethodRefusedError(
+                    "the masks of a state must be of the layers of the model that it is loaded into"
+                )
             for name, mask in self.masks.items():
                 mask.copy_(kept["masks"][name])
                 self._counts[name] = int(mask.sum())
             self.threshold, self._steps = kept["threshold"], kept["steps"]
             self._generator.set_state(kept["generator"])
         masks = {f"{name}.weight": mask for name, mask in self.masks.items()}
-        return {
-            name: value * masks[name].to(value.device) if name in masks else value for name, value in state.items()
-        }
+        return {name: value * masks[name].to(value.device) if name in masks else value for name, value in state.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The masks, and what decides the next ones."""

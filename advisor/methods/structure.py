@@ -101,7 +101,10 @@ def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (name, module)
         for name, module in model.named_modules()
-        if _is_matrix_layer(module) and module is not output and id(module) not in inside and owners[id(module.weight)] == 1
+        if _is_matrix_layer(module)
+        and module is not output
+        and id(module) not in inside
+        and owners[id(module.weight)] == 1
     ]
 
 
@@ -202,7 +205,7 @@ def _is_matrix_layer(module: nn.Module) -> bool:
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """transformers' ``Conv1D`` is a linear layer whose weight is (inputs, outputs); told without that library."""
+    """Transformers' ``Conv1D`` is a linear layer whose weight is (inputs, outputs); told without that library."""
     return f"{type(module).__module__}.{type(module).__qualname__}" == "transformers.pytorch_utils.Conv1D"
 
 

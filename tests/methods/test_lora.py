@@ -158,6 +158,20 @@ def test_four_bits_compute_with_the_rounded_weight_in_both_passes(transposed: bo
     assert torch.allclose(inputs[0].grad, inputs[1].grad, rtol=1e-5, atol=1e-4)
 
 
+def test_another_float_format_is_for_what_is_computed_not_for_the_scales() -> None:
+    from advisor.methods.four_bit_linear import FourBitLinear
+
+    torch.manual_seed(0)
+    layer = FourBitLinear(torch.randn(96, 64), None, transposed=False)
+    whole = layer.whole()
+    layer.bfloat16()
+    assert torch.equal(layer.whole(), whole)
+    assert layer(torch.randn(3, 64, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    for tensor in layer.tensors().values():
+        tensor.zero_()
+    assert int(layer.whole().count_nonzero()) == 0  # What a state is restored into is what is computed with.
+
+
 @pytest.mark.parametrize("extra", ["precision", "checkpoint"])
 @BOTH
 def test_adapters_train_alike_under_wrappers_and_autocast(adapted: MethodUse, extra: str) -> None:

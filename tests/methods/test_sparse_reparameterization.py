@@ -1,9 +1,8 @@
-"""Weights of which a fixed number is not zero: which ones, when they are exchanged, and what is told of their memory."""
+"""Weights of which a fixed number is not zero: which ones, when they are exchanged, what is told of their memory."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,10 +21,9 @@ SPARSE = use("sparse_reparameterization", nonzero=0.3)
 
 
 @pytest.fixture
-def _often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exchange weights after every second step."""
     monkeypatch.setattr(sparse_reparameterization, "_STEPS_BETWEEN", 2)
-    yield
 
 
 def sparse_training(model: str, *further: MethodUse, **options: Any) -> tuple[Training, SparseWeights]:
@@ -99,7 +97,7 @@ def alone(values: list[list[float]], nonzero: float = 1.0) -> tuple[list[nn.Line
 def test_the_smallest_are_pruned_by_one_threshold_and_grow_where_most_survived() -> None:
     layers, weights = alone([[0.5e-3] * 3 + [1.0] * 97, [0.5e-3] * 1 + [1.0] * 99])
     weights.exchange()
-    # Four of 200 are below the threshold of 0.001: between 0.9 and 1.1 times 200 * 0.01378 would be 3.
+    # Four of 200 were below the threshold of 0.001; it is to be 200 * 0.01378 of them, give or take a tenth.
     assert weights.threshold == 0.0005
     assert [int((layer.weight == 0).sum()) for layer in layers] == [3, 1]
     # 97 and 99 survived, so each would get two; the second has room for one.
@@ -185,7 +183,9 @@ def test_what_a_sparse_format_would_take_is_told_apart_from_what_is_taken() -> N
     found = weights.stored_bytes()
     assert found["dense"] == 4 * 4 * elements  # Weight, gradient and Adam's two moments.
     assert found["values"] == 4 * 4 * count
-    assert found["indices"] == 3 * (-(-count // 3 * 9 // 8) + 4 * 33)  # 288 columns take 9 bits; rows begin at 33 places.
+    assert found["indices"] == 3 * (
+        -(-count // 3 * 9 // 8) + 4 * 33
+    )  # 288 columns take 9 bits; rows begin at 33 places.
     assert "432 KiB" in note
     assert "measured peak is that of the dense ones" in note
 
