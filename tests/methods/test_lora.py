@@ -97,6 +97,21 @@ def test_a_state_of_plain_training_loads_and_is_trained_on(adapted: MethodUse) -
 
 
 @BOTH
+def test_adapters_of_another_rank_are_refused_and_merged_ones_are_not(adapted: MethodUse) -> None:
+    first = with_adapters("gpt2", adapted)
+    second = with_adapters("gpt2", use(adapted.name, rank=32))
+    state = first.state_dict()
+    with pytest.raises(MethodRefusedError, match="of the same layers and rank"):
+        second.load_state_dict(state)
+    del state[adapted.name]
+    second.load_state_dict({**state, "optimizer": second.optimizer.state_dict()})
+
+
+def test_the_model_is_not_marked_as_one_whose_adapters_alone_are_saved() -> None:
+    assert not hasattr(with_adapters("gpt2", LORA).model, "peft_config")
+
+
+@BOTH
 def test_training_goes_on_to_the_bit_in_a_model_that_began_with_other_weights(adapted: MethodUse) -> None:
     first = with_adapters("gpt2", adapted)
     trained(first, "gpt2", steps=3)
