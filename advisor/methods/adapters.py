@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from advisor.errors import MethodRefusedError
 from advisor.methods.state_part import StatePart
 
 __all__ = ["Adapters", "HeldLinear", "add_adapters"]
@@ -110,18 +111,25 @@ class Adapters(StatePart):
                 plain[name] = value
         return plain
 
-    def from_plain(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The weights beside adapters whose product is zero."""
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The weights and adapters that were kept; or the plain weights, beside adapters whose product is zero."""
+        if kept is not None and not self._fits(kept):
+            raise MethodRefusedError(
+                "the adapters of a state must be of the same layers and rank as those of the training that it is "
+                "loaded into; apply the same policy, or take the entry of the adapters out of the state: they are "
+                "merged in its weights, and new ones begin"
+            )
         own: dict[str, Any] = {}
         for name, value in state.items():
             layer, _, last = name.rpartition(".")
             if layer not in self._layers:
                 own[name] = value
             elif last == "weight":
-                own[f"{layer}.{_BASE}weight"] = self._frozen(layer, value)
                 first, second = self._pair(layer)
-                own[f"{layer}.lora_A.{_ADAPTER}.weight"] = first
-                own[f"{layer}.lora_B.{_ADAPTER}.weight"] = torch.zeros_like(second)
+                restored = kept[layer] if kept is not None else {"first": first, "second": torch.zeros_like(second)}
+                own[f"{layer}.{_BASE}weight"] = self._frozen(layer, value, kept)
+                own[f"{layer}.lora_A.{_ADAPTER}.weight"] = restored["first"]
+                own[f"{layer}.lora_B.{_ADAPTER}.weight"] = restored["second"]
             else:
                 own[f"{layer}.{_BASE}{last}"] = value
         return own
@@ -134,13 +142,12 @@ class Adapters(StatePart):
             for first, second in [self._pair(name)]
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the adapters and the frozen weights to the bit."""
-        for name, saved in state.items():
-            first, second = self._pair(name)
-            present = {"first": first, "second": second, **_frozen_tensors(self._layers[name].base_layer)}
-            for part, tensor in present.items():
-                tensor.detach().copy_(saved[part])
+    def _fits(self, kept: Mapping[str, Any]) -> bool:
+        return kept.keys() == self._layers.keys() and all(
+            kept[name]["first"].shape == self._pair(name)[0].shape
+            and kept[name].keys() == {"first", "second", *_frozen_tensors(layer.base_layer)}
+            for name, layer in self._layers.items()
+        )
 
     def _pair(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         layer = self._layers[name]
@@ -154,9 +161,14 @@ class Adapters(StatePart):
             merged: torch.Tensor = frozen + layer.get_delta_weight(_ADAPTER).to(frozen.dtype)
         return merged.t().contiguous() if getattr(base, "transposed", False) else merged
 
-    def _frozen(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """A plain weight as the layer holds its own."""
+    def _frozen(self, name: str, weight: torch.Tensor, kept: Mapping[str, Any] | None) -> torch.Tensor:
+        """A plain weight as the layer holds its own, or what was kept of it."""
         base = self._layers[name].base_layer
+        if kept is not None:
+            for part, tensor in _frozen_tensors(base).items():
+                tensor.copy_(kept[name][part])
+            held: torch.Tensor = kept[name]["weight"]
+            return held
         if not isinstance(base, HeldLinear):
             return weight
         weight = weight.to(base.weight.device)

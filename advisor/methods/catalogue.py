@@ -29,6 +29,7 @@ from advisor.methods.pure_bf16 import PureBf16
 from advisor.methods.qlora import Qlora
 from advisor.methods.randomized_linear import RandomizedLinear
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
+from advisor.methods.sparse_reparameterization import SparseReparameterization
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
 
@@ -54,6 +55,7 @@ CATALOGUE: tuple[Method, ...] = (
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
     MomentumResidual(),
+    SparseReparameterization(),
     Lora(),
     Qlora(),
     Ddp(),

@@ -55,6 +55,7 @@ class FourBitLinear(HeldLinear):
         )
         scales.nested = True
         self._scales = scales
+        self._show_scales()
         return packed
 
     def whole(self) -> torch.Tensor:
@@ -64,17 +65,24 @@ class FourBitLinear(HeldLinear):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The 4-bit numbers, the scales of their blocks, and what these are scaled and shifted by."""
+        return {"weight": self.weight.detach(), **dict(self.named_buffers())}
+
+    def _show_scales(self) -> None:
+        """As buffers, so that they are counted, and shared between devices; in a state they have no place."""
         scales = self._scales
-        return {
-            "weight": self.weight.detach(),
-            "scales": scales.absmax,
-            "offset": scales.offset,
-            "scales of scales": scales.state2.absmax,
-        }
+        for name, tensor in (("scales", scales.absmax), ("offset", scales.offset), ("outer", scales.state2.absmax)):
+            self.register_buffer(name, tensor, persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> FourBitLinear:
+        """Another device is for all of it, another float format only for what is computed with it."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._scales.to(self.weight.device)
+        self._show_scales()
+        return self
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The layer's output."""
-        output: torch.Tensor = _FrozenLinear.apply(input, self)
+        output: torch.Tensor = _FrozenLinear.apply(input, self)  # type: ignore[no-untyped-call]
         return output
 
 
@@ -93,8 +101,8 @@ class _FrozenLinear(torch.autograd.Function):
     def forward(ctx: Any, inputs: torch.Tensor, layer: FourBitLinear) -> torch.Tensor:
         ctx.layer = layer
         ctx.dtype = inputs.dtype
-        return nn.functional.linear(inputs, layer.whole(), layer.bias)
+        return nn.functional.linear(inputs, layer.whole().to(inputs.dtype), layer.bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return (gradient @ ctx.layer.whole().to(gradient.dtype)).to(ctx.dtype), None

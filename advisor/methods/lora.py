@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.low_rank import CONVOLUTIONS, LINEAR_LAYERS, judge_shapes, pays
 from advisor.methods.trained_weights import WHICH_WEIGHTS_TRAIN
 from advisor.methods.use import ParameterValue
@@ -43,7 +43,11 @@ class Lora(Method):
     parameters = (Parameter("rank", (8, 32), "thin side of the matrices: a higher one learns more and saves less"),)
     requires = ("peft",)
     extra = "adapters"
-    one_device_only = "adapters are merged into weights for saving by one process that has all of both"
+    conflicts = (
+        Conflict(
+            "fsdp", "it is sliced weights that adapters would have to be merged into for saving; use ddp or zero_1"
+        ),
+    )
     citation = "Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models; https://huggingface.co/docs/peft"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

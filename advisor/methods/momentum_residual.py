@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.recomputation import WHAT_BLOCKS_KEEP
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -14,10 +14,13 @@ from advisor.problem.goal import Fidelity
 from advisor.problem.hardware import Hardware
 
 if TYPE_CHECKING:
+    from advisor.methods.reversible import MomentumRunner
     from advisor.methods.training import Training
 
 __all__ = ["MomentumResidual"]
 
+_MOST_LOST = 1e-3
+"""Relative error of what the first block of a run was given at which gradients are taken as wrong."""
 _NO_SUCH_BLOCK = "none of the repeated blocks returns the shape that it is given, so none can be a residual block"
 
 
@@ -25,10 +28,10 @@ class MomentumResidual(Method):
     """Runs blocks as ``v = momentum * v + (1 - momentum) * (block(x) - x); x = x + v``, which can be inverted.
 
     These are the invertible residual blocks of the literature: any block will do, none has to be built for it. Blocks
-    that change the shape run as they always did. Rounding errors grow by ``1 / momentum`` per block on the way back,
-    so the true numbers are kept again before they have grown a hundredfold: every 43 blocks at 0.9, every 458 at
-    0.99. What is trained only computes the same with the momentum: evaluate it by the training, or train on with this
-    method; a plain model with these weights is another one.
+    that change the shape run as they always did. Rounding errors grow on the way back, so the true numbers are kept
+    again after every 16 blocks, and the first step is refused if too much was lost all the same. What is trained only
+    computes the same with the momentum: evaluate it by the training, or train on with this method; a plain model with
+    these weights is another one.
     """
 
     name = "momentum_residual"
@@ -43,7 +46,12 @@ class MomentumResidual(Method):
     parameters = (
         Parameter("momentum", (0.9, 0.99), "share of the velocity that stays: a higher one is inverted more exactly"),
     )
-    one_device_only = "sliced parameters are not gathered for blocks that are run outside of the model's own loop"
+    conflicts = (
+        Conflict(
+            "fsdp",
+            "it gathers sliced parameters when the model calls a block, and blocks are called again without the model",
+        ),
+    )
     citation = (
         "Sander et al. 2021, Momentum Residual Neural Networks; Gomez et al. 2017, The Reversible Residual Network"
     )
@@ -75,8 +83,29 @@ class MomentumResidual(Method):
         chain = Chain(training, blocks)
         chain.segments = (Segment(0, len(blocks), runner, always=True),)
 
-        def require_reversible() -> None:
-            if runner.reversible == 0:
-                raise MethodRefusedError(_NO_SUCH_BLOCK)
+        training.notes.append(
+            "momentum_residual: the trained weights are right only with the momentum; evaluate with training.evaluate, "
+            "for a plain model into which the state is loaded computes something else"
+        )
+        checked: list[bool] = []
 
-        training.after_step.append(require_reversible)
+        def check_first_step() -> None:
+            if not checked:
+                checked.append(True)
+                _check(runner)
+
+        training.after_step.append(check_first_step)
+
+
+def _check(runner: MomentumRunner) -> None:
+    """Whether there was a block to invert, and whether what was inverted was right."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if runner.reversible == 0:
+        raise MethodRefusedError(_NO_SUCH_BLOCK)
+    lost = max((float(part) for part in runner.lost if not isinstance(part, FakeTensor)), default=0.0)
+    if lost > _MOST_LOST:
+        raise MethodRefusedError(
+            f"what the blocks were given must be found again within {_MOST_LOST:g}, but the error was {lost:.2g} after "
+            "the first step: rounding errors grow too fast in these blocks; use a higher momentum, or recompute them"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.low_rank import LINEAR_LAYERS, judge_shapes, pays
 from advisor.methods.trained_weights import WHICH_WEIGHTS_TRAIN
 from advisor.methods.use import ParameterValue
@@ -44,7 +44,9 @@ class Qlora(Method):
     parameters = (Parameter("rank", (8, 32), "thin side of the matrices: a higher one learns more and saves less"),)
     requires = ("bitsandbytes", "peft")
     extra = "quantized-adapters"
-    one_device_only = "adapters are merged into weights for saving by one process that has all of both"
+    conflicts = (
+        Conflict("fsdp", "it slices parameters, and weights of 4 bits come with scales that would not be sliced along"),
+    )
     citation = "Dettmers et al. 2023, QLoRA: Efficient Finetuning of Quantized LLMs"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

@@ -81,8 +81,8 @@ def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Names and modules of the linear layers and convolutions that compute with a weight of their own, in order.
 
     Left out are the output layer that a transformers model names (``get_output_embeddings``), weights that are tied to
-    another module's, convolutions in groups, and the projections of ``nn.MultiheadAttention``, which are never called.
-    transformers' ``Conv1D`` counts as a linear layer.
+    another module's, convolutions in groups, and subclasses, which may compute something else or, as the projection of
+    ``nn.MultiheadAttention``, are never called. transformers' ``Conv1D`` counts as a linear layer.
     """
     get_output = getattr(model, "get_output_embeddings", None)
     output = get_output() if callable(get_output) else None
@@ -92,19 +92,10 @@ def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
         for parameter in module._parameters.values()
         if parameter is not None
     )
-    inside = {
-        id(inner)
-        for module in model.modules()
-        if isinstance(module, nn.MultiheadAttention)
-        for inner in module.modules()
-    }
     return [
         (name, module)
         for name, module in model.named_modules()
-        if _is_matrix_layer(module)
-        and module is not output
-        and id(module) not in inside
-        and owners[id(module.weight)] == 1
+        if _is_matrix_layer(module) and module is not output and owners[id(module.weight)] == 1
     ]
 
 
@@ -200,7 +191,6 @@ def _kind_name(kind: type) -> str:
 
 
 def _is_matrix_layer(module: nn.Module) -> bool:
-    """Subclasses may compute something else, so only the very classes count."""
     return type(module) is nn.Linear or is_transposed(module) or (type(module) is nn.Conv2d and module.groups == 1)
 
 

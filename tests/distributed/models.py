@@ -23,6 +23,12 @@ STEPS = 3
 
 DDP, STATIC = (use("ddp", bucket_views=True, static_graph=static) for static in (False, True))
 ZERO_1 = use("zero_1")
+MODEL_CHANGING = (
+    use("lora", rank=8),
+    use("momentum_residual", momentum=0.9),
+    use("qlora", rank=8),
+    use("sparse_reparameterization", nonzero=0.3),
+)
 ZERO_3, ZERO_2 = (use("fsdp", reshard=reshard, mixed_precision="none", offload=False) for reshard in (True, False))
 
 
@@ -134,6 +140,11 @@ def _cases() -> list[Case]:
             Case((use("precision", dtype="bf16"), setting), micro_batch=2, tolerance=0.01),
             Case((use("precision", dtype="fp16"), setting), micro_batch=2, tolerance=0.01),
             Case((use("checkpoint", every=1), chunked, setting), micro_batch=2, clip=0.1),
+        ]
+    for changed in MODEL_CHANGING:
+        cases += [
+            Case((DDP, changed), micro_batch=2, clip=0.1),
+            Case((changed, ZERO_1), micro_batch=2),
         ]
     cases += [
         Case((DDP, use("swap", min_bytes=2**20)), micro_batch=2),

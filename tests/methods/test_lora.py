@@ -97,6 +97,21 @@ def test_a_state_of_plain_training_loads_and_is_trained_on(adapted: MethodUse) -
 
 
 @BOTH
+def test_adapters_of_another_rank_are_refused_and_merged_ones_are_not(adapted: MethodUse) -> None:
+    first = with_adapters("gpt2", adapted)
+    second = with_adapters("gpt2", use(adapted.name, rank=32))
+    state = first.state_dict()
+    with pytest.raises(MethodRefusedError, match="of the same layers and rank"):
+        second.load_state_dict(state)
+    del state[adapted.name]
+    second.load_state_dict({**state, "optimizer": second.optimizer.state_dict()})
+
+
+def test_the_model_is_not_marked_as_one_whose_adapters_alone_are_saved() -> None:
+    assert not hasattr(with_adapters("gpt2", LORA).model, "peft_config")
+
+
+@BOTH
 def test_training_goes_on_to_the_bit_in_a_model_that_began_with_other_weights(adapted: MethodUse) -> None:
     first = with_adapters("gpt2", adapted)
     trained(first, "gpt2", steps=3)
@@ -156,6 +171,20 @@ def test_four_bits_compute_with_the_rounded_weight_in_both_passes(transposed: bo
         output.square().sum().backward()
     assert torch.equal(outputs[0], outputs[1])
     assert torch.allclose(inputs[0].grad, inputs[1].grad, rtol=1e-5, atol=1e-4)
+
+
+def test_another_float_format_is_for_what_is_computed_not_for_the_scales() -> None:
+    from advisor.methods.four_bit_linear import FourBitLinear
+
+    torch.manual_seed(0)
+    layer = FourBitLinear(torch.randn(96, 64), None, transposed=False)
+    whole = layer.whole()
+    layer.bfloat16()
+    assert torch.equal(layer.whole(), whole)
+    assert layer(torch.randn(3, 64, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    for tensor in layer.tensors().values():
+        tensor.zero_()
+    assert int(layer.whole().count_nonzero()) == 0  # What a state is restored into is what is computed with.
 
 
 @pytest.mark.parametrize("extra", ["precision", "checkpoint"])
