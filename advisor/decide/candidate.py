@@ -222,6 +222,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         noise: Relative noise used for ties.
         why: Sentences that explain the choice with figures.
         untried: How many combinations of the space were not tried.
+        untried_is_bound: Whether there are more of them than that, in a space too large to count.
         stopped_because: Why the search ended.
         confirmation: The fresh run of the wrapper.
         frontier: ``cheapest``: the frontier that the winner is a point of.
@@ -242,3 +243,4 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     confirmation: Confirmation | None = None
     frontier: Frontier | None = None
     growth: Growth | None = None
+    untried_is_bound: bool = False

@@ -144,6 +144,10 @@ class FewBitActivations:
         if not found:
             raise MethodRefusedError(no_activation(type(training.model).__name__))
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        """A copy of the model (an average of its weights, say) calls this very object, on its own modules."""
+        return self
+
     def call(self, plain: Callable[[torch.Tensor], torch.Tensor], formula: str, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The activation of ``input`` (named as torch's modules name it), by whatever computes it plainly."""
         if not (torch.is_grad_enabled() and input.requires_grad and input.is_floating_point() and input.numel()):

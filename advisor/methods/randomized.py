@@ -129,6 +129,10 @@ class RandomizedLinears(StatePart):
         for parent, layer in {id(layer): (parent, layer) for parent, layer in layers}.values():
             replace_forward(training, layer, functools.partial(self._call, layer.forward, layer, parent))
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        """A copy of the model (an average of its weights, say) calls this very object, on its own modules."""
+        return self
+
     def next_pass(self) -> None:
         """A forward pass begins."""
         self._passes += 1

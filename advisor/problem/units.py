@@ -18,6 +18,7 @@ __all__ = [
     "format_count",
     "format_duration",
     "format_joules",
+    "format_many",
     "format_percent",
     "format_rate",
     "format_seconds",
@@ -244,6 +245,33 @@ def format_count(count: int, noun: str, plural: str | None = None) -> str:
     """
     word = noun if count == 1 else (plural or f"{noun}s")
     return f"{count:,} {word}"
+
+
+def format_many(count: int, noun: str, *, at_least: bool = False) -> str:
+    """A number that may be larger than anyone counts, with its noun.
+
+    Args:
+        count: The number.
+        noun: In the singular.
+        at_least: Whether it is only known that there are more.
+
+    Example:
+        >>> format_many(2300, "combination"), format_many(1_265_424_838_144, "combination")
+        ('2,300 combinations', 'about 1.3 trillion combinations')
+        >>> format_many(1_265_424_838_144, "combination", at_least=True), format_many(2 * 4**35, "combination")
+        ('more than 1.2 trillion combinations', 'about 2.4e21 combinations')
+    """
+    if count < 10**6:
+        return f"more than {max(0, count - 1):,} {noun}s" if at_least else format_count(count, noun)
+    size = len(str(count)) - 2
+    digits = count // 10**size if at_least else round(count / 10**size)
+    rounded = digits * 10**size
+    words = f"{rounded:.2g}".replace("e+", "e")
+    for power, name in ((12, "trillion"), (9, "billion"), (6, "million")):
+        if 10**power <= rounded < 10**15:
+            words = f"{rounded / 10**power:.3g} {name}"
+            break
+    return f"{'more than' if at_least else 'about'} {words} {noun}s"
 
 
 def _three_digits(amount: float, rounding: Rounding = Rounding.NEAREST) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.drift import drift_tolerance
 from advisor.problem.goal import Fidelity
-from advisor.problem.units import format_count, format_percent
+from advisor.problem.units import format_many, format_percent
 from advisor.report.wording import training_words
 
 __all__ = ["fidelity_sentence", "not_measured_sentence", "untried_sentence"]
@@ -37,7 +37,7 @@ def untried_sentence(answer: Recommendation) -> str:
     because = answer.stopped_because.strip().rstrip(".")
     if answer.untried == 0:
         return f"The search ended because {because}." if because else ""
-    count = format_count(answer.untried, "combination")
+    count = format_many(answer.untried, "combination", at_least=answer.untried_is_bound)
     return f"Not tried: {count} of the space, because {because}."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity
+from advisor.search.counting import Choices, Count
 
 __all__ = ["Axis", "Combination", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
 
@@ -132,9 +134,16 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         return sum(use.name in names for use in uses)
 
     def _has_company(self, uses: Sequence[MethodUse]) -> bool:
+        return not self._without_company(uses)
+
+    def _without_company(self, uses: Sequence[MethodUse]) -> set[str]:
+        """Those of the methods that work on top of one that is not in use."""
         names = {use.name for use in uses}
-        wanted = (axis.builds_on for axis in self.axes if axis.method in names and axis.builds_on)
-        return all(names & set(one) for one in wanted)
+        return {
+            axis.method
+            for axis in self.axes
+            if axis.method in names and axis.builds_on and not names & set(axis.builds_on)
+        }
 
     def on_devices(self, uses: tuple[MethodUse, ...], gpu_count: int) -> Combination | None:
         """Methods on a number of devices: with the first way to distribute that goes with them, if they name none.
@@ -159,10 +168,82 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
                     return Combination(tuple(sorted((*uses, setting), key=lambda use: use.name)), gpu_count)
         return None
 
+    def accepts(self, combination: Combination) -> bool:
+        """Whether a combination of settings of this space is a valid one."""
+        return (
+            combination.gpu_count in self.gpu_counts
+            and len({use.name for use in combination.uses}) == len(combination.uses)
+            and self.conflict_in(combination.uses) is None
+            and self.on_devices(combination.uses, combination.gpu_count) == combination
+        )
+
+    def completed(self, uses: Sequence[MethodUse], gpu_count: int) -> Combination | None:
+        """The combination of as many of these settings as go together, the first before the others.
+
+        Args:
+            uses: Settings of this space, perhaps several of one method.
+            gpu_count: One of the numbers of devices.
+
+        Returns:
+            ``None`` if none of them distributes on several devices, and nothing that does goes with them.
+        """
+        axes = {axis.method: axis for axis in self.axes}
+        kept: list[MethodUse] = []
+        for use in uses:
+            if axes[use.name].distributes if gpu_count == 1 else axes[use.name].one_device_only:
+                continue
+            if axes[use.name].distributes and self._distributing(kept):
+                continue
+            if any(use.name == other.name or pair_of(use, other) in self.conflicts for other in kept):
+                continue
+            kept.append(use)
+        while lonely := self._without_company(kept):
+            kept = [use for use in kept if use.name not in lonely]
+        return self.on_devices(tuple(sorted(kept, key=lambda use: use.name)), gpu_count)
+
+    def draw(self, generator: random.Random) -> Combination | None:
+        """A valid combination at random: any may be drawn, with few methods as well as with many.
+
+        Drawn evenly, nearly all would have as many methods as go together, for that is how nearly all are.
+        """
+        gpu_count = generator.choice(self.gpu_counts)
+        share = generator.random()
+        uses = [generator.choice(axis.settings) for axis in self.axes if generator.random() < share]
+        generator.shuffle(uses)
+        return self.completed(uses, gpu_count)
+
+    def counted(self) -> Count:
+        """Number of valid combinations, whatever the batch; a bound where there are too many to tell."""
+        places = {
+            setting.label: (number, value)
+            for number, axis in enumerate(self.axes)
+            for value, setting in enumerate(axis.settings, 1)
+        }
+        numbers = {axis.method: number for number, axis in enumerate(self.axes)}
+        choices = Choices(
+            [len(axis.settings) for axis in self.axes],
+            [(places[a], places[b]) for a, b in self.conflicts if a in places and b in places],
+            {
+                numbers[axis.method]: [numbers[name] for name in axis.builds_on if name in numbers]
+                for axis in self.axes
+                if axis.builds_on
+            },
+        )
+        distributing = [numbers[axis.method] for axis in self.axes if axis.distributes]
+        counts = []
+        if 1 in self.gpu_counts:
+            counts.append(choices.count(off=distributing))
+        several = sum(count > 1 for count in self.gpu_counts)
+        if several:
+            left_out = [numbers[axis.method] for axis in self.axes if axis.one_device_only]
+            # What is valid on two devices is so on eight.
+            counts += several * [choices.count(off=left_out, one_of=distributing)]
+        return Count(sum(count.number for count in counts), all(count.exact for count in counts))
+
     @property
     def count(self) -> int:
-        """Number of valid combinations, whatever the batch."""
-        return sum(1 for _ in self.combinations())
+        """Number of valid combinations, whatever the batch, as :meth:`counted` tells it."""
+        return self.counted().number
 
 
 def pair_of(first: MethodUse, second: MethodUse) -> tuple[str, str]:

@@ -127,40 +127,41 @@ class Proposer:
 
     @property
     def untried(self) -> int:
-        """Combinations and batch fractions that could still be proposed (those under way not counted)."""
-        return len(self._tried.left())
+        """Combinations and batch fractions that could still be proposed (those under way not counted).
+
+        Of a space that is too large to count, no more than there are, and never 0.
+        """
+        return self._tried.points_left().number
 
     @property
     def untried_combinations(self) -> int:
-        """Combinations of which no batch fraction was tried or is under way."""
-        return self._tried.combinations_left()
+        """Combinations of which no batch fraction was tried or is under way; likewise."""
+        return self._tried.combinations_left().number
 
     def ask(self) -> Proposal | None:
         """The next proposal, or ``None`` when every combination at every fraction was tried.
 
         Proposals that were tried already or exclude themselves are answered here, without a run; after a few of them
-        an untried combination is drawn at random.
+        an untried combination is drawn at random: where there are many methods, and nearly everything that Optuna
+        draws excludes itself, from what it last proposed.
         """
         with self._quietly():
-            left = self._tried.left()
-            if not left:
+            if self.untried == 0:
                 return None
             for _ in range(_REJECTIONS_PER_ASK):
                 trial = self._study.ask(dict(self._distributions))
-                point = self._point_of(trial.params)
-                combination = self._tried.combination(point[0])
-                if combination is None:
+                combination, point = self._combination_of(trial.params), self._point_of(trial.params)
+                if not self._tried.is_valid(combination):
                     self._reject_conflict(trial)
                 elif point in self._tried:
                     self._reject_duplicate(trial, point)
                 else:
                     return self._proposal(trial, combination, point)
-            label, fraction = self._random.choice(left)
-            combination = self._tried.combination(label)
-            assert combination is not None, "only valid combinations are left"
-            self._enqueue(combination, fraction, None)
+            drawn = self._tried.draw(self._random, wish=combination)
+            assert drawn is not None, "something is untried"
+            self._enqueue(*drawn, None)
             trial = self._study.ask(dict(self._distributions))
-            return self._proposal(trial, combination, (label, fraction))
+            return self._proposal(trial, drawn[0], self._tried.point(*drawn))
 
     def tell(
         self,
@@ -191,7 +192,7 @@ class Proposer:
             "a proposal without a value violates a constraint"
         )
         trial = self._open.pop(proposal.number)
-        point = (proposal.combination.label, proposal.batch_fraction)
+        point = self._tried.point(proposal.combination, proposal.batch_fraction)
         with self._quietly():
             for name, text in (attributes or {}).items():
                 trial.set_user_attr(name, text)
@@ -270,7 +271,7 @@ class Proposer:
         """
         fraction = self._space.batch_fractions[0]
         seen = {
-            self._combination_of(trial.system_attrs["fixed_params"])
+            self._combination_of(trial.system_attrs["fixed_params"]).label
             for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         }
         for name, uses in ((_PLAIN, ()), *((recipe.name, recipe.uses) for recipe in self._space.recipes)):
@@ -295,14 +296,14 @@ class Proposer:
     def _point_of(self, parameters: Mapping[str, object]) -> Point:
         fraction = parameters[_FRACTION]
         assert isinstance(fraction, int | float)
-        return self._combination_of(parameters), float(fraction)
+        return self._tried.point(self._combination_of(parameters), float(fraction))
 
-    def _combination_of(self, parameters: Mapping[str, object]) -> str:
-        """The label of the combination that Optuna's parameters mean."""
+    def _combination_of(self, parameters: Mapping[str, object]) -> Combination:
+        """The combination that Optuna's parameters mean, valid or not."""
         chosen = [self._settings[value] for value in parameters.values() if isinstance(value, str) and value != _OFF]
         gpu_count = parameters.get(_DEVICES, self._space.gpu_counts[0])
         assert isinstance(gpu_count, int)
-        return Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count).label
+        return Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count)
 
     def _proposal(self, trial: optuna.trial.Trial, combination: Combination, point: Point) -> Proposal:
         self._open[trial.number] = trial

@@ -1,7 +1,10 @@
-"""Which points of a space were tried, which cannot be, and which are left."""
+"""Which points of a space were tried, which cannot be, and how many are left."""
 
 from __future__ import annotations
 
+import random
+
+from advisor.search.counting import Count
 from advisor.search.resolved import Combination, ResolvedSpace
 
 __all__ = ["Point", "Tried"]
@@ -9,17 +12,29 @@ __all__ = ["Point", "Tried"]
 Point = tuple[str, float]
 """What makes two proposals the same: the combination's label and the batch fraction."""
 
+_MOST_LISTED = 10_000
+"""Points up to which all are listed, so that the last ones are found as surely as the first."""
+
+_DRAWS = 1000
+"""Combinations drawn at random before untried ones are looked for one by one."""
+
 
 class Tried:
     """The book of a search over one space.
+
+    Of a large space no list of all combinations is made: what was proposed is remembered, and the rest counted.
 
     Args:
         space: What may be proposed.
     """
 
     def __init__(self, space: ResolvedSpace) -> None:
+        self._space = space
         self._fractions = space.batch_fractions
-        self._valid = {combination.label: combination for combination in space.combinations()}
+        self._count = space.counted()
+        small = self._count.exact and self._count.number * len(self._fractions) <= _MOST_LISTED
+        self._listed = {one.label: one for one in space.combinations()} if small else None
+        self._valid: dict[str, bool] = {}
         self._done: dict[Point, int] = {}
         self._excluded: set[str] = set()
         self._under_way: set[Point] = set()
@@ -32,9 +47,17 @@ class Tried:
         """Whether a point needs no further run: its outcome is known, excluded, or on its way."""
         return point in self._done or point in self._under_way or point[0] in self._excluded
 
-    def combination(self, label: str) -> Combination | None:
-        """The combination of this label, or ``None`` if it is not a valid one."""
-        return self._valid.get(label)
+    def point(self, combination: Combination, fraction: float) -> Point:
+        """The point of a combination, whether it is a valid one or not."""
+        self.is_valid(combination)
+        return combination.label, fraction
+
+    def is_valid(self, combination: Combination) -> bool:
+        """Whether a combination may be proposed."""
+        label = combination.label
+        if label not in self._valid:
+            self._valid[label] = self._space.accepts(combination)
+        return self._valid[label]
 
     def number_of(self, point: Point) -> int | None:
         """Number of the trial that tried a point."""
@@ -57,12 +80,53 @@ class Tried:
         """No fraction of a combination is worth a run any more."""
         self._excluded.add(label)
 
-    def left(self) -> list[Point]:
-        """Every point that could still be proposed."""
-        points = ((label, fraction) for label in self._valid for fraction in self._fractions)
-        return [point for point in points if point not in self]
+    def draw(self, generator: random.Random, wish: Combination | None = None) -> tuple[Combination, float] | None:
+        """An untried point at random, or ``None`` if none is left.
 
-    def combinations_left(self) -> int:
-        """Combinations of which nothing was tried, excluded or started."""
+        Args:
+            generator: Draws it.
+            wish: In a large space, what is valid of this combination is preferred, if it is untried.
+        """
+        if self._listed is not None:
+            left = [
+                (combination, fraction)
+                for label, combination in self._listed.items()
+                for fraction in self._fractions
+                if (label, fraction) not in self
+            ]
+            return generator.choice(left) if left else None
+        drawn = [] if wish is None else [self._wished(generator, wish)]
+        for number in range(_DRAWS):
+            combination = drawn[number] if number < len(drawn) else self._space.draw(generator)
+            fraction = generator.choice(self._fractions)
+            if combination is not None and self.is_valid(combination) and (combination.label, fraction) not in self:
+                return combination, fraction
+        every = ((one, fraction) for one in self._space.combinations() for fraction in self._fractions)
+        return next(((one, fraction) for one, fraction in every if (one.label, fraction) not in self), None)
+
+    def points_left(self) -> Count:
+        """How many points could still be proposed."""
+        combinations = {label for label in self._excluded if self._valid.get(label)}
+        points = {
+            point
+            for point in (*self._done, *self._under_way)
+            if self._valid.get(point[0]) and point[0] not in combinations
+        }
+        return self._without(len(self._fractions), len(combinations) * len(self._fractions) + len(points))
+
+    def combinations_left(self) -> Count:
+        """How many combinations there are of which nothing was tried, excluded or started."""
         started = {label for label, _ in (*self._done, *self._under_way)} | self._excluded
-        return len(self._valid.keys() - started)
+        return self._without(1, sum(self._valid.get(label, False) for label in started))
+
+    def _without(self, each: int, gone: int) -> Count:
+        """The space, with so many points for each combination, without some that are gone."""
+        left = self._count.number * each - gone
+        assert left >= 0 or not self._count.exact, "more was tried than there is"
+        # Where only a bound is known there is always more.
+        return Count(left, True) if self._count.exact else Count(max(1, left), False)
+
+    def _wished(self, generator: random.Random, wish: Combination) -> Combination | None:
+        uses = list(wish.uses)
+        generator.shuffle(uses)
+        return self._space.completed(uses, wish.gpu_count)

@@ -19,6 +19,7 @@ from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_rate
 from advisor.report.progress import Progress
 from advisor.report.why import explain
+from advisor.search.counting import Count
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
@@ -40,7 +41,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         goal: The goal.
         refused_settings: Setting -> why no policy could use it.
-        untried: Combinations that were not tried.
+        untried: Combinations that were not tried; of a space too large to count, a bound.
         stopped_because: Why the search ended.
         folder: Where the files go.
         workload: Name of the workload.
@@ -53,7 +54,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
 
     goal: Goal
     refused_settings: dict[str, str]
-    untried: int
+    untried: Count
     stopped_because: str
     folder: StudyFolder
     workload: str
@@ -73,9 +74,10 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
             candidates,
             self.goal,
             refused_settings=self.refused_settings,
-            untried=self.untried,
+            untried=self.untried.number,
             stopped_because=self.stopped_because,
         )
+        recommendation = msgspec.structs.replace(recommendation, untried_is_bound=not self.untried.exact)
         return msgspec.structs.replace(recommendation, why=tuple(explain(recommendation, self.goal)))
 
 

@@ -19,6 +19,7 @@ from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.report.progress import Progress
 from advisor.search.asked import check_asked
+from advisor.search.counting import Count
 from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
@@ -161,7 +162,9 @@ class Tuning:
             stopped_because = "it was interrupted"
         self._notes.extend(evaluator.notes)
         tried = {(candidate.policy.combination_key, candidate.policy.gpu_count) for candidate in candidates}
-        conclusion = self._conclusion(facts, resolved, max(0, resolved.count - len(tried)), stopped_because)
+        count = resolved.counted()
+        left = msgspec.structs.replace(count, number=max(0 if count.exact else 1, count.number - len(tried)))
+        conclusion = self._conclusion(facts, resolved, left, stopped_because)
         recommendation, interrupted = self._concluded(conclusion, candidates, trials, interrupted)
         answer = Answer(
             recommendation=recommendation,
@@ -250,7 +253,7 @@ class Tuning:
             seed=self._request.seed,
         )
 
-    def _conclusion(self, facts: Facts, resolved: ResolvedSpace, untried: int, stopped_because: str) -> Conclusion:
+    def _conclusion(self, facts: Facts, resolved: ResolvedSpace, untried: Count, stopped_because: str) -> Conclusion:
         return Conclusion(
             goal=self._goal,
             refused_settings=resolved.refused,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 
@@ -240,3 +241,16 @@ def test_the_model_is_as_it_was_when_the_training_is_closed() -> None:
     training.close()
     assert all(module.forward == before[name] for name, module in model.named_modules())
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_the_model_computes_with_its_own_weights(kind: str) -> None:
+    training = Training(stack(KINDS[kind]))
+    apply_uses(training, [use("few_bit_activation", bits=2)])
+    copied = copy.deepcopy(training.model)
+    with torch.no_grad():
+        for parameter in training.model.parameters():
+            parameter.zero_()
+        values = torch.randn(4, 2, 16)
+        assert torch.equal(copied(values), stack(KINDS[kind])(values))
+    training.close()

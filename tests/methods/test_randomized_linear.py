@@ -280,3 +280,13 @@ def test_the_place_in_the_stream_of_numbers_is_part_of_the_state() -> None:
     for training in (first, second):
         training.step(inputs(1))
     assert same(first.state_dict()["model"], second.state_dict()["model"])
+
+
+def test_a_copy_of_the_model_trains_its_own_weights() -> None:
+    training = training_with(stack(), HALF)
+    training.backward(training.forward(inputs()))
+    training.model.zero_grad()
+    copied = copy.deepcopy(training.model)
+    copied(inputs()).backward()
+    assert all(parameter.grad is not None for parameter in copied.parameters())
+    assert all(parameter.grad is None for parameter in training.model.parameters())

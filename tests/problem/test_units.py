@@ -13,6 +13,7 @@ from advisor.problem.units import (
     format_bytes,
     format_duration,
     format_joules,
+    format_many,
     format_percent,
     format_rate,
     format_seconds,
@@ -118,6 +119,25 @@ def test_money_and_energy_are_never_in_powers_of_ten() -> None:
         "1.00 kJ",
         "3.60 MJ",
         "7,250 GJ",
+    ]
+
+
+def test_large_counts_are_in_words() -> None:
+    counts = [0, 1, 999_999, 10**6, 999_999_999, 25 * 10**11, 10**15, 4**35]
+    assert [format_many(count, "way") for count in counts] == [
+        "0 ways",
+        "1 way",
+        "999,999 ways",
+        "about 1 million ways",
+        "about 1 billion ways",
+        "about 2.5 trillion ways",
+        "about 1e15 ways",
+        "about 1.2e21 ways",
+    ]
+    assert [format_many(count, "way", at_least=True) for count in (1, 5_001, 1_999_999)] == [
+        "more than 0 ways",
+        "more than 5,000 ways",
+        "more than 1.9 million ways",
     ]
 
 

@@ -134,6 +134,13 @@ def test_one_untried_combination_is_in_the_singular() -> None:
     assert "The search ended because every policy was tried." in why([baseline(100)])
 
 
+def test_combinations_too_many_to_count_are_said_to_be_more_than_a_round_number() -> None:
+    answer = decide([baseline(100)], untried=3_456_789)
+    assert "Not tried: about 3.5 million combinations" in " ".join(explain(answer, goal()))
+    bound = msgspec.structs.replace(answer, untried_is_bound=True)
+    assert "Not tried: more than 3.4 million combinations" in " ".join(explain(bound, goal()))
+
+
 def test_every_sentence_is_one_and_no_name_of_a_method_is_changed() -> None:
     for sentence in recommendation().why:
         assert sentence.endswith(".")

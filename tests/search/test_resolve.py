@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import random
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.search.resolve import resolve
-from advisor.search.resolved import ResolvedSpace
+from advisor.search.resolved import Combination, ResolvedSpace
 from advisor.search.space import SearchSpace, load_space
 
 GIB = 2**30
@@ -114,17 +113,20 @@ def test_the_users_ceiling_may_also_raise_the_spaces_own(tmp_path: Path) -> None
 def test_every_combination_is_one_that_its_methods_accept_and_no_other_is_missing(hardware: Hardware) -> None:
     """Conflicts are asked pair by pair; this holds them against the judgement of whole combinations."""
     resolved = resolve(load_space("default"), FACTS, hardware)
-    combinations = [one.uses for one in resolved.combinations()]
-    assert combinations[0] == ()
-    labels = {" + ".join(one.label for one in uses) for uses in combinations}
-    assert len(labels) == len(combinations) == resolved.count
-    every = list(itertools.product(*([None, *axis.settings] for axis in resolved.axes)))
-    for chosen in random.Random(0).sample(every, min(len(every), 150)):
+    assert next(iter(resolved.combinations())).uses == ()
+    generator = random.Random(0)
+    axes = [(None, *axis.settings) for axis in resolved.axes]
+    drawn = [one.uses for one in (resolved.draw(generator) for _ in range(75)) if one is not None]
+    found = set()
+    for chosen in (*([generator.choice(axis) for axis in axes] for _ in range(75)), *drawn):
         uses = tuple(sorted((one for one in chosen if one is not None), key=lambda one: one.name))
         accepted = judge(uses, facts=FACTS, hardware=hardware).applicable
-        assert accepted == (" + ".join(one.label for one in uses) in labels)
+        assert accepted == resolved.accepts(Combination(uses))
         assert accepted == (resolved.conflict_in(uses) is None)
+        assert accepted or uses not in drawn
         assert Fidelity.LOSSY.allows(worst_fidelity(uses, accumulation_steps=1, facts=FACTS))
+        found.add(accepted)
+    assert found == {True, False}
 
 
 def test_a_recipe_is_filled_in_with_the_first_value_of_the_space(tmp_path: Path) -> None:

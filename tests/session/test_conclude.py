@@ -14,6 +14,7 @@ from advisor.policy.file import Fingerprints, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.report.progress import SilentProgress
+from advisor.search.counting import Count
 from advisor.session.budget import TimeBudget
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.trial.folder import StudyFolder
@@ -57,7 +58,7 @@ def conclusion(folder: Path) -> Conclusion:
     return Conclusion(
         goal=goal(),
         refused_settings={},
-        untried=0,
+        untried=Count(0),
         stopped_because="every policy of the search space was tried",
         folder=StudyFolder(folder),
         workload="tiny",
