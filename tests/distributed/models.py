@@ -134,8 +134,7 @@ def _cases() -> list[Case]:
         ]
     for setting in (STATIC, DDP):
         cases += [
-            Case((use("pure_bf16", rounding="nearest"), setting), micro_batch=2, clip=0.1, tolerance=0.05),
-            Case((use("pure_bf16", rounding="stochastic"), setting), micro_batch=2, tolerance=0.2),
+            Case((use("pure_bf16", rounding="stochastic"), setting), micro_batch=2, clip=0.5, tolerance=0.05),
             Case((use("half_weights", rounding="nearest"), setting), micro_batch=2, clip=0.1, tolerance=0.01),
         ]
     cases += [

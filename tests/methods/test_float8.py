@@ -19,6 +19,7 @@ from advisor.methods.float8 import Float8
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from tests.contract.observe import relative_error
+from tests.methods.perceptron import Perceptron, vectors
 from tests.methods.tiny import adamw, cpu, facts_of, gpu, import_bitsandbytes, training_of
 
 SETTINGS = settings_of(Float8())
@@ -32,37 +33,6 @@ def _import_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torchao.float8  # noqa: F401
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(32)
-        self.up = nn.Linear(32, 64)
-        self.down = nn.Linear(64, 32, bias=False)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden + self.down(nn.functional.gelu(self.up(self.norm(hidden))))
-
-
-class Perceptron(nn.Module):
-    """Two residual blocks, and a head whose size is no multiple of 16."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.head = nn.Linear(32, 10)
-
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            inputs = block(inputs)
-        return nn.functional.cross_entropy(self.head(inputs), targets)
-
-
-def vectors(samples: int = 64, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(samples, 32, generator=generator), torch.randint(0, 10, (samples,), generator=generator)
 
 
 def training(*uses: MethodUse) -> Training:

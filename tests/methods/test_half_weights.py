@@ -149,6 +149,8 @@ def test_a_saved_state_is_that_of_the_plain_optimizer() -> None:
         assert list(given[index]) == list(entries)
         for name, value in entries.items():
             assert given[index][name].dtype == value.dtype == torch.float32
+            if value.dim() < 2:
+                continue  # A bias before BatchNorm has no gradient but noise.
             difference = (given[index][name] - value).double().norm()
             assert float(difference) <= 0.1 * float(value.double().norm()), name
     plain.load_state_dict(short.state_dict())
