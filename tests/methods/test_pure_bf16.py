@@ -15,6 +15,7 @@ from advisor.methods.compose import apply_uses, judge
 from advisor.methods.pure_bf16 import PureBf16
 from advisor.methods.training import Training
 from advisor.methods.use import use
+from tests.measure.tiny import meter
 from tests.methods.tiny import adamw, cpu, facts_of, gpu, images, text, training_of
 
 STOCHASTIC = use("pure_bf16", rounding="stochastic")
@@ -119,6 +120,22 @@ def test_only_a_part_of_the_parameters_exists_in_float32_at_a_time(monkeypatch: 
     training.step(ONE)
     assert seen == [[40, 50], [20], [300], [10]]
     assert all(bool((weight == 0.5).all()) for weight in training.model.weights)  # type: ignore[union-attr]
+
+
+def test_a_step_needs_half_the_memory_and_a_part_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bytes for each parameter: 16 in float32; 8 in bfloat16, and beside them what is worked on."""
+    monkeypatch.setattr(float32_updates, "_AT_ONCE", 2**12)
+    peaks = []
+    for uses in ([], [STOCHASTIC]):
+        measuring = meter()  # What exists now is not counted.
+        training = Training(Weights(*[2**12] * 64), build_optimizer=lambda p: torch.optim.AdamW(p, foreach=False))
+        apply_uses(training, uses)
+        with measuring, measuring.guarding(ONE):
+            training.step(ONE)
+            _, memory = measuring.measured_step(training, ONE)
+        peaks.append(memory.peak_bytes / (64 * 2**12))
+    assert peaks[0] == pytest.approx(16.0, rel=0.1)
+    assert peaks[1] == pytest.approx(8.0, rel=0.1)
 
 
 def test_hooks_and_schedulers_see_one_step_of_the_parameters_themselves() -> None:
