@@ -28,6 +28,10 @@ FURTHER = (
 
 CONFLICTS = {
     ("checkpoint", "selective_checkpoint"),
+    ("half_weights", "optimizer_in_backward"),
+    ("precision", "half_weights"),
+    ("precision", "pure_bf16"),
+    ("pure_bf16", "half_weights"),
     ("precision(dtype=fp16)", "optimizer_in_backward"),
 }
 """Pairs, by name or by label, that must be in conflict: what the methods declare must say at least this."""

@@ -148,6 +148,11 @@ def _cases() -> list[Case]:
             Case((DDP, changed), micro_batch=2, clip=0.1),
             Case((changed, ZERO_1), micro_batch=2),
         ]
+    for setting in (STATIC, DDP):
+        cases += [
+            Case((use("pure_bf16", rounding="stochastic"), setting), micro_batch=2, clip=0.5, tolerance=0.05),
+            Case((use("half_weights", rounding="nearest"), setting), micro_batch=2, clip=0.1, tolerance=0.01),
+        ]
     cases += [
         Case((DDP, use("swap", min_bytes=2**20)), micro_batch=2),
         Case((use("adam_8bit"), DDP), micro_batch=2, tolerance=0.3, build_optimizer=adamw),

@@ -37,6 +37,8 @@ from tests.distributed.models import (
     vectors,
 )
 from tests.distributed.ranks import share
+from tests.methods import perceptron
+from tests.methods.perceptron import Perceptron
 from tests.methods.tiny import adamw, convnet, images, import_bitsandbytes, text
 
 DISTRIBUTING = {"ddp": DDP, "ddp static": STATIC, "zero_1": ZERO_1, "zero_2": ZERO_2, "zero_3": ZERO_3}
@@ -78,6 +80,8 @@ def everything_else() -> dict[str, Any]:
         "overflow": {name: _overflow(setting) for name, setting in DISTRIBUTING.items()},
         "no target in a micro-batch": {name: _no_target(setting, [0]) for name, setting in DISTRIBUTING.items()},
         "no target on a rank": _refused(lambda: _no_target(DDP, [0, 1, 2, 3])),
+        "rounded": _rounded(),
+        "float8": {name: _float8(DISTRIBUTING[name]) for name in ("ddp", "zero_1", "zero_3")},
         "sent": {hook: _sent(hook) for hook in ("fp16", "powersgd_rank_1", "powersgd_rank_4")},
         "applied": _applied(),
     }
@@ -195,6 +199,19 @@ def _overflow(setting: MethodUse) -> dict[str, Any]:
         "skipped": all(torch.equal(*pair) for pair in zip(before, after, strict=True)),
         "lowered": training.gradient_scaler.get_scale() < scale,
     }
+
+
+def _rounded() -> list[torch.Tensor]:
+    """Parameters that were rounded at random in every rank by itself."""
+    training = started((use("pure_bf16", rounding="stochastic"), DDP), current_world(), build_optimizer=adamw)
+    for step in range(3):
+        training.step(share(padded_text(step)))
+    return [parameter.detach() for parameter in training.model.parameters()]
+
+
+def _float8(setting: MethodUse) -> Any:
+    case = Case((use("float8", scale="rowwise"), setting))
+    return trained(case, current_world(), share, build=Perceptron, data=lambda seed: perceptron.vectors(64, seed))
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

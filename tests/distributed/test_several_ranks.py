@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from advisor.methods.use import use
 from tests.distributed import on_ranks
 from tests.distributed.models import (
     Branching,
@@ -22,6 +23,8 @@ from tests.distributed.models import (
     vectors,
 )
 from tests.distributed.ranks import launch
+from tests.methods import perceptron
+from tests.methods.perceptron import Perceptron
 from tests.methods.tiny import convnet, images, text
 
 pytestmark = pytest.mark.slow
@@ -195,3 +198,19 @@ class TestPolicies:
     def test_it_says_how_long_it_takes_to_settle(self, found: Found) -> None:
         settling = {"ddp": 3, "ddp static": 3, "zero_1": 3, "zero_2": 1, "zero_3": 1}
         assert found[0]["applied"]["settling"] == settling
+
+
+def test_ranks_that_round_at_random_round_alike(found: Found) -> None:
+    """Trap: each updates its own copy of the model, and with random numbers of its own the copies would part."""
+    assert all(torch.equal(*pair) for pair in zip(found[0]["rounded"], found[1]["rounded"], strict=True))
+    start = [parameter.detach().bfloat16() for parameter in transformer().parameters()]
+    assert not all(torch.equal(*pair) for pair in zip(found[0]["rounded"], start, strict=True))
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero_1", "zero_3"])
+def test_float8_scales_rows_so_that_several_ranks_train_as_one(name: str, found: Found) -> None:
+    case = Case((use("float8", scale="rowwise"),))
+    plain, _ = trained(case, None, build=Perceptron, data=lambda seed: perceptron.vectors(64, seed))
+    state, _ = found[0]["float8"][name]
+    assert list(state["model"]) == list(plain["model"])
+    assert movement_error(state["model"], plain["model"], Perceptron()) < 0.02

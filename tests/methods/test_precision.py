@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+import advisor
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Verdict
 from advisor.methods.compose import apply_uses
@@ -70,6 +74,33 @@ def test_tf32_that_was_already_on_is_said_to_change_nothing() -> None:
     second.close()
     assert switches() == ["tf32"] * 3
     first.close()
+
+
+def test_nothing_sets_the_older_switches_of_tf32() -> None:
+    """Trap: once fp32_precision was set, merely reading them raises."""
+    old = {"allow_tf32", "set_float32_matmul_precision", "get_float32_matmul_precision"}
+    sources = list(Path(advisor.__file__).parent.rglob("*.py"))
+    trees = [ast.parse(source.read_text()) for source in sources]
+    used = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert "fp32_precision" in used
+    assert not used & old
+
+
+def test_under_fake_tensors_gradients_are_taken_as_finite_and_the_scale_as_it_began() -> None:
+    with FakeTensorMode():
+        training = training_of("convnet")
+        apply_uses(training, [use("precision", dtype="fp16")])
+        assert isinstance(training.step(images(2)), FakeTensor)
+        assert training.gradient_scaler is not None
+        assert training.gradient_scaler.get_scale() == 2.0**16
+        assert len(training.optimizer.state) == len(list(training.model.parameters()))
+
+
+def test_a_model_in_16_bits_is_refused_before_a_trial() -> None:
+    facts = facts_of("convnet", parameter_dtypes=("bfloat16", "float32"))
+    verdict = Precision().applicable({"dtype": "bf16"}, facts, cpu())
+    assert "parameters of bfloat16" in verdict.reason
+    assert Precision().applicable({"dtype": "tf32"}, facts, gpu((8, 0))).applicable
 
 
 class TestOnACpu:
