@@ -70,7 +70,7 @@ class HostOptimizer(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Copy the optimizer's parameters, and let it work on the copies."""
-        from advisor.methods.adam_family import class_name_of
+        from advisor.methods.optimizers import class_name_of
         from advisor.methods.host_step import HostStep, trained_bytes
 
         optimizer = training.optimizer
