@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.optimizers import WHICH_OPTIMIZER, class_name_of
 from advisor.methods.base import Method, Stage, Verdict
+from advisor.methods.optimizers import WHICH_OPTIMIZER, class_name_of
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FusedOptimizer"]
 
-_FUSED = frozenset(
-    f"torch.optim.{name}" for name in ("adam.Adam", "adamw.AdamW", "sgd.SGD", "adagrad.Adagrad")
-)
+_FUSED = frozenset(f"torch.optim.{name}" for name in ("adam.Adam", "adamw.AdamW", "sgd.SGD", "adagrad.Adagrad"))
 
 
 class FusedOptimizer(Method):

@@ -27,9 +27,11 @@ def test_a_space_is_valid_and_named_as_its_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_ceiling_admits_every_method_of_the_space(name: str) -> None:
+def test_the_ceiling_admits_every_method_of_the_space_that_leaves_alone_what_is_learned(name: str) -> None:
     space = load_space(name)
-    assert all(space.fidelity.allows(METHODS[method].fidelity) for method in space.methods)
+    left_out = {method for method in space.methods if not space.fidelity.allows(METHODS[method].fidelity)}
+    opt_in = {method for method in space.methods if METHODS[method].fidelity is Fidelity.MODEL}
+    assert left_out == opt_in
 
 
 def test_the_default_space_holds_the_whole_catalogue() -> None:
