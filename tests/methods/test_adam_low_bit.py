@@ -5,10 +5,12 @@ Steps run without compiled kernels, but for one test: compiling takes seconds fo
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import shutil
 import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -20,16 +22,16 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_uses, judge
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
-from tests.methods.tiny import cpu, facts_of, gpu, images, import_torchao, training_of
+from tests.methods.tiny import cpu, facts_of, gpu, images, import_torchao, training_of, uncompiled_optimizers
 
 STATES = ("8bit", "4bit", "fp8")
 
 
 @pytest.fixture(autouse=True)
-def _uncompiled(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def _uncompiled(request: pytest.FixtureRequest) -> Generator[None, None, None]:
     import_torchao()
-    if "slow" not in request.keywords:
-        monkeypatch.setattr("advisor.methods.low_bit_adam.kernels_are_compiled", lambda: False)
+    with contextlib.nullcontext() if "slow" in request.keywords else uncompiled_optimizers():
+        yield
 
 
 def low_bit(state: str = "8bit") -> MethodUse:
@@ -190,11 +192,11 @@ def test_a_library_that_cannot_be_loaded_is_a_refusal(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_compiled_kernels_do_what_uncompiled_steps_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_do_what_uncompiled_steps_do() -> None:
     compiled, eager = (matrix_training(torch.optim.AdamW, [low_bit()]) for _ in range(2))
     compiled.step(gradient(0))
     compiled.step(gradient(1))
-    monkeypatch.setattr("advisor.methods.low_bit_adam.kernels_are_compiled", lambda: False)
-    eager.step(gradient(0))
-    eager.step(gradient(1))
+    with uncompiled_optimizers():
+        eager.step(gradient(0))
+        eager.step(gradient(1))
     torch.testing.assert_close(compiled.model.weight, eager.model.weight, rtol=0.0, atol=1e-5)

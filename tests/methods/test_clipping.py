@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from advisor.methods.use import MethodUse
 from advisor.problem.goal import Fidelity
 from tests.contract.observe import Observation, observe, relative_error
 from tests.contract.promises import update_tolerance
-from tests.methods.tiny import import_bitsandbytes, import_torchao, training_of
+from tests.methods.tiny import import_bitsandbytes, training_of, uncompiled_optimizers
 
 REFUSED = {"optimizer_in_backward": "needs all gradients at once"}
 
@@ -33,10 +34,10 @@ LARGEST = 0.05
 
 
 @pytest.fixture(autouse=True)
-def _libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+def _libraries() -> Generator[None, None, None]:
     import_bitsandbytes()
-    import_torchao()
-    monkeypatch.setattr("advisor.methods.low_bit_adam.kernels_are_compiled", lambda: False)
+    with uncompiled_optimizers():
+        yield
 
 
 def adam(parameters: Any) -> torch.optim.Optimizer:
