@@ -160,7 +160,7 @@ def _choice(parameter: Parameter, choice: ParameterValue) -> str:
 
 
 def _saves(saves: frozenset[Saves]) -> str:
-    return ", ".join(sorted(category.value for category in saves))
+    return ", ".join(sorted(category.value for category in saves)) or "nothing"
 
 
 def _conflict(conflict: Conflict) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from advisor.methods.adam_family import WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
+from advisor.methods.optimizers import WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity

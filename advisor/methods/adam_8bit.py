@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.adam_family import ADAMW, WHICH_OPTIMIZER, class_name_of, judge_adam, refuse_if_not_adam
 from advisor.methods.base import Method, Saves, Stage, Verdict
+from advisor.methods.optimizers import ADAMW, WHICH_OPTIMIZER, class_name_of, judge_adam, refuse_if_not_adam
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity

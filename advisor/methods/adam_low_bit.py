@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.adam_family import WHICH_OPTIMIZER, class_name_of, decays_apart, judge_adam, refuse_if_not_adam
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.optimizers import WHICH_OPTIMIZER, class_name_of, decays_apart, judge_adam, refuse_if_not_adam
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -20,7 +20,7 @@ __all__ = ["AdamLowBit"]
 
 _NEEDS: dict[str, Any] = {
     "replacement": "torchao's version",
-    "lacks": ("maximize", "differentiable"),
+    "lacks": ("amsgrad", "maximize", "differentiable"),  # Its step knows amsgrad, but not for a quantized state.
     "couples_decay": True,
 }
 _LOVELACE = (8, 9)

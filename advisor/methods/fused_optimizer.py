@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.adam_family import WHICH_OPTIMIZER, class_name_of
 from advisor.methods.base import Method, Stage, Verdict
+from advisor.methods.optimizers import WHICH_OPTIMIZER, class_name_of
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity

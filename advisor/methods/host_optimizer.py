@@ -70,8 +70,8 @@ class HostOptimizer(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Copy the optimizer's parameters, and let it work on the copies."""
-        from advisor.methods.adam_family import class_name_of
         from advisor.methods.host_step import HostStep, trained_bytes
+        from advisor.methods.optimizers import class_name_of
 
         optimizer = training.optimizer
         moments = _moments(class_name_of(optimizer), optimizer.param_groups[0])

@@ -15,7 +15,7 @@ _STANDS_FOR = "_momadvise_stands_for"
 
 
 def device_parameter(parameter: torch.Tensor) -> torch.Tensor:
-    """The model's parameter that a parameter of an optimizer stands for: itself, unless the optimizer is on the host."""
+    """The model's parameter that an optimizer's parameter stands for: itself, unless the optimizer is on the host."""
     stands_for: torch.Tensor = getattr(parameter, _STANDS_FOR, parameter)
     return stands_for
 
@@ -40,8 +40,10 @@ class HostStep:
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         real = detect_fake_mode() is None
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and real else None
-        self._copies = []
+        self._stream = None
+        if device.type == "cuda" and real:
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._copies: list[_Copy] = []
         for group in optimizer.param_groups:
             members = group["params"]
             for place, parameter in enumerate(members):
@@ -83,7 +85,7 @@ class _Copy:
         self._next: torch.Tensor | None = None
         self._waiting = False
         self.fetch(always=True)
-        parameter.register_post_accumulate_grad_hook(self._take)
+        parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
 
     def fetch(self, *, always: bool = False) -> None:
         """Copy the parameter to the host, if a step will use it and it is not the one that was sent back."""

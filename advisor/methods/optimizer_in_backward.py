@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
+from advisor.methods.optimizers import class_name_of
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -57,7 +58,7 @@ class OptimizerInBackward(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Hook every parameter of the optimizer."""
         optimizer = training.optimizer
-        verdict = _judge(f"{type(optimizer).__module__}.{type(optimizer).__qualname__}", training.max_grad_norm)
+        verdict = _judge(class_name_of(optimizer), training.max_grad_norm)
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
         if training.gradient_scaler is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
+from advisor.methods.optimizers import class_name_of
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -54,7 +55,7 @@ class Zero1(Method):
         from advisor.methods.sharded_optimizer import ShardedOptimizer
 
         plain = training.optimizer
-        verdict = _judge(f"{type(plain).__module__}.{type(plain).__qualname__}")
+        verdict = _judge(class_name_of(plain))
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
         training.distribution = ShardedOptimizer(training.model, training.compute_loss, training.world)

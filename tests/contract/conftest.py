@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
-from tests.methods.tiny import import_bitsandbytes, import_torchao
+from tests.methods.tiny import import_bitsandbytes, uncompiled_optimizers
 
 
 @pytest.fixture(autouse=True)
-def _uncompiled_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of torchao's optimizers without kernels, which take seconds to compile; compiled, they are tested once."""
+def _libraries() -> Generator[None, None, None]:
+    """Compiled, torchao's optimizers have a test of their own."""
     import_bitsandbytes()
-    import_torchao()
-    monkeypatch.setattr("advisor.methods.low_bit_adam.kernels_are_compiled", lambda: False)
+    with uncompiled_optimizers():
+        yield

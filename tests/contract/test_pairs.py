@@ -27,11 +27,16 @@ FURTHER = (
 """Settings that do something else than the first setting of their method."""
 
 CONFLICTS = {
+    ("adam_8bit", "adafactor"),
+    ("adam_8bit", "adam_low_bit"),
+    ("adam_8bit", "fused_optimizer"),
     ("checkpoint", "selective_checkpoint"),
     ("half_weights", "optimizer_in_backward"),
     ("precision", "half_weights"),
     ("precision", "pure_bf16"),
     ("pure_bf16", "half_weights"),
+    ("host_optimizer", "optimizer_in_backward"),
+    ("precision(dtype=fp16)", "host_optimizer"),
     ("precision(dtype=fp16)", "optimizer_in_backward"),
 }
 """Pairs, by name or by label, that must be in conflict: what the methods declare must say at least this."""

@@ -39,7 +39,7 @@ from tests.distributed.models import (
 from tests.distributed.ranks import share
 from tests.methods import perceptron
 from tests.methods.perceptron import Perceptron
-from tests.methods.tiny import adamw, convnet, images, import_bitsandbytes, text
+from tests.methods.tiny import adamw, convnet, images, import_bitsandbytes, text, uncompiled_optimizers
 
 DISTRIBUTING = {"ddp": DDP, "ddp static": STATIC, "zero_1": ZERO_1, "zero_2": ZERO_2, "zero_3": ZERO_3}
 
@@ -48,7 +48,8 @@ def all_cases() -> dict[str, Any]:
     """Every case, trained."""
     import_bitsandbytes()
     world = current_world()
-    return {name: trained(case, world, share) for name, case in CASES.items()}
+    with uncompiled_optimizers():
+        return {name: trained(case, world, share) for name, case in CASES.items()}
 
 
 def few_cases() -> dict[str, Any]:

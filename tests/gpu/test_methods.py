@@ -19,7 +19,7 @@ from advisor.methods.use import MethodUse, use
 from tests.contract.expected import expected
 from tests.contract.observe import observe, relative_error, same
 from tests.contract.promises import assert_trains_as_promised
-from tests.methods.tiny import MODELS, VOCABULARY, images, import_bitsandbytes, text, training_of
+from tests.methods.tiny import MODELS, VOCABULARY, images, import_bitsandbytes, import_torchao, text, training_of
 
 # What other libraries warn of depends on driver and device, which are not under test.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -48,6 +48,8 @@ def large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def libraries() -> None:
     if any(method.name == "adam_8bit" for method in CATALOGUE):
         import_bitsandbytes()
+    if any(method.name == "adam_low_bit" for method in CATALOGUE):
+        import_torchao()
 
 
 def skip_unless_supported(setting: MethodUse, cuda: torch.device) -> None:
@@ -191,6 +193,7 @@ def trained(uses: Sequence[MethodUse], cuda: torch.device, model: str = "gpt2", 
         use("swap", min_bytes=2**20),
         use("chunked_cross_entropy", chunks=8),
         use("precision", dtype="bf16"),
+        use("host_optimizer"),
     ],
     ids=lambda setting: setting.label,
 )
@@ -299,6 +302,41 @@ def test_adam_keeps_its_moments_in_8_bits_on_the_device(cuda: torch.device) -> N
     assert torch.uint8 in {tensor.dtype for tensor in tensors if isinstance(tensor, torch.Tensor)}
     assert {tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.numel() > 1} == {cuda}
     assert optimizer_state_bytes(small) < 0.5 * optimizer_state_bytes(plain)
+
+
+@pytest.mark.parametrize("state", ["8bit", "4bit", "fp8"])
+def test_torchaos_compiled_step_keeps_its_state_small_on_the_device(state: str, cuda: torch.device) -> None:
+    if state == "fp8" and torch.cuda.get_device_capability(cuda) < (8, 9):
+        pytest.skip("8-bit floats need compute capability 8.9")
+    plain, _ = trained([], cuda)
+    small, _ = trained([use("adam_low_bit", state=state)], cuda)
+    assert 0 < optimizer_state_bytes(small) < (0.3 if state == "4bit" else 0.5) * optimizer_state_bytes(plain)
+
+
+def test_nothing_of_an_optimizer_on_the_host_is_on_the_device(cuda: torch.device) -> None:
+    training, _ = trained([use("host_optimizer")], cuda)
+    assert optimizer_state_bytes(training) == 0
+    held = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
+    assert all(parameter.device.type == "cpu" and parameter.is_pinned() for parameter in held)
+    assert all(parameter.grad is None for parameter in training.model.parameters())
+
+
+def test_gradients_reach_the_host_although_their_memory_is_used_again(cuda: torch.device) -> None:
+    """Trap: a copy on a side stream reads memory that the backward pass has already given to the next gradient."""
+    states = []
+    for uses in ([], [use("host_optimizer")]):
+        training = training_of("gpt2", device=cuda, micro_batch=SAMPLES // 4, build_optimizer=sgd)
+        apply_uses(training, uses)
+        for step in range(3):
+            torch.manual_seed(step)
+            training.step(text(SAMPLES, seed=step))
+        states.append({name: value.cpu() for name, value in training.state_dict()["model"].items()})
+    assert relative_error(states[1], states[0]) < 1e-4
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    """No division by the size of a gradient, which would blow up rounding errors of the small ones."""
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def test_the_logits_of_a_chunked_loss_never_exist_at_once(cuda: torch.device) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -185,3 +187,12 @@ def import_torchao() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torchao.optim  # noqa: F401
+
+
+@contextlib.contextmanager
+def uncompiled_optimizers() -> Generator[None, None, None]:
+    """Steps of torchao's optimizers without kernels, which take seconds to compile for every shape."""
+    import_torchao()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("advisor.methods.low_bit_adam.kernels_are_compiled", lambda: False)
+        yield

@@ -1,4 +1,4 @@
-"""What the methods that put another optimizer in Adam's place have in common: whom they replace, and what they keep."""
+"""What the methods about the optimizer have in common: how classes are called, and what takes the place of Adam."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""Gradient clipping with every method about the optimizer: as without it, or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.base import Saves, Stage
+from advisor.methods.catalogue import CATALOGUE, get_method
+from advisor.methods.compose import apply_uses, fidelity_of, settings_of
+from advisor.methods.use import MethodUse
+from advisor.problem.goal import Fidelity
+from tests.contract.observe import Observation, observe, relative_error
+from tests.contract.promises import update_tolerance
+from tests.methods.tiny import import_bitsandbytes, training_of, uncompiled_optimizers
+
+REFUSED = {"optimizer_in_backward": "needs all gradients at once"}
+
+SETTINGS = [
+    use
+    for method in CATALOGUE
+    if not (method.distributes or method.builds_on)
+    and (method.stage is Stage.OPTIMIZER or Saves.OPTIMIZER_STATE in method.saves or method.name in REFUSED)
+    for use in settings_of(method)
+]
+over_settings = pytest.mark.parametrize("use", SETTINGS, ids=lambda use: use.label)
+
+LARGEST = 0.05
+
+
+@pytest.fixture(autouse=True)
+def _libraries() -> Generator[None, None, None]:
+    import_bitsandbytes()
+    with uncompiled_optimizers():
+        yield
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    """With an eps beside which gradients are small: Adam would otherwise divide by what they are clipped to."""
+    return torch.optim.AdamW(parameters, lr=1e-3, eps=0.1, weight_decay=0.0)
+
+
+def two_steps(uses: list[MethodUse], monkeypatch: pytest.MonkeyPatch, **options: Any) -> Observation:
+    return observe("convnet", uses, monkeypatch, build_optimizer=adam, **options)
+
+
+@over_settings
+def test_gradients_are_clipped_before_they_are_used_or_clipping_is_refused(
+    use: MethodUse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := REFUSED.get(use.name):
+        with pytest.raises(MethodRefusedError, match=reason):
+            apply_uses(training_of("convnet", max_grad_norm=LARGEST), [use])
+        return
+    plain = two_steps([], monkeypatch, max_grad_norm=LARGEST)
+    clipped = two_steps([use], monkeypatch, max_grad_norm=LARGEST)
+    norms = [math.hypot(*(float(g.norm()) for g in gradients.values())) for gradients in clipped.gradients]
+    assert norms == pytest.approx([LARGEST, LARGEST], rel=1e-3)
+    assert relative_error(clipped.gradients[0], plain.gradients[0]) <= get_method(use.name).gradient_tolerance
+    if fidelity_of(use) is not Fidelity.MODEL:  # Another optimizer moves the parameters elsewhere.
+        assert relative_error(clipped.updates, plain.updates) <= update_tolerance(get_method(use.name))
+
+
+def test_training_without_clipping_would_be_told_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clipped, unclipped = two_steps([], monkeypatch, max_grad_norm=LARGEST), two_steps([], monkeypatch)
+    assert relative_error(unclipped.updates, clipped.updates) > 1.0

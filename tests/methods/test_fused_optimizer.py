@@ -1,0 +1,134 @@
+"""Fused optimizers: the same updates but for rounding, over the same groups, also with a scaled loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.compose import apply_uses
+from advisor.methods.training import Training
+from advisor.methods.use import use
+from tests.contract.observe import relative_error
+from tests.methods.tiny import images, training_of
+
+FUSED = use("fused_optimizer")
+
+OPTIMIZERS = {
+    "Adam": lambda p: torch.optim.Adam(p, eps=1e-3, weight_decay=0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, eps=1e-3, amsgrad=True),
+    "AdamW, one by one": lambda p: torch.optim.AdamW(p, eps=1e-3, foreach=True),
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adagrad, which makes its state at once": lambda p: torch.optim.Adagrad(p, eps=1e-3),
+    "a learning rate that is a tensor": lambda p: torch.optim.AdamW(p, lr=torch.tensor(1e-3), eps=1e-3, foreach=False),
+}
+
+
+def movement(uses: list[Any], build_optimizer: Any) -> dict[str, torch.Tensor]:
+    training = training_of("convnet", build_optimizer=build_optimizer)
+    before = {name: parameter.detach().clone() for name, parameter in training.model.named_parameters()}
+    apply_uses(training, uses)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(training.optimizer, gamma=0.5)
+    for step in range(3):
+        torch.manual_seed(step)
+        training.step(images(4, seed=step))
+        scheduler.step()
+    assert not uses or all(group["fused"] for group in training.optimizer.param_groups)
+    return {name: parameter.detach() - before[name] for name, parameter in training.model.named_parameters()}
+
+
+@pytest.mark.parametrize("build_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_parameters_move_as_without_it(build_optimizer: Any) -> None:
+    assert relative_error(movement([FUSED], build_optimizer), movement([], build_optimizer)) < 1e-4
+
+
+def test_groups_are_kept() -> None:
+    def build(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        groups = [
+            {"params": parameters[:2], "lr": 0.5, "name": "slow"},
+            {"params": parameters[2:], "weight_decay": 0.25},
+        ]
+        return torch.optim.AdamW(groups, lr=0.125, betas=(0.5, 0.75))
+
+    training = training_of("convnet", build_optimizer=build)
+    apply_uses(training, [FUSED])
+    first, second = training.optimizer.param_groups
+    assert (first["lr"], first["weight_decay"], first["betas"], first["name"]) == (0.5, 0.01, (0.5, 0.75), "slow")
+    assert (second["lr"], second["weight_decay"], len(second["params"])) == (0.125, 0.25, 16)
+    training.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    assert training.optimizer.param_groups[2]["fused"]
+
+
+def test_an_optimizer_that_is_fused_already_stays_and_the_user_is_told() -> None:
+    training = training_of("convnet", build_optimizer=lambda p: torch.optim.AdamW(p, fused=True))
+    optimizer = training.optimizer
+    apply_uses(training, [FUSED])
+    assert training.optimizer is optimizer
+    assert "changed nothing" in training.notes[0]
+
+
+def one_weight(max_grad_norm: float | None = None) -> Training:
+    """A weight of 1 that a learning rate of 1 moves by its gradient, which is the batch, with a loss scaled by 4."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    training = Training(
+        model,
+        compute_loss=lambda model, batch: (model.weight * batch).sum(),
+        build_optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+        max_grad_norm=max_grad_norm,
+    )
+    apply_uses(training, [FUSED])
+    training.gradient_scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    return training
+
+
+def test_under_a_scaled_loss_gradients_are_unscaled_once_and_overflows_are_skipped() -> None:
+    """Trap: torch hands the scale to a fused optimizer, which must not unscale what clipping has unscaled."""
+    training = one_weight()
+    training.step(torch.tensor(0.25))
+    assert training.model.weight.item() == 0.75
+    training.step(torch.tensor(float("inf")))
+    assert training.model.weight.item() == 0.75
+    assert training.gradient_scaler is not None
+    assert training.gradient_scaler.get_scale() == 2.0
+
+
+def test_under_a_scaled_loss_gradients_are_clipped_in_true_units() -> None:
+    training = one_weight(max_grad_norm=0.5)
+    training.step(torch.tensor(0.25))
+    assert training.model.weight.item() == 0.75
+    training.step(torch.tensor(8.0))
+    assert training.model.weight.item() == pytest.approx(0.25, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda p: torch.optim.RMSprop(p), "Adagrad, Adam, AdamW, SGD have a fused step"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, differentiable=True), "differentiable"),
+    ],
+)
+def test_an_optimizer_without_a_fused_step_is_refused(build: Any, reason: str) -> None:
+    with pytest.raises(MethodRefusedError, match=reason):
+        apply_uses(training_of("convnet", build_optimizer=build), [FUSED])
+
+
+def test_a_torch_without_the_kernel_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*arguments: Any, **options: Any) -> None:
+        raise NotImplementedError("no kernel for this backend\nand a long explanation")
+
+    monkeypatch.setattr(torch, "_fused_sgd_", missing)
+    training = training_of("convnet", build_optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    with pytest.raises(MethodRefusedError, match=r"no fused SGD .*no kernel for this backend$"):
+        apply_uses(training, [FUSED])
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Adagrad"])
+def test_an_optimizer_that_has_stepped_is_refused(name: str) -> None:
+    training = training_of("convnet", build_optimizer=getattr(torch.optim, name))
+    training.step(images(2))
+    with pytest.raises(MethodRefusedError, match="already stepped"):
+        apply_uses(training, [FUSED])
