@@ -15,6 +15,7 @@ from advisor.methods.fp8_activations import Fp8Activations
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
+from advisor.methods.overlapped_swap import OverlappedSwap
 from advisor.methods.precision import Precision
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.swap import Swap
@@ -29,6 +30,7 @@ CATALOGUE: tuple[Method, ...] = (
     CompressActivations(),
     Fp8Activations(),
     Swap(),
+    OverlappedSwap(),
     Adam8bit(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),

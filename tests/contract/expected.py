@@ -38,6 +38,9 @@ BOTH = ("gpt2", "convnet")
 EXPECTED = {
     "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
+    "overlapped_swap": Expected(not_on_cpu="CPU"),
+    "overlapped_swap(ahead=0.1, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),
+    "overlapped_swap(ahead=0.25, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),

@@ -21,6 +21,7 @@ from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 
 FURTHER = (
+    use("compress_activations", bits=2),
     use("precision", dtype="fp16"),
     use("selective_checkpoint", recompute="elementwise"),
 )
@@ -28,6 +29,8 @@ FURTHER = (
 
 CONFLICTS = {
     ("checkpoint", "selective_checkpoint"),
+    ("compress_activations", "fp8_activations"),
+    ("overlapped_swap", "swap"),
     ("precision(dtype=fp16)", "optimizer_in_backward"),
 }
 """Pairs, by name or by label, that must be in conflict: what the methods declare must say at least this."""
