@@ -12,7 +12,15 @@ import torch
 
 from advisor.methods.private_random import uniform
 
-__all__ = ["GROUP", "buffer_bytes", "compute_dtype", "decode_groups", "encode_groups", "smallest_positive", "split_buffer"]
+__all__ = [
+    "GROUP",
+    "buffer_bytes",
+    "compute_dtype",
+    "decode_groups",
+    "encode_groups",
+    "smallest_positive",
+    "split_buffer",
+]
 
 GROUP = 256
 """Values per group."""

@@ -56,7 +56,7 @@ class StreamCopier:
     def is_out(self, copy: HostCopy) -> bool:
         """Whether its event has passed."""
         assert copy.copied is not None, "a copy from a GPU has an event"
-        return bool(copy.copied.query())
+        return bool(copy.copied.query())  # type: ignore[no-untyped-call]
 
     def release(self, copy: HostCopy) -> None:
         """Computation waits, not the host; memory given back from now on is used after the copy."""

@@ -86,7 +86,19 @@ class TestWhatStaysExact:
             (lambda x, w: functional.max_pool1d(x[None], 2)[0] * 2, 1),
             (lambda x, w: x[:, :8].sin(), 0),  # Fewer than 1024 values.
         ],
-        ids="sin matmul transposed sliced relu norm log_softmax no_gradient index pool small".split(),
+        ids=[
+            "sin",
+            "matmul",
+            "transposed",
+            "sliced",
+            "relu",
+            "norm",
+            "log_softmax",
+            "no_gradient",
+            "index",
+            "pool",
+            "small",
+        ],
     )
     def test_only_activations_are_coded(self, function: Any, coded: int, setting: MethodUse) -> None:
         seen, changed = stored(function, setting)
@@ -152,9 +164,7 @@ class TestWhatStaysExact:
         assert len(training.notes) == 1
 
 
-@pytest.mark.parametrize(
-    ("setting", "expected"), [*zip(SETTINGS, (0.01, 0.2, 1.2, 0.03, 0.06), strict=True)], ids=str
-)
+@pytest.mark.parametrize(("setting", "expected"), [*zip(SETTINGS, (0.01, 0.2, 1.2, 0.03, 0.06), strict=True)], ids=str)
 def test_the_gradient_of_a_deep_model_is_as_far_off_as_is_said(setting: MethodUse, expected: float) -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         for _ in range(8):

@@ -116,7 +116,7 @@ class TestRandomNumbers:
         before = torch.get_rng_state()
         numbers = uniform(100_000, seed=7, start=0, device=torch.device("cpu"))
         assert torch.equal(torch.get_rng_state(), before)
-        assert 0.0 <= float(numbers.min())
+        assert float(numbers.min()) >= 0.0
         assert float(numbers.max()) < 1.0
         counts = torch.histc(numbers, 10, 0.0, 1.0)
         assert (counts - 10_000).abs().max() < 500

@@ -92,7 +92,18 @@ class TestOut:
     def test_what_is_saved_last_stays_and_the_rest_leaves_within_the_limit(self) -> None:
         events = Passes(ahead=0.25).second_forward()  # A quarter of 8 KiB: two tensors.
         # 0 leaves when 2 is saved, and computation waits for it when a third is on its way; 4 and 5 still are.
-        assert events == "out 0, out 1, out 2, release 0, out 3, release 1, out 4, release 2, out 5, release 3".split(", ")
+        assert events == [
+            "out 0",
+            "out 1",
+            "out 2",
+            "release 0",
+            "out 3",
+            "release 1",
+            "out 4",
+            "release 2",
+            "out 5",
+            "release 3",
+        ]
 
     def test_device_memory_is_held_until_the_copy_is_out_and_no_longer(self) -> None:
         passes = Passes(ahead=0.25)
