@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from advisor.measure.live_storage import LiveStorages
+from advisor.measure.storages import HostData
 from advisor.methods.float8_code import decode_float8, encode_float8
 from advisor.methods.group_code import GROUP, decode_groups, encode_groups
 from advisor.methods.private_random import Draws, mixed, uniform
@@ -109,6 +111,28 @@ class TestFloat8:
 
 def coded_zeros(float8: torch.dtype) -> torch.Tensor:
     return decode_float8(encode_float8(torch.zeros(300), float8), count=300, dtype=torch.float32, float8=float8)
+
+
+@pytest.mark.parametrize("code", ["groups", "float8"])
+def test_what_coding_needs_beside_input_and_output_does_not_grow_with_them(code: str) -> None:
+    """Trap: a method that saves memory and takes several times a tensor to do so raises the peak."""
+
+    def extra(count: int) -> list[int]:
+        flat = torch.zeros(count, dtype=torch.bfloat16)
+        needed = []
+        with LiveStorages(torch.device("cpu"), HostData()) as live:
+            buffer = encode_groups(flat, bits=4, seed=1) if code == "groups" else encode_float8(flat, FLOAT8[0])
+            needed.append(live.peak_bytes - flat.nbytes - buffer.nbytes)  # A view of what was there counts it too.
+        with LiveStorages(torch.device("cpu"), HostData()) as live:
+            if code == "groups":
+                back = decode_groups(buffer, count=count, dtype=flat.dtype, bits=4)
+            else:
+                back = decode_float8(buffer, count=count, dtype=flat.dtype, float8=FLOAT8[0])
+            needed.append(live.peak_bytes - buffer.nbytes - back.nbytes)
+        return needed
+
+    assert extra(2**22) == extra(2**20)
+    assert 0 < min(extra(2**20)) < max(extra(2**20)) < 12 * 2**20
 
 
 class TestRandomNumbers:
