@@ -24,6 +24,7 @@ from advisor.methods.host_optimizer import HostOptimizer
 from advisor.methods.lora import Lora
 from advisor.methods.momentum_residual import MomentumResidual
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
+from advisor.methods.overlapped_swap import OverlappedSwap
 from advisor.methods.precision import Precision
 from advisor.methods.pure_bf16 import PureBf16
 from advisor.methods.qlora import Qlora
@@ -47,6 +48,7 @@ CATALOGUE: tuple[Method, ...] = (
     Swap(),
     FewBitActivation(),
     RandomizedLinear(),
+    OverlappedSwap(),
     Adam8bit(),
     AdamLowBit(),
     Adafactor(),

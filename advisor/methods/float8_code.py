@@ -7,7 +7,7 @@ import torch
 __all__ = ["Float8Coder", "decode_float8", "encode_float8"]
 
 _GROUP = 256
-_CHUNK = 4096
+_CHUNK = 1024
 """Groups that are coded at a time: what is needed beside input and output stays small."""
 
 

@@ -63,6 +63,9 @@ class Fsdp(Method):
         ),
         Conflict("adam_8bit", "bitsandbytes' kernels do not know parameters that are sliced over devices"),
         Conflict("swap", "it cannot tell gathered parameters from activations and would move both"),
+        Conflict("overlapped_swap", "it cannot tell gathered parameters from activations and would move both"),
+        Conflict("compress_activations", "it cannot tell gathered parameters from activations and would code both"),
+        Conflict("fp8_activations", "it cannot tell gathered parameters from activations and would code both"),
     )
     distributes = True
     citation = "Zhao et al. 2023, PyTorch FSDP; Rajbhandari et al. 2020, ZeRO; torch.distributed.fsdp.fully_shard"

@@ -35,7 +35,7 @@ class FusedAttentionWatch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Look at attention only, and not at all while torch.compile traces, where nothing is saved."""
         attention = torch.nn.functional.scaled_dot_product_attention
-        if func is not attention or torch.compiler.is_compiling():  # type: ignore[no-untyped-call]
+        if func is not attention or torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         with self._delaying() as keep_exact:
             out = func(*args, **(kwargs or {}))

@@ -25,7 +25,7 @@ __all__ = [
 GROUP = 256
 """Values per group."""
 
-_CHUNK = 4096
+_CHUNK = 1024
 """Groups that are coded at a time: what is needed beside input and output stays small."""
 
 

@@ -59,7 +59,7 @@ def decode_groups(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, bits:
     return flat
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _uniform(position, seed):  # type: ignore[no-untyped-def]
     """Numbers in [0, 1): the hash of ``private_random.uniform``."""
     bits = (position ^ seed).to(tl.uint32, bitcast=True)

@@ -21,6 +21,7 @@ from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 
 FURTHER = (
+    use("compress_activations", bits=2),
     use("precision", dtype="fp16"),
     use("selective_checkpoint", recompute="elementwise"),
 )
@@ -37,6 +38,8 @@ CONFLICTS = {
     ("pure_bf16", "half_weights"),
     ("host_optimizer", "optimizer_in_backward"),
     ("precision(dtype=fp16)", "host_optimizer"),
+    ("compress_activations", "fp8_activations"),
+    ("overlapped_swap", "swap"),
     ("precision(dtype=fp16)", "optimizer_in_backward"),
 }
 """Pairs, by name or by label, that must be in conflict: what the methods declare must say at least this."""

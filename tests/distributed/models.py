@@ -159,6 +159,8 @@ def _cases() -> list[Case]:
         Case((use("adafactor"), DDP), micro_batch=2, clip=0.1, build_optimizer=two_groups),
         Case((use("adafactor"), ZERO_1), micro_batch=2, clip=0.1, build_optimizer=two_groups),
         Case((use("adam_low_bit", state="8bit"), DDP), micro_batch=2, clip=0.1, tolerance=0.3, build_optimizer=adamw),
+        Case((DDP, use("overlapped_swap", min_bytes=2**20, ahead=0.1)), micro_batch=2),
+        Case((DDP, use("fp8_activations", format="e4m3")), micro_batch=2, tolerance=0.1),
         Case((use("adam_8bit"), DDP), micro_batch=2, tolerance=0.3, build_optimizer=adamw),
         Case((DDP, use("gradient_compression", hook="fp16")), micro_batch=2, tolerance=0.01),
         Case((use("gradient_compression", hook="fp16"), ZERO_1), micro_batch=2, tolerance=0.01),

@@ -12,8 +12,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.measure.memory import optimizer_state_bytes
+from advisor.methods import group_code
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import apply_uses, settings_of
+from advisor.methods.group_coder import GroupCoder
+from advisor.methods.private_random import Draws
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from tests.contract.expected import expected
@@ -190,7 +193,10 @@ def trained(uses: Sequence[MethodUse], cuda: torch.device, model: str = "gpt2", 
     [
         use("checkpoint", every=1),
         use("selective_checkpoint", recompute="elementwise"),
+        use("compress_activations", bits=4),
+        use("fp8_activations", format="e4m3"),
         use("swap", min_bytes=2**20),
+        use("overlapped_swap", min_bytes=2**20, ahead=0.1),
         use("chunked_cross_entropy", chunks=8),
         use("precision", dtype="bf16"),
         use("host_optimizer"),
@@ -217,11 +223,16 @@ def test_checkpointing_leaves_swap_less_to_move_and_together_they_keep_least(cud
     assert peaks[checkpoint, swap] <= min(peaks[checkpoint,], peaks[swap,])
 
 
-def test_swapped_activations_survive_that_their_memory_is_used_again(cuda: torch.device) -> None:
+@pytest.mark.parametrize(
+    "swap",
+    [use("swap", min_bytes=2**20), use("overlapped_swap", min_bytes=2**20, ahead=0.1)],
+    ids=lambda setting: setting.name,
+)
+def test_swapped_activations_survive_that_their_memory_is_used_again(swap: MethodUse, cuda: torch.device) -> None:
     """Trap: the copy to the host is asynchronous, and the device memory is given to the next kernel at once."""
     training = training_of("convnet", device=cuda)
     plain = training_of("convnet", device=cuda)
-    apply_uses(training, [use("swap", min_bytes=2**20)])
+    apply_uses(training, [swap])
     apply_uses(plain, [])
     for step in range(10):
         losses = []
@@ -229,6 +240,24 @@ def test_swapped_activations_survive_that_their_memory_is_used_again(cuda: torch
             torch.manual_seed(step)
             losses.append(float(one.step(images(512, seed=step))))
         assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_the_kernel_of_activation_compression_makes_the_codes_of_the_plain_path(
+    bits: int, dtype: torch.dtype, cuda: torch.device
+) -> None:
+    coder = GroupCoder(bits, Draws(), cuda)
+    assert coder.why_plain == ""
+    for flat in (torch.randn(100_003, device=cuda), torch.randn(5000, device=cuda).relu(), torch.zeros(3, device=cuda)):
+        flat = flat.to(dtype)
+        buffer = coder.encode(flat)
+        back = coder.decode(buffer, count=flat.numel(), dtype=dtype)
+        plain = group_code.decode_groups(buffer, count=flat.numel(), dtype=dtype, bits=bits)
+        torch.testing.assert_close(back, plain)  # A product and a sum may be one instruction here.
+        width = flat.max() - flat.min()
+        assert float((back - flat).abs().max()) <= float(width) / (2**bits - 2) * 1.01
+        assert flat.min() < 0 or torch.equal(back > 0, flat > 0)
 
 
 def fp32_settings() -> list[Any]:

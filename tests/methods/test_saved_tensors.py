@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.host_copies import HostBound, MoveToHost
 from advisor.methods.saved_tensors import SavedTensorPipeline
 from advisor.methods.swap import Swap
+from advisor.methods.training import Training
 from advisor.problem.host import HostMemory
 from tests.methods.tiny import convnet, images, training_of
 
@@ -193,6 +196,69 @@ class TestHostMemory:
         roomy.step(images(4))
         with pytest.raises(MethodRefusedError, match=r"more than 614 KiB"):
             tight.step(images(4))
+
+
+class TestLifetimes:
+    def test_a_graph_that_is_dropped_without_a_backward_pass_is_freed(self) -> None:
+        """Trap: what an operator returned knows its graph; held by it as it is, neither is ever freed."""
+        swap = swap_of(min_bytes=1000)  # Nothing is moved: everything is passed through.
+        inputs = torch.ones(8, requires_grad=True)
+        with swap.context():
+            out = inputs.exp().sin().softmax(0)
+        storage = StorageWeakRef(out.untyped_storage())  # type: ignore[no-untyped-call]
+        del out
+        assert storage.expired()  # type: ignore[no-untyped-call]
+
+    def test_what_is_saved_several_times_is_restored_once_for_all(self) -> None:
+        swap, tensor = swap_of(), torch.randn(4, 6)
+        packed = [swap.pack(each) for each in (tensor, tensor.t(), tensor[1:])]
+        whole, transposed, part = (swap.unpack(each) for each in packed)
+        assert transposed.data_ptr() == whole.data_ptr() != tensor.data_ptr()
+        assert part.data_ptr() != whole.data_ptr()  # Another range of the storage is another copy.
+        assert torch.equal(transposed, tensor.t())
+
+
+class Stashing(torch.autograd.Function):
+    """Keeps its input where no hook sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        ctx.inputs = inputs * 1
+        return inputs * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * 2
+
+
+class TestHiddenTensors:
+    """Tensors that a custom function keeps as attributes stay on the device whatever the hooks do."""
+
+    def model(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Training:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(256))
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return function((inputs * self.scale).sin()).sum()
+
+        training = Training(Model())
+        Swap().apply(training, min_bytes=1)
+        return training
+
+    def test_they_are_reported_once_with_their_bytes(self) -> None:
+        training = self.model(Stashing.apply)  # type: ignore[arg-type]
+        for _ in range(2):
+            training.step(torch.ones(256))
+        (note,) = training.notes
+        assert "1.00 KiB of activations" in note
+        assert "StashingBackward keeps them as attributes" in note
+
+    def test_a_function_that_saves_as_it_should_is_not(self) -> None:
+        training = self.model(lambda values: values.relu())
+        training.step(torch.ones(256))
+        assert training.notes == []
 
 
 class TestInTraining:
