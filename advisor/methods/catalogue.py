@@ -9,6 +9,8 @@ from advisor.methods.adam_8bit import Adam8bit
 from advisor.methods.base import Method
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
+from advisor.methods.compile import Compile
+from advisor.methods.compile_budget import CompileBudget
 from advisor.methods.ddp import Ddp
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
@@ -24,10 +26,12 @@ CATALOGUE: tuple[Method, ...] = (
     Precision(),
     Checkpoint(),
     SelectiveCheckpoint(),
+    CompileBudget(),
     Swap(),
     Adam8bit(),
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
+    Compile(),
     Ddp(),
     Zero1(),
     Fsdp(),

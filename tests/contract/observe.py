@@ -53,6 +53,11 @@ class LiveBytes(TorchDispatchMode):
                 self._seen[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         return out
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile below this mode, instead of skipping what it meets here for good."""
+        return True
+
     def exclude(self, tensor: torch.Tensor) -> None:
         self._on_host.add(tensor.untyped_storage()._cdata)
 
