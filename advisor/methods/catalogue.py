@@ -6,12 +6,15 @@ import difflib
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.adam_8bit import Adam8bit
+from advisor.methods.attention_backend import AttentionBackend
 from advisor.methods.base import Method
+from advisor.methods.channels_last import ChannelsLast
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.compile import Compile
 from advisor.methods.compile_budget import CompileBudget
 from advisor.methods.ddp import Ddp
+from advisor.methods.expandable_segments import ExpandableSegments
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
@@ -32,6 +35,9 @@ CATALOGUE: tuple[Method, ...] = (
     OptimizerInBackward(),
     ChunkedCrossEntropy(),
     Compile(),
+    ChannelsLast(),
+    AttentionBackend(),
+    ExpandableSegments(),
     Ddp(),
     Zero1(),
     Fsdp(),

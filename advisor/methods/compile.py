@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Method, Parameter, Stage, Verdict
+from advisor.methods.base import Conflict, Method, Parameter, Stage, Verdict
 from advisor.methods.checkpoint import judge_blocks
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -31,11 +31,24 @@ class Compile(Method):
     summary = "Compiles the repeated blocks, or the whole model, to fused kernels with torch.compile."
     fidelity = Fidelity.ROUNDING
     gradient_tolerance = 2e-3
+    update_tolerance = 0.1  # Adam blows up gradients that are zero but for rounding: a bias before BatchNorm.
     saves = frozenset()
     costs = "seconds to minutes of compilation in the first step, and again at a second batch size"
     pays = "when a step is bound by many small kernels or by reading activations, and many steps follow"
     does_not_pay = "for short trainings, and for batches whose shapes keep changing: each new kind is compiled anew"
     stage = Stage.COMPILE
+    conflicts = (
+        Conflict(
+            "chunked_cross_entropy",
+            "it calls the model's parts instead of the model, so that nothing would be compiled; use scope=blocks",
+            own={"scope": "model"},
+        ),
+        Conflict(
+            "selective_checkpoint",
+            "it chooses between operators, and compiled kernels are none of them; use compile_budget",
+            where={"recompute": "elementwise"},
+        ),
+    )
     parameters = (
         Parameter(
             "scope",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compiler import why_not_compiled
@@ -92,11 +93,26 @@ def compile_modules(
     if reason:
         raise MethodRefusedError(reason)
     stop_key_value_cache(training, "every block would be compiled anew, for its own entry of the cache")
-    for module in modules:
-        module._compiled_call_impl = CompiledCall(module, _backend(BACKEND, budget))  # type: ignore[assignment]
-    training.on_close(functools.partial(_run_plain, list(modules)))
+    # Recomputation stays outside of what is compiled, with all that it restores: each of its regions is a piece.
+    regions = [inner for module in modules for inner in module.modules() if isinstance(inner, CheckpointWrapper)]
+    pieces = [*modules, *(region._checkpoint_wrapped_module for region in regions)]
+    for region in regions:
+        region.forward = torch._dynamo.disable(region.forward)  # type: ignore[method-assign]
+    calls = [CompiledCall(piece, _backend(BACKEND, budget)) for piece in pieces]
+    for piece, call in zip(pieces, calls, strict=True):
+        piece._compiled_call_impl = call  # type: ignore[assignment]
+    training.on_close(functools.partial(_run_plain, pieces, regions))
     # The first step compiles; what it left different (gradients, optimizer state) may compile once more.
     training.settling_steps = max(training.settling_steps, 1)
+    said = False
+
+    def say() -> None:
+        nonlocal said
+        if not said and not any(call.was_called for call in calls):
+            training.notes.append(f"{label} changed nothing: a step does not call what it compiled")
+        said = True
+
+    training.after_step.append(say)
 
 
 def has_budget() -> bool:
@@ -112,10 +128,14 @@ class CompiledCall:
     Args:
         module: The module.
         backend: Compiles the graphs that are found in its forward pass.
+
+    Attributes:
+        was_called: Whether it ever was.
     """
 
     def __init__(self, module: torch.nn.Module, backend: Callable[..., _Compiled]) -> None:
         self._call = torch.compile(module._call_impl, backend=backend)
+        self.was_called = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module.
@@ -126,6 +146,7 @@ class CompiledCall:
         import torch._dynamo.config as config
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
+        self.was_called = True
         try:
             # At its limit the compiler would silently run the module uncompiled ever after.
             with config.patch(recompile_limit=_RECOMPILE_LIMIT, fail_on_recompile_limit_hit=True):
@@ -169,7 +190,9 @@ def _why_not_again(model: torch.nn.Module) -> str:
     return ""
 
 
-def _run_plain(modules: list[torch.nn.Module]) -> None:
-    for module in modules:
-        module._compiled_call_impl = None
+def _run_plain(pieces: list[torch.nn.Module], regions: list[torch.nn.Module]) -> None:
+    for piece in pieces:
+        piece._compiled_call_impl = None
+    for region in regions:
+        del region.forward
     torch._dynamo.reset()

@@ -2,55 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-import torch
-import torch._dynamo.config
-import torch._inductor.config
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._inductor.decomposition import select_decomp_table
 
-from advisor.methods import compiled
-from advisor.methods.random_operators import keep_random
+from tests.methods.quick_compiler import quick_compiler
 
 
-def without_kernels(
-    graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, budgeted: bool
-) -> Callable[..., Any]:
-    """Compile to a forward and a backward graph of the same operators as for kernels, and run them as they are."""
-
-    def split(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[torch.fx.GraphModule, ...]:
-        if budgeted:
-            keep_random(joint.graph)
-        return min_cut_rematerialization_partition(joint, *args, compiler="inductor", **kwargs)
-
-    with torch._inductor.config.patch(fallback_random=True):
-        decompositions = select_decomp_table()
-    backend = aot_autograd(
-        fw_compiler=_as_it_is, bw_compiler=_as_it_is, partition_fn=split, decompositions=decompositions
-    )
-    compiled_graph: Callable[..., Any] = backend(graph, inputs)
-    return compiled_graph
-
-
-def _as_it_is(graph: torch.fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
-    boxed: Callable[..., Any] = make_boxed_func(graph.forward)
-    return boxed
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quick_compiler() -> Iterator[None]:
-    """No kernels are made, and what is compiled is kept from one case to the next.
-
-    Kernels are tested in ``tests/methods``.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "BACKEND", without_kernels)
-        patch.setattr(torch._dynamo, "reset", lambda: None)
-        patch.setattr(torch._dynamo.config, "automatic_dynamic_shapes", False)
+@pytest.fixture(autouse=True, scope="package")
+def _quick_compiler() -> Iterator[None]:
+    with quick_compiler():  # kernels are tested in tests/methods
         yield
-    torch._dynamo.reset()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from advisor.methods.use import MethodUse
 
-__all__ = ["Expected", "expected"]
+__all__ = ["Expected", "expected", "unable"]
 
 
 @dataclass(frozen=True)
@@ -19,25 +19,45 @@ class Expected:
 
     Attributes:
         refused: Model -> words of the reason for which it cannot be applied.
+        known_by_facts: Model -> words of the reason for which it is not judged applicable, by what a probe saw and
+            applying it alone cannot know.
         not_on_cpu: Words of the reason for which it is not judged applicable on a CPU, although applying it there
             works (to see that it is right).
         no_effect: Models in which it finds nothing to do and says so.
         same_bits: Models in which it changes nothing in two steps although it is not exact.
         not_faked: Why it cannot run under fake tensors; empty if it can.
+        slow: Models with which it takes seconds.
     """
 
     refused: dict[str, str] = field(default_factory=dict)
+    known_by_facts: dict[str, str] = field(default_factory=dict)
     not_on_cpu: str = ""
     no_effect: tuple[str, ...] = ()
     same_bits: tuple[str, ...] = ()
     not_faked: str = ""
+    slow: tuple[str, ...] = ()
 
 
 BOTH = ("gpt2", "convnet")
 
 EXPECTED = {
     "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
+    "attention_backend(kernel=cudnn)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
+    "attention_backend(kernel=efficient)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
+    "attention_backend(kernel=flash)": Expected(
+        known_by_facts={"convnet": "never calls"},
+        no_effect=BOTH,  # without dropout, torch chooses it on a CPU
+        same_bits=BOTH,
+    ),
+    "attention_backend(kernel=math)": Expected(
+        known_by_facts={"convnet": "never calls"},
+        no_effect=("convnet",),
+        same_bits=("convnet",),
+    ),
+    "channels_last": Expected(refused={"gpt2": "no convolution"}),
     "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
+    "compile(scope=model)": Expected(slow=BOTH),
+    "expandable_segments": Expected(refused=dict.fromkeys(BOTH, "CUDA")),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),
@@ -49,3 +69,9 @@ EXPECTED = {
 def expected(use: MethodUse) -> Expected:
     """What is expected of one setting."""
     return EXPECTED.get(use.label) or EXPECTED.get(use.name) or Expected()
+
+
+def unable(model: str, use: MethodUse) -> bool:
+    """Whether a setting has nothing to show with a model: it is refused, or has no effect."""
+    one = expected(use)
+    return model in (*one.refused, *one.no_effect)
