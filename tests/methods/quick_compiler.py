@@ -22,10 +22,9 @@ from advisor.methods.random_operators import keep_random
 @contextmanager
 def quick_compiler() -> Iterator[None]:
     """Compile with :func:`without_kernels`, and keep what is compiled from one training to the next."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, torch._dynamo.config.patch(automatic_dynamic_shapes=False):
         patch.setattr(compiled, "BACKEND", without_kernels)
         patch.setattr(torch._dynamo, "reset", lambda: None)
-        patch.setattr(torch._dynamo.config, "automatic_dynamic_shapes", False)
         yield
     torch._dynamo.reset()
 
