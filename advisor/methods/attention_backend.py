@@ -61,7 +61,7 @@ class AttentionBackend(Method):
         if facts is not None and facts.function_counts and not any(facts.function_counts.get(n) for n in _FUNCTIONS):
             return Verdict.no(f"{facts.model_class} never calls torch's scaled_dot_product_attention")
         if hardware.kind is DeviceKind.CUDA and kernel in _NEEDS_AMPERE:
-            return Verdict.yes("it needs attention in 16-bit floats, as precision(dtype=bf16) gives; else it is refused")
+            return Verdict.yes("it needs attention in 16-bit floats, as precision(dtype=bf16) gives")
         return Verdict.yes()
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:

@@ -41,9 +41,9 @@ def allow_only(training: Training, kernel: str, label: str) -> None:
         label: Of the method with its parameters, for notes.
     """
     free = _allowed()
-    allowed = sdpa_kernel(_KERNELS[kernel])
-    allowed.__enter__()
-    training.on_close(lambda: allowed.__exit__(None, None, None))
+    closing = contextlib.ExitStack()
+    closing.enter_context(sdpa_kernel(_KERNELS[kernel]))
+    training.on_close(closing.close)
     watched = False
 
     @contextlib.contextmanager
@@ -118,10 +118,11 @@ class _KernelWatch(TorchFunctionMode):
 
 
 def _allowed() -> list[SDPBackend]:
+    flags: Any = torch.backends.cuda  # they hold for a CPU as well
     enabled = {
-        SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled(),
-        SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled(),
-        SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled(),
-        SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled(),
+        SDPBackend.FLASH_ATTENTION: flags.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: flags.mem_efficient_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: flags.cudnn_sdp_enabled(),
+        SDPBackend.MATH: flags.math_sdp_enabled(),
     }
     return [kernel for kernel, on in enabled.items() if on]

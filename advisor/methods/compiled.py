@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import active_fake_mode
@@ -31,15 +31,9 @@ _RECOMPILE_LIMIT = 64
 """Kinds of arguments that one function is compiled for: kinds of blocks, with and without gradients, batch sizes."""
 
 _Compiled = Callable[..., Any]
-
-
-class Backend(Protocol):
-    """Compiles one graph, forward and backward."""
-
-    def __call__(
-        self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, budgeted: bool
-    ) -> _Compiled:  # pragma: no cover
-        """The compiled graph; ``budgeted`` if less is kept for its backward pass than the compiler would keep."""
+Backend = Callable[..., _Compiled]
+"""``(graph, inputs, *, budgeted)`` -> the compiled graph, forward and backward; ``budgeted`` if less is kept for its
+backward pass than the compiler would keep."""
 
 
 def default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, budgeted: bool) -> _Compiled:
@@ -60,7 +54,7 @@ def default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor],
     patches: dict[str, Any] = {"fallback_random": True}
     if budgeted:
         patches["joint_custom_post_pass"] = KeepRandom()
-    return compile_fx(graph, list(inputs), inner_compile=make_kernels, config_patches=patches)  # type: ignore[arg-type,return-value]
+    return compile_fx(graph, list(inputs), inner_compile=make_kernels, config_patches=patches)  # type: ignore[return-value]
 
 
 BACKEND: Backend = default_backend
@@ -97,10 +91,10 @@ def compile_modules(
     regions = [inner for module in modules for inner in module.modules() if isinstance(inner, CheckpointWrapper)]
     pieces = [*modules, *(region._checkpoint_wrapped_module for region in regions)]
     for region in regions:
-        region.forward = torch._dynamo.disable(region.forward)  # type: ignore[method-assign]
+        region.forward = torch._dynamo.disable(region.forward)  # type: ignore[method-assign,no-untyped-call]
     calls = [CompiledCall(piece, _backend(BACKEND, budget)) for piece in pieces]
     for piece, call in zip(pieces, calls, strict=True):
-        piece._compiled_call_impl = call  # type: ignore[assignment]
+        piece._compiled_call_impl = call
     training.on_close(functools.partial(_run_plain, pieces, regions))
     # The first step compiles; what it left different (gradients, optimizer state) may compile once more.
     training.settling_steps = max(training.settling_steps, 1)
@@ -190,7 +184,7 @@ def _why_not_again(model: torch.nn.Module) -> str:
     return ""
 
 
-def _run_plain(pieces: list[torch.nn.Module], regions: list[torch.nn.Module]) -> None:
+def _run_plain(pieces: Sequence[torch.nn.Module], regions: Sequence[torch.nn.Module]) -> None:
     for piece in pieces:
         piece._compiled_call_impl = None
     for region in regions:

@@ -44,13 +44,13 @@ def _drawing(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+    operator = node.target
+    if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
-    schema = getattr(node.target, "_schema", None)
-    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    names = [argument.name for argument in operator._schema.arguments]
     if "dropout_p" not in names:
         return True
     # Attention is tagged whether or not it drops out.
     index = names.index("dropout_p")
-    default = schema.arguments[index].default_value
+    default = operator._schema.arguments[index].default_value
     return bool(node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p", default))

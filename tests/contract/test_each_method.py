@@ -50,7 +50,6 @@ def over(cases: list[tuple[str, MethodUse]]) -> pytest.MarkDecorator:
 over_methods = pytest.mark.parametrize("method", CATALOGUE, ids=lambda method: method.name)
 
 
-
 class Run(Protocol):
     def __call__(self, model: str, use: MethodUse | None, to: MethodUse | None = None) -> Observation:
         """Observe a setting, or plain training; ``to`` is a setting that it will be compared with."""

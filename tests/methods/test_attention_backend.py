@@ -78,7 +78,7 @@ def test_a_kernel_that_torch_chooses_by_itself_changes_nothing_and_a_note_says_s
 def test_a_step_for_which_the_kernel_does_not_suit_is_refused_with_torchs_reason() -> None:
     training = training_of("gpt2", dropout=0.1)
     apply_uses(training, [FLASH])
-    with pytest.raises(MethodRefusedError, match="every attention of the model.*: .*non-zero dropout"):
+    with pytest.raises(MethodRefusedError, match=r"every attention of the model.*: .*non-zero dropout"):
         training.step(text(2))
     training.close()
 

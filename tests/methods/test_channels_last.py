@@ -40,7 +40,7 @@ def test_parameters_stay_the_same_objects_so_ties_and_optimizers_keep_them() -> 
             self.blocks[2].conv.weight = self.blocks[1].conv.weight
 
     training = Training(Tied(), build_optimizer=adamw)
-    before = {name: parameter for name, parameter in training.model.named_parameters()}
+    before = dict(training.model.named_parameters())
     values = {name: parameter.detach().clone() for name, parameter in before.items()}
     apply_uses(training, [CHANNELS_LAST])
     after = dict(training.model.named_parameters())

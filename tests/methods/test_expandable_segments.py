@@ -71,9 +71,7 @@ def test_where_it_is_set_already_nothing_changes_and_a_note_says_so(
 def test_the_older_name_of_torchs_function_serves_as_well(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     older: list[str] = []
     monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings", raising=False)
-    monkeypatch.setattr(
-        torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", older.append, raising=False
-    )
+    monkeypatch.setattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", older.append, raising=False)
     ExpandableSegments().apply(on_cuda())
     assert older == [ON]
 
