@@ -133,6 +133,8 @@ def _rows(method: Method) -> Iterator[tuple[str, str]]:
     yield "applied at stage", method.stage.name.lower()
     if not method.accumulates:
         yield "batches", "only one micro-batch per optimizer step"
+    if method.other_masks:
+        yield "dropout", "draws other masks than in plain training"
     if method.decides:
         alike = [f"`{other.name}`" for other in CATALOGUE if other.decides == method.decides and other is not method]
         yield "decides alone", f"{method.decides} (so not with {', '.join(alike)})" if alike else method.decides

@@ -117,6 +117,8 @@ class Method(abc.ABC):
             two steps; default: by fidelity.
         random_gradients: Whether its gradients are random numbers around the exact ones, too far from them in one step
             for an error to tell anything: the contract suite then looks at their mean over many draws.
+        other_masks: Whether dropout draws other masks than in plain training, as right as those: training can then
+            only be compared with plain training where nothing drops out.
         saves: Categories of memory it lowers; empty for a method that only changes the time.
         costs: What it costs, in a few words ("about one more forward pass").
         pays: When to use it.
@@ -142,6 +144,7 @@ class Method(abc.ABC):
     gradient_tolerance: ClassVar[float] = 0.0
     update_tolerance: ClassVar[float | None] = None
     random_gradients: ClassVar[bool] = False
+    other_masks: ClassVar[bool] = False
     saves: ClassVar[frozenset[Saves]]
     costs: ClassVar[str]
     pays: ClassVar[str]

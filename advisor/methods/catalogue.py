@@ -8,11 +8,16 @@ from advisor.errors import MethodRefusedError
 from advisor.methods.adafactor import Adafactor
 from advisor.methods.adam_8bit import Adam8bit
 from advisor.methods.adam_low_bit import AdamLowBit
+from advisor.methods.attention_backend import AttentionBackend
 from advisor.methods.base import Method
+from advisor.methods.channels_last import ChannelsLast
 from advisor.methods.checkpoint import Checkpoint
 from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
+from advisor.methods.compile import Compile
+from advisor.methods.compile_budget import CompileBudget
 from advisor.methods.compress_activations import CompressActivations
 from advisor.methods.ddp import Ddp
+from advisor.methods.expandable_segments import ExpandableSegments
 from advisor.methods.few_bit_activation import FewBitActivation
 from advisor.methods.float8 import Float8
 from advisor.methods.fp8_activations import Fp8Activations
@@ -45,6 +50,7 @@ CATALOGUE: tuple[Method, ...] = (
     SelectiveCheckpoint(),
     CompressActivations(),
     Fp8Activations(),
+    CompileBudget(),
     Swap(),
     FewBitActivation(),
     RandomizedLinear(),
@@ -60,6 +66,10 @@ CATALOGUE: tuple[Method, ...] = (
     SparseReparameterization(),
     Lora(),
     Qlora(),
+    Compile(),
+    ChannelsLast(),
+    AttentionBackend(),
+    ExpandableSegments(),
     Ddp(),
     Zero1(),
     Fsdp(),

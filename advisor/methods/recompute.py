@@ -83,10 +83,14 @@ def region_contexts(
     return contexts if guard.needed or generators else inner_contexts or noop_context_fn
 
 
-def stop_key_value_cache(training: Training) -> None:
+def stop_key_value_cache(training: Training, why: str = "recomputation would extend the cache twice") -> None:
     """Set transformers' ``config.use_cache`` to False: a recomputed block would extend the cache a second time.
 
     The cache is of no use in training. The setting comes back when the training closes.
+
+    Args:
+        training: Whose model may have one.
+        why: What it would do otherwise, for the note.
     """
     changed: list[Any] = []
     for module in training.model.modules():
@@ -96,7 +100,7 @@ def stop_key_value_cache(training: Training) -> None:
             changed.append(config)
     if changed:
         training.on_close(lambda: _set_use_cache(changed))
-        training.notes.append("config.use_cache was set to False: recomputation would extend the cache twice")
+        training.notes.append(f"config.use_cache was set to False: {why}")
 
 
 def _set_use_cache(configs: list[Any]) -> None:

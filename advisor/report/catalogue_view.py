@@ -85,6 +85,8 @@ def method_view(method: Method, hardware: Hardware, facts: Facts | None = None) 
         rows.append((f"  {parameter.name}", f"{parameter.meaning} ({choices})"))
     if not method.accumulates:
         rows.append(("batches", "only one micro-batch per optimizer step"))
+    if method.other_masks:
+        rows.append(("dropout", "draws other masks than in plain training"))
     if method.decides:
         rows.append(("decides alone", method.decides))
     for conflict in method.conflicts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from advisor.methods.use import MethodUse
 
-__all__ = ["Expected", "expected"]
+__all__ = ["Expected", "expected", "unable"]
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,23 @@ class Expected:
 
     Attributes:
         refused: Model -> words of the reason for which it cannot be applied.
+        known_by_facts: Model -> words of the reason for which it is not judged applicable, by what a probe saw and
+            applying it alone cannot know.
         not_on_cpu: Words of the reason for which it is not judged applicable on a CPU, although applying it there
             works (to see that it is right).
         no_effect: Models in which it finds nothing to do and says so.
         same_bits: Models in which it changes nothing in two steps although it is not exact.
         not_faked: Why it cannot run under fake tensors; empty if it can.
+        slow: Models with which it takes seconds.
     """
 
     refused: dict[str, str] = field(default_factory=dict)
+    known_by_facts: dict[str, str] = field(default_factory=dict)
     not_on_cpu: str = ""
     no_effect: tuple[str, ...] = ()
     same_bits: tuple[str, ...] = ()
     not_faked: str = ""
+    slow: tuple[str, ...] = ()
 
 
 BOTH = ("gpt2", "convnet")
@@ -44,6 +49,23 @@ EXPECTED = {
     "overlapped_swap": Expected(not_on_cpu="CPU"),
     "overlapped_swap(ahead=0.1, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),
     "overlapped_swap(ahead=0.25, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),
+    "adam_8bit": Expected(not_faked="bitsandbytes reads values of the optimizer state"),
+    "attention_backend(kernel=cudnn)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
+    "attention_backend(kernel=efficient)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
+    "attention_backend(kernel=flash)": Expected(
+        known_by_facts={"convnet": "never calls"},
+        no_effect=BOTH,  # without dropout, torch chooses it on a CPU
+        same_bits=BOTH,
+    ),
+    "attention_backend(kernel=math)": Expected(
+        known_by_facts={"convnet": "never calls"},
+        no_effect=("convnet",),
+        same_bits=("convnet",),
+    ),
+    "channels_last": Expected(refused={"gpt2": "no convolution"}),
+    "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
+    "compile(scope=model)": Expected(slow=BOTH),
+    "expandable_segments": Expected(refused=dict.fromkeys(BOTH, "CUDA")),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
     "float8": Expected(not_on_cpu="CPU", no_effect=BOTH, same_bits=BOTH),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
@@ -57,3 +79,9 @@ EXPECTED = {
 def expected(use: MethodUse) -> Expected:
     """What is expected of one setting."""
     return EXPECTED.get(use.label) or EXPECTED.get(use.name) or Expected()
+
+
+def unable(model: str, use: MethodUse) -> bool:
+    """Whether a setting has nothing to show with a model: it is refused, or has no effect."""
+    one = expected(use)
+    return model in (*one.refused, *one.no_effect)

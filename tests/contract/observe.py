@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.storages import bytes_of
+from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_uses
 from advisor.methods.host_copies import HostCopy
 from advisor.methods.host_step import device_parameter
@@ -55,11 +56,26 @@ class LiveBytes(TorchDispatchMode):
                 self._seen[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         return out
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile below this mode, instead of skipping what it meets here for good."""
+        return True
+
     def exclude(self, tensor: torch.Tensor) -> None:
         self._on_host.add(tensor.untyped_storage()._cdata)
 
     def live(self) -> int:
         return sum(size for key, (ref, size) in self._seen.items() if key not in self._on_host and not ref.expired())
+
+
+def dropout_for(uses: Sequence[MethodUse]) -> float:
+    """The probability of dropout with which methods can be compared with plain training."""
+    return 0.0 if any(get_method(use.name).other_masks for use in uses) else 0.1
+
+
+def training_for(model: str, uses: Sequence[MethodUse], **options: Any) -> Training:
+    """A training in which methods can be compared with plain training; they are not yet applied."""
+    return training_of(model, **{"dropout": dropout_for(uses), **options})
 
 
 def observe(model: str, uses: Sequence[MethodUse], monkeypatch: Any, **options: Any) -> Observation:
@@ -68,7 +84,7 @@ def observe(model: str, uses: Sequence[MethodUse], monkeypatch: Any, **options: 
     Raises:
         MethodRefusedError: A method does not apply.
     """
-    training = training_of(model, **options)
+    training = training_for(model, uses, **options)
     before = {name: parameter.detach().clone() for name, parameter in training.model.named_parameters()}
     apply_uses(training, uses)
     seen = Observation(notes=training.notes)

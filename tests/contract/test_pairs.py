@@ -15,8 +15,8 @@ from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import apply_uses, conflict_between, settings_of
 from advisor.methods.use import MethodUse, use
-from tests.contract.expected import expected
-from tests.contract.observe import Observation, observe
+from tests.contract.expected import unable
+from tests.contract.observe import Observation, dropout_for, observe
 from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 
@@ -40,6 +40,9 @@ CONFLICTS = {
     ("precision(dtype=fp16)", "host_optimizer"),
     ("compress_activations", "fp8_activations"),
     ("overlapped_swap", "swap"),
+    ("compile", "compile_budget"),
+    ("compile(scope=blocks)", "selective_checkpoint(recompute=elementwise)"),
+    ("compile_budget", "checkpoint"),
     ("precision(dtype=fp16)", "optimizer_in_backward"),
 }
 """Pairs, by name or by label, that must be in conflict: what the methods declare must say at least this."""
@@ -51,7 +54,7 @@ def _uses(model: str) -> tuple[MethodUse, ...]:
     for method in CATALOGUE:
         if method.distributes or method.builds_on:
             continue
-        able = [use for use in settings_of(method) if model not in (*expected(use).refused, *expected(use).no_effect)]
+        able = [use for use in settings_of(method) if not unable(model, use)]
         chosen += [use for use in able if use == able[0] or use in FURTHER]
     return tuple(chosen)
 
@@ -72,9 +75,9 @@ IN_CONFLICT = list(
 
 
 @functools.cache
-def _plain(model: str) -> Observation:
+def _plain(model: str, dropout: float) -> Observation:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return observe(model, [], monkeypatch)
+        return observe(model, [], monkeypatch, dropout=dropout)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_two_methods_train_together_as_both_promise(
     model: str, pair: tuple[MethodUse, MethodUse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_bitsandbytes()
-    assert_trains_as_promised(pair, _plain(model), observe(model, pair, monkeypatch))
+    assert_trains_as_promised(pair, _plain(model, dropout_for(pair)), observe(model, pair, monkeypatch))
 
 
 @pytest.mark.parametrize("pair", IN_CONFLICT, ids=lambda pair: f"{pair[0].label}+{pair[1].label}")

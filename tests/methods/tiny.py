@@ -102,15 +102,15 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-3)
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
+MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[..., Any]]] = {
     "gpt2": (gpt2, text),
     "convnet": (convnet, images),
 }
 
 
-def training_of(model: str, **options: Any) -> Training:
+def training_of(model: str, *, dropout: float = 0.1, **options: Any) -> Training:
     build, _ = MODELS[model]
-    return Training(build(), **{"build_optimizer": adamw, **options})
+    return Training(build(dropout=dropout), **{"build_optimizer": adamw, **options})
 
 
 def facts_of(model: str, **changes: Any) -> Facts:

@@ -1,0 +1,96 @@
+"""Let segments of the CUDA allocator grow, so that memory is not lost between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.base import Method, Saves, Stage, Verdict
+from advisor.methods.use import ParameterValue
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import DeviceKind, Hardware
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["ExpandableSegments"]
+
+_NAME = "expandable_segments"
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+class ExpandableSegments(Method):
+    """Sets ``expandable_segments:True`` for the whole process until the training closes.
+
+    What was allocated before stays in segments of the old kind.
+    """
+
+    name = "expandable_segments"
+    summary = "Has the CUDA allocator grow its segments instead of adding new ones, against fragmentation."
+    fidelity = Fidelity.EXACT
+    saves = frozenset({Saves.WORKSPACE})
+    costs = "a little time whenever memory is mapped, mostly in the first steps"
+    pays = "when much more memory is reserved than allocated: with batches of changing sizes, or near the limit"
+    does_not_pay = "where reserved and allocated memory are nearly the same"
+    stage = Stage.PARALLELIZE  # Before methods allocate.
+    citation = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"
+
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Only for the CUDA allocator."""
+        return Verdict.yes() if hardware.kind is DeviceKind.CUDA else Verdict.no(_not_cuda(hardware.device))
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Change the setting, after giving back what the allocator holds unused in segments of the old kind."""
+        import torch
+
+        if training.device.type != "cuda":
+            raise MethodRefusedError(_not_cuda(str(training.device)))
+        backend = torch.cuda.get_allocator_backend()
+        if backend != "native":
+            raise MethodRefusedError(f"the allocator must be torch's native one, but it is {backend}")
+        change = _setter()
+        kept = [setting for setting in _settings().split(",") if setting]
+        others = [setting for setting in kept if setting.partition(":")[0].strip() != _NAME]
+        own = [setting.partition(":")[2].strip() for setting in kept if setting not in others]
+        if own and own[-1] == "True":
+            training.notes.append("expandable_segments changed nothing: the allocator was already set so")
+            return
+        torch.cuda.empty_cache()
+        # What is not named goes back to its default, so all other settings are given again.
+        change(",".join([*others, f"{_NAME}:True"]))
+        training.on_close(lambda: change(",".join([*others, f"{_NAME}:False"])))
+
+
+def _settings() -> str:
+    """The allocator's settings, as they would be written in the environment."""
+    import torch
+
+    known: Callable[[], str] | None = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    if known is not None:
+        return known()
+    return next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "")
+
+
+def _setter() -> Callable[[str], None]:
+    """Torch's function that changes the settings; its name depends on the version.
+
+    Raises:
+        MethodRefusedError: This torch has none.
+    """
+    import torch
+
+    for name in ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"):
+        setter: Callable[[str], None] | None = getattr(torch._C, name, None)
+        if setter is not None:
+            return setter
+    raise MethodRefusedError(
+        f"torch {torch.__version__} cannot change its allocator in a running process; set the environment variable "
+        f"PYTORCH_CUDA_ALLOC_CONF={_NAME}:True instead"
+    )
+
+
+def _not_cuda(device: str) -> str:
+    return f"it is a setting of the CUDA allocator, but the device is {device}"

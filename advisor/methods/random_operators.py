@@ -1,0 +1,56 @@
+"""Random numbers in compiled graphs: under a budget, torch's partitioner would draw them a second time.
+
+It may choose any operator to be recomputed in the backward pass, dropout too, and the second draw is another mask: the
+loss is right and the gradients are wrong, without a word. Here the operators that draw are marked as kept, and a
+backward graph that draws all the same is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.utils.checkpoint import CheckpointPolicy
+
+__all__ = ["KeepRandom", "drawing_operators", "keep_random"]
+
+
+def keep_random(graph: torch.fx.Graph) -> None:
+    """Have the partitioner keep the outputs of all operators of a joint graph that draw random numbers."""
+    for node in _drawing(graph):
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def drawing_operators(graph: torch.fx.Graph) -> list[str]:
+    """Names of the operators of a graph that draw random numbers."""
+    return [str(node.target) for node in _drawing(graph)]
+
+
+class KeepRandom(CustomGraphPass):
+    """:func:`keep_random` as a pass of the default compiler."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Mark the operators."""
+        keep_random(graph)
+
+    def uuid(self) -> Any:
+        """What compiled code is cached under."""
+        return "keep random numbers, version 1"
+
+
+def _drawing(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function" and _draws(node)]
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    operator = node.target
+    if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    names = [argument.name for argument in operator._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    # Attention is tagged whether or not it drops out.
+    index = names.index("dropout_p")
+    default = operator._schema.arguments[index].default_value
+    return bool(node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p", default))
