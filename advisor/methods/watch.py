@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -44,6 +45,7 @@ class ChainWatch:
 
     Attributes:
         broken: What was seen that no chain does; empty if nothing was, or the forward pass did not get far.
+        shape_keeping: How often a block returned the shape that it was given.
     """
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
@@ -55,7 +57,9 @@ class ChainWatch:
         self._drawn_after: bytes | None = None
         self._drawn_between = False
         self._blocks_draw = False
+        self._shape: torch.Size | None = None
         self.broken = ""
+        self.shape_keeping = 0
 
     @contextlib.contextmanager
     def watching(self) -> Generator[None, None, None]:
@@ -100,6 +104,7 @@ class ChainWatch:
                 self.broken = self.broken or f"{name} is called with other arguments than the block before it"
             self._drawn_between |= self._drawn_before != self._drawn_after
         self._called.append(number)
+        self._shape = hidden.shape
         self._is_rest = remembered(rest)
 
     def _after(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -109,5 +114,6 @@ class ChainWatch:
             self._is_returned = None
             return
         self._is_returned = remembered(hidden)
+        self.shape_keeping += hidden.shape == self._shape
         self._drawn_after = drawn_so_far(hidden.device)
         self._blocks_draw |= self._drawn_after != self._drawn_before

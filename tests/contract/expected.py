@@ -63,7 +63,6 @@ EXPECTED = {
         same_bits=("convnet",),
     ),
     "channels_last": Expected(refused={"gpt2": "no convolution"}),
-    "chunked_cross_entropy": Expected(refused={"convnet": "linear_head"}),
     "compile(scope=model)": Expected(slow=BOTH),
     "expandable_segments": Expected(refused=dict.fromkeys(BOTH, "CUDA")),
     "precision(dtype=fp16)": Expected(not_faked="the scaler reads whether a gradient is infinite"),
