@@ -14,7 +14,10 @@ from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
+from advisor.methods.recursive_checkpoint import RecursiveCheckpoint
+from advisor.methods.residual_checkpoint import ResidualCheckpoint
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
+from advisor.methods.sqrt_checkpoint import SqrtCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
 
@@ -23,6 +26,9 @@ __all__ = ["CATALOGUE", "get_method"]
 CATALOGUE: tuple[Method, ...] = (
     Precision(),
     Checkpoint(),
+    ResidualCheckpoint(),
+    SqrtCheckpoint(),
+    RecursiveCheckpoint(),
     SelectiveCheckpoint(),
     Swap(),
     Adam8bit(),

@@ -12,6 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 if TYPE_CHECKING:
     from advisor.methods.recompute import ContextPair
@@ -31,7 +32,8 @@ def drawn_so_far(device: torch.device) -> bytes:
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         generator = torch.cuda.default_generators[index]
-    return bytes(generator.get_state().numpy())
+    with no_dispatch():  # The state is no tensor of the training: modes that make fake ones of those must not see it.
+        return bytes(generator.get_state().numpy())
 
 
 def cuda_generators(model: torch.nn.Module) -> list[torch.Generator]:

@@ -8,7 +8,7 @@ runs on copies of those buffers, taken as they were before the forward pass, and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +24,7 @@ from advisor.methods.random_state import cuda_generators, replaying
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
-__all__ = ["ContextPair", "recompute_modules", "stop_key_value_cache"]
+__all__ = ["ContextPair", "recompute_modules", "region_contexts", "stop_key_value_cache"]
 
 ContextPair = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
 """Contexts around the forward pass of a region and around its recomputation."""
@@ -49,22 +49,38 @@ def recompute_modules(
     assert id(model) not in wanted, "the whole model cannot be wrapped in itself"
 
     def wrap(module: torch.nn.Module) -> torch.nn.Module:
-        guard = _BufferGuard(module)
-
-        def contexts() -> ContextPair:
-            forward, recompute = inner_contexts() if inner_contexts else noop_context_fn()  # type: ignore[no-untyped-call]
-            before: dict[_Slot, torch.Tensor] = {}
-            guarded = guard.forward(before, forward), _Recompute(guard, before, recompute)
-            return replaying(generators, guarded)
-
         return checkpoint_wrapper(
             module,
             checkpoint_impl=CheckpointImpl.NO_REENTRANT,
             preserve_rng_state=True,  # Dropout must draw the same mask again; torch sees to it on the CPU.
-            context_fn=contexts if guard.needed or generators else inner_contexts or noop_context_fn,
+            context_fn=region_contexts([module], generators, inner_contexts),
         )
 
     apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrap, check_fn=lambda module: id(module) in wanted)
+
+
+def region_contexts(
+    modules: Sequence[torch.nn.Module],
+    generators: Sequence[torch.Generator],
+    inner_contexts: Callable[[], ContextPair] | None = None,
+) -> Callable[[], ContextPair]:
+    """What torch's checkpointing needs as ``context_fn`` to do once what must be done once.
+
+    Args:
+        modules: What runs in the region.
+        generators: What it may draw random numbers from, beside those that torch sees to.
+        inner_contexts: Makes further contexts of one region.
+    """
+    guard = _BufferGuard(modules)
+
+    def contexts() -> ContextPair:
+        forward, recompute = inner_contexts() if inner_contexts else noop_context_fn()  # type: ignore[no-untyped-call]
+        before: dict[_Slot, torch.Tensor] = {}
+        guarded = guard.forward(before, forward), _Recompute(guard, before, recompute)
+        return replaying(generators, guarded)
+
+    # Nothing but what was asked for, where there is nothing to guard: contexts cost time in every region.
+    return contexts if guard.needed or generators else inner_contexts or noop_context_fn
 
 
 def stop_key_value_cache(training: Training) -> None:
@@ -89,15 +105,15 @@ def _set_use_cache(configs: list[Any]) -> None:
 
 
 class _BufferGuard:
-    """Gives each recomputation of one module the buffers as they were before its forward pass.
+    """Gives each recomputation of some modules the buffers as they were before their forward pass.
 
     Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
     counting a version) and learned from its calls for all others, by their version counters: the first call copies
     all buffers, later calls only those.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._slots = [(inner, name) for inner in module.modules() for name in inner._buffers]
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        self._slots = [(inner, name) for module in modules for inner in module.modules() for name in inner._buffers]
         self.written: set[_Slot] = {
             (inner, name) for inner, name in self._slots if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
         }
