@@ -12,6 +12,7 @@ from advisor.methods.chunked_cross_entropy import ChunkedCrossEntropy
 from advisor.methods.ddp import Ddp
 from advisor.methods.fsdp import Fsdp
 from advisor.methods.gradient_compression import GradientCompression
+from advisor.methods.optimal_checkpoint import OptimalCheckpoint
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.precision import Precision
 from advisor.methods.recursive_checkpoint import RecursiveCheckpoint
@@ -29,6 +30,7 @@ CATALOGUE: tuple[Method, ...] = (
     ResidualCheckpoint(),
     SqrtCheckpoint(),
     RecursiveCheckpoint(),
+    OptimalCheckpoint(),
     SelectiveCheckpoint(),
     Swap(),
     Adam8bit(),

@@ -13,7 +13,7 @@ from advisor.errors import MethodRefusedError
 from advisor.methods.block_call import BlockCall
 from advisor.methods.chain import Chain, Segment
 from advisor.methods.plans import Plan, blocks_in
-from advisor.methods.random_state import cuda_generators
+from advisor.methods.random_state import default_generators
 from advisor.methods.recomputation import judge_chain_length
 from advisor.methods.recompute import region_contexts, stop_key_value_cache
 from advisor.methods.structure import find_blocks
@@ -36,7 +36,7 @@ def run_by_plan(training: Training, plan: Callable[[int], Plan], *, least: int) 
         MethodRefusedError: The model has fewer blocks.
     """
     chain, blocks = chain_of(training, least)
-    chain.segments = segments_of(plan(len(blocks)), blocks, cuda_generators(training.model))
+    chain.segments = segments_of(plan(len(blocks)), blocks, default_generators(training.model))
 
 
 def chain_of(training: Training, least: int) -> tuple[Chain, list[nn.Module]]:
@@ -59,7 +59,7 @@ def segments_of(plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[to
     Args:
         plan: For all of the blocks.
         blocks: The blocks of the model themselves, whose buffers are guarded.
-        generators: As for :func:`~advisor.methods.recompute.region_contexts`.
+        generators: Whatever the blocks may draw random numbers from.
     """
     found = []
     for item in plan:
@@ -93,5 +93,8 @@ class _Region:
 
         # The hidden state is an argument and in no closure: torch then keeps it only as long as it is needed, and
         # inside of another region not at all.
-        output: torch.Tensor = checkpoint(through, hidden, use_reentrant=False, context_fn=self._contexts)
+        # Random states are kept by the contexts: torch would keep a copy for every region, of which there are many.
+        output: torch.Tensor = checkpoint(
+            through, hidden, use_reentrant=False, preserve_rng_state=False, context_fn=self._contexts
+        )
         return output
