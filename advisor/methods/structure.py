@@ -21,6 +21,7 @@ __all__ = [
     "parameter_bytes",
     "parameter_count",
     "parameter_dtypes",
+    "qualified_class_name",
     "trainable_parameter_count",
     "unwrapped",
 ]
@@ -74,13 +75,15 @@ def find_attention(model: nn.Module) -> list[nn.Module]:
 
 
 def module_counts(model: nn.Module) -> dict[str, int]:
-    """Qualified class name -> number of modules; torch's own classes by the name that people write."""
-    counts: Counter[str] = Counter()
-    for module in model.modules():
-        kind = type(module)
-        public = getattr(nn, kind.__qualname__, None) is kind
-        counts[f"torch.nn.{kind.__qualname__}" if public else f"{kind.__module__}.{kind.__qualname__}"] += 1
-    return dict(counts)
+    """Qualified class name -> number of modules."""
+    return dict(Counter(map(qualified_class_name, model.modules())))
+
+
+def qualified_class_name(module: nn.Module) -> str:
+    """The class of a module; torch's own by the name that people write."""
+    kind = type(module)
+    public = getattr(nn, kind.__qualname__, None) is kind
+    return f"torch.nn.{kind.__qualname__}" if public else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def parameter_dtypes(model: nn.Module) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 FURTHER = (
     use("precision", dtype="fp16"),
     use("selective_checkpoint", recompute="elementwise"),
+    use("selective_checkpoint", recompute="normalization"),
 )
 """Settings that do something else than the first setting of their method."""
 
