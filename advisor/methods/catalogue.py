@@ -28,6 +28,7 @@ from advisor.methods.half_weights import HalfWeights
 from advisor.methods.host_optimizer import HostOptimizer
 from advisor.methods.lora import Lora
 from advisor.methods.momentum_residual import MomentumResidual
+from advisor.methods.optimal_checkpoint import OptimalCheckpoint
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.overlapped_swap import OverlappedSwap
 from advisor.methods.precision import Precision
@@ -36,6 +37,10 @@ from advisor.methods.qlora import Qlora
 from advisor.methods.randomized_linear import RandomizedLinear
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.sparse_reparameterization import SparseReparameterization
+from advisor.methods.recursive_checkpoint import RecursiveCheckpoint
+from advisor.methods.residual_checkpoint import ResidualCheckpoint
+from advisor.methods.selective_checkpoint import SelectiveCheckpoint
+from advisor.methods.sqrt_checkpoint import SqrtCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
 
@@ -47,6 +52,10 @@ CATALOGUE: tuple[Method, ...] = (
     HalfWeights(),
     Float8(),
     Checkpoint(),
+    ResidualCheckpoint(),
+    SqrtCheckpoint(),
+    RecursiveCheckpoint(),
+    OptimalCheckpoint(),
     SelectiveCheckpoint(),
     CompressActivations(),
     Fp8Activations(),

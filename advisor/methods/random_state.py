@@ -8,15 +8,17 @@ dropout masks, and the gradients would be wrong without any sign of it.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 if TYPE_CHECKING:
     from advisor.methods.recompute import ContextPair
 
-__all__ = ["DRAWN_BETWEEN", "cuda_generators", "drawn_so_far", "replaying"]
+__all__ = ["DRAWN_BETWEEN", "cuda_generators", "default_generators", "drawn_so_far", "replaying"]
 
 DRAWN_BETWEEN = (
     "the model draws random numbers between its blocks, and its blocks draw some too: run together, they would draw "
@@ -31,13 +33,19 @@ def drawn_so_far(device: torch.device) -> bytes:
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         generator = torch.cuda.default_generators[index]
-    return bytes(generator.get_state().numpy())
+    with no_dispatch():  # The state is no tensor of the training: modes that make fake ones of those must not see it.
+        return bytes(generator.get_state().numpy())
 
 
 def cuda_generators(model: torch.nn.Module) -> list[torch.Generator]:
     """The default generators of the CUDA devices that hold the model; empty on other devices."""
     indices = {parameter.device.index for parameter in model.parameters() if parameter.device.type == "cuda"}
     return [torch.cuda.default_generators[index] for index in sorted(indices)]
+
+
+def default_generators(model: torch.nn.Module) -> list[torch.Generator]:
+    """Those of the CPU and of the CUDA devices that hold the model."""
+    return [torch.default_generator, *cuda_generators(model)]
 
 
 def replaying(generators: Sequence[torch.Generator], inner: ContextPair) -> ContextPair:
@@ -52,11 +60,25 @@ def replaying(generators: Sequence[torch.Generator], inner: ContextPair) -> Cont
     return _forward(generators, states, forward), _Recompute(generators, states, recompute)
 
 
+_latest: weakref.WeakValueDictionary[torch.device, torch.Tensor] = weakref.WeakValueDictionary()
+
+
+def _state_of(generator: torch.Generator) -> torch.Tensor:
+    """The generator's state; the same tensor as before if nothing was drawn since: a CPU's takes 5 KB."""
+    state = generator.get_state()
+    with no_dispatch():
+        before = _latest.get(generator.device)
+        if before is not None and torch.equal(before, state):
+            return before
+    _latest[generator.device] = state
+    return state
+
+
 @contextlib.contextmanager
 def _forward(
     generators: Sequence[torch.Generator], states: list[torch.Tensor], inner: contextlib.AbstractContextManager[Any]
 ) -> Generator[None, None, None]:
-    states[:] = [generator.get_state() for generator in generators]
+    states[:] = [_state_of(generator) for generator in generators]
     with inner:
         yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +42,16 @@ _EXPENSIVE = (
 
 
 class SelectiveCheckpoint(Method):
-    """Recomputes the attention modules, or everything in a block but its matrix products and convolutions."""
+    """Recomputes the attention modules, all of a block but its matrix products, or normalizations and activations."""
 
     name = "selective_checkpoint"
     summary = "Recomputes only attention, or only elementwise and normalization work, in the backward pass."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
-    costs = "a small part of a forward pass; elementwise also costs host time on every operator of a block"
+    costs = (
+        "a small part of a forward pass; elementwise also costs host time on every operator of a block, normalization "
+        "on every tensor that is saved"
+    )
     pays = "when checkpointing whole blocks saves more than is needed: most of the memory for little of the time"
     does_not_pay = "attention: with fused kernels, which keep little; elementwise: where kernel launches are the limit"
     stage = Stage.CHECKPOINT
@@ -55,14 +59,14 @@ class SelectiveCheckpoint(Method):
     parameters = (
         Parameter(
             "recompute",
-            ("attention", "elementwise"),
+            ("attention", "elementwise", "normalization"),
             "attention: the attention modules; elementwise: all of a block but matrix products, convolutions and "
-            "fused attention without dropout",
+            "fused attention without dropout; normalization: the normalization and activation modules",
         ),
     )
     citation = (
         "Korthikanti et al. 2022, Reducing Activation Recomputation (attention); Sohoni et al. 2019 "
-        "(recompute normalization and activation, there 'no-bn')"
+        "(normalization and activation, there checkpoint-no-bn)"
     )
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
@@ -71,6 +75,8 @@ class SelectiveCheckpoint(Method):
             return Verdict.yes()
         if parameters["recompute"] == "attention":
             return _judge_attention(facts.attention_count, facts.model_class)
+        if parameters["recompute"] == "normalization":
+            return _judge_cheap(any(map(is_cheap_module, facts.module_counts)), facts.model_class)
         return judge_blocks(facts.block_count, 1, facts.model_class)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
@@ -78,6 +84,9 @@ class SelectiveCheckpoint(Method):
         from advisor.methods.recompute import recompute_modules, stop_key_value_cache
         from advisor.methods.structure import find_attention, find_blocks
 
+        if parameters["recompute"] == "normalization":
+            self._recompute_outputs(training)
+            return
         if parameters["recompute"] == "attention":
             modules = find_attention(training.model)
             verdict = _judge_attention(len(modules), type(training.model).__name__)
@@ -93,6 +102,57 @@ class SelectiveCheckpoint(Method):
             for module in modules:
                 _stop_inplace_activations(module)
             recompute_modules(training.model, modules, _contexts_keeping_expensive)
+
+    def _recompute_outputs(self, training: Training) -> None:
+        """Have nothing keep what normalizations and activations return."""
+        from advisor.methods.block_costs import can_see_saved_tensors
+        from advisor.methods.recompute_outputs import OutputRecomputation
+        from advisor.methods.structure import qualified_class_name
+
+        leaves = [module for module in training.model.modules() if not any(True for _ in module.children())]
+        modules = [module for module in leaves if is_cheap_module(qualified_class_name(module))]
+        verdict = _judge_cheap(bool(modules), type(training.model).__name__)
+        if not verdict.applicable:
+            raise MethodRefusedError(verdict.reason)
+        if not can_see_saved_tensors():
+            raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
+        outputs = OutputRecomputation(training.model, modules)
+        compute_loss = training.compute_loss
+        said = False
+
+        def computing(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+            nonlocal said
+            with outputs.context():  # Around the loss: inside of the hooks that other methods put around the pass.
+                loss = compute_loss(model, batch)
+            if outputs.avoided == 0 and not said:
+                said = True
+                training.notes.append(
+                    "selective_checkpoint(recompute=normalization) changed nothing: no saved activation is what a "
+                    "normalization or an activation returned"
+                )
+            return loss
+
+        training.compute_loss = computing
+
+
+_CHEAP = re.compile(
+    r"(?!_)\w*Norm([123]d)?"
+    r"|(ReLU6?|LeakyReLU|PReLU|ELU|SELU|CELU|GLU|SiLU|Mish|Sigmoid|LogSigmoid|Tanh|Tanhshrink|Threshold)"
+    r"|Hard(swish|sigmoid|tanh|shrink)|Soft(plus|sign|shrink)|\w*GELU\w*|\w+Activation"
+)
+"""Class names of normalizations and of activations that draw no random numbers."""
+
+
+def is_cheap_module(qualified_class: str) -> bool:
+    """Whether modules of a class normalize, or are an activation, by its name."""
+    module, _, name = qualified_class.rpartition(".")
+    return _CHEAP.fullmatch(name) is not None and not module.startswith("torch.nn.utils")
+
+
+def _judge_cheap(found: bool, model_class: str) -> Verdict:
+    if found:
+        return Verdict.yes()
+    return Verdict.no(f"{model_class} has no normalization or activation modules; use recompute=elementwise")
 
 
 def _judge_attention(count: int, model_class: str) -> Verdict:

@@ -25,6 +25,7 @@ __all__ = [
     "parameter_bytes",
     "parameter_count",
     "parameter_dtypes",
+    "qualified_class_name",
     "trainable_parameter_count",
     "unwrapped",
 ]
@@ -106,7 +107,7 @@ def matrix_shapes(model: nn.Module) -> dict[str, tuple[tuple[int, int], ...]]:
     """
     found: dict[str, dict[tuple[int, int], None]] = defaultdict(dict)
     for _, module in matrix_layers(model):
-        found[_kind_name(type(module))][matrix_shape(module)] = None
+        found[qualified_class_name(module)][matrix_shape(module)] = None
     return {kind: tuple(shapes) for kind, shapes in found.items()}
 
 
@@ -119,11 +120,15 @@ def matrix_shape(layer: nn.Module) -> tuple[int, int]:
 
 
 def module_counts(model: nn.Module) -> dict[str, int]:
-    """Qualified class name -> number of modules; torch's own classes by the name that people write."""
-    counts: Counter[str] = Counter()
-    for module in model.modules():
-        counts[_kind_name(type(module))] += 1
-    return dict(counts)
+    """Qualified class name -> number of modules."""
+    return dict(Counter(map(qualified_class_name, model.modules())))
+
+
+def qualified_class_name(module: nn.Module) -> str:
+    """The class of a module; torch's own by the name that people write."""
+    kind = type(module)
+    public = getattr(nn, kind.__qualname__, None) is kind
+    return f"torch.nn.{kind.__qualname__}" if public else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def parameter_dtypes(model: nn.Module) -> tuple[str, ...]:
@@ -183,11 +188,6 @@ def trainable_parameter_count(model: nn.Module) -> int:
 def buffer_bytes(model: nn.Module) -> int:
     """Bytes of the distinct buffers."""
     return sum(_tensor_bytes(buffer) for buffer in model.buffers())
-
-
-def _kind_name(kind: type) -> str:
-    public = getattr(nn, kind.__qualname__, None) is kind
-    return f"torch.nn.{kind.__qualname__}" if public else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _is_matrix_layer(module: nn.Module) -> bool:

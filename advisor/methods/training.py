@@ -257,7 +257,7 @@ class Training:
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         self.distribution.after_step()
-        for callback in self.after_step:
+        for callback in list(self.after_step):  # One may remove itself.
             callback()
         self._enter(Phase.IDLE)
 

@@ -24,6 +24,7 @@ FURTHER = (
     use("compress_activations", bits=2),
     use("precision", dtype="fp16"),
     use("selective_checkpoint", recompute="elementwise"),
+    use("selective_checkpoint", recompute="normalization"),
 )
 """Settings that do something else than the first setting of their method."""
 

@@ -190,3 +190,16 @@ class TestOtherGenerators:
 
     def test_a_model_on_a_cpu_has_no_cuda_generator(self) -> None:
         assert cuda_generators(gpt2(1)) == []
+
+
+def test_regions_between_which_nothing_is_drawn_share_one_state() -> None:
+    """A CPU's state takes 5 KB: one for each of a thousand nested regions would outweigh small activations."""
+    pairs = [replaying([torch.default_generator], (contextlib.nullcontext(), contextlib.nullcontext())) for _ in "abc"]
+    for number, (forward, _) in enumerate(pairs):
+        if number == 2:
+            torch.rand(())
+        with forward:
+            pass
+    first, second, third = (recompute._states[0] for _, recompute in pairs)  # type: ignore[attr-defined]
+    assert first is second
+    assert not torch.equal(first, third)

@@ -1,0 +1,85 @@
+"""Keep as much as a byte budget allows, and run again what costs the least time for the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.recomputation import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.use import ParameterValue
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import Hardware
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["OptimalCheckpoint"]
+
+
+class OptimalCheckpoint(Method):
+    """Measures every block in the first step, then runs the fastest plan whose kept bytes are within the budget.
+
+    The budget is a share of what keeping everything takes, so that a plan stays right at another batch size: the bytes
+    and seconds of all blocks grow alike. Where no plan is within it, the one that keeps the least is used, and
+    a note says how much that is.
+    """
+
+    name = "optimal_checkpoint"
+    summary = "Measures each block's time and bytes, then recomputes what costs the least time within a byte budget."
+    fidelity = Fidelity.EXACT
+    saves = frozenset({Saves.ACTIVATIONS})
+    costs = "as little recomputation as the budget allows: under one more forward pass down to about a quarter"
+    pays = "when checkpointing everything saves more than is needed, or blocks differ in time and bytes"
+    does_not_pay = "when a fixed pattern already meets the budget: with equal blocks it finds hardly anything better"
+    stage = Stage.CHECKPOINT
+    decides = WHAT_BLOCKS_KEEP
+    conflicts = (NOT_WITH_FSDP,)
+    parameters = (
+        Parameter(
+            "budget", (0.6, 0.4, 0.25, 0.1), "bytes that the blocks may keep, as a share of what keeping all takes"
+        ),
+    )
+    citation = (
+        "Beaumont et al. 2019, Optimal checkpointing for heterogeneous chains (the persistent schedules of Rotor); "
+        "Griewank and Walther 2000"
+    )
+
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Needs a chain of at least two blocks."""
+        return Verdict.yes() if facts is None else judge_chain(facts, 2)
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Recompute every block in the first step, and measure it; then plan, with rank 0's figures on every rank."""
+        from advisor.methods.block_costs import BlockCosts, can_see_saved_tensors
+        from advisor.methods.optimal_plan import bytes_of_everything, held_at_most, least_plan, optimal_plan
+        from advisor.methods.planned import chain_of, segments_of
+        from advisor.methods.random_state import default_generators
+        from advisor.problem.units import format_bytes
+
+        if not can_see_saved_tensors():
+            raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
+        share = float(parameters["budget"])
+        chain, blocks = chain_of(training, least=2)
+        generators = default_generators(training.model)
+        costs = BlockCosts(blocks, generators)
+        chain.segments = costs.segments()
+        training.settling_steps = max(training.settling_steps, 1)
+
+        def switch() -> None:
+            training.after_step.remove(switch)
+            units = training.world.agreed(costs.units())
+            budget = int(share * bytes_of_everything(units))
+            plan = optimal_plan(units, budget)
+            if plan is None:
+                plan = least_plan(units)
+                least = held_at_most(plan, units)
+                training.notes.append(
+                    f"{self.name}(budget={share:g}): the blocks cannot keep less than {format_bytes(least)}, "
+                    f"{least / bytes_of_everything(units):.0%} of everything; that plan is used"
+                )
+            chain.segments = segments_of(plan, blocks, generators)
+
+        training.after_step.append(switch)

@@ -1,0 +1,57 @@
+"""Which blocks of a chain are kept for the backward pass, and which are run again from where: a tree.
+
+A plan is a tuple of what happens to the blocks in their order: a number is a block that keeps everything for its
+backward pass; a plan inside is a run of blocks of which only the input is kept. When the backward pass reaches it, it
+runs again, and what it then keeps is again as the plan inside says. Blocks are numbered from 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Union
+
+__all__ = ["Plan", "blocks_in", "halves", "root_segments", "runs", "segments"]
+
+Plan = tuple[Union[int, "Plan"], ...]
+
+
+def segments(count: int, size: int) -> Plan:
+    """Segments of ``size`` blocks; the last has what is left."""
+    return tuple(tuple(range(start, min(start + size, count))) for start in range(0, count, size))
+
+
+def root_segments(count: int) -> Plan:
+    """About as many segments as blocks in each: the root of their number. Their sizes differ by one at most."""
+    number = math.isqrt(count - 1) + 1 if count else 0
+    bounds = [index * count // number for index in range(number + 1)]
+    return tuple(tuple(range(start, stop)) for start, stop in itertools.pairwise(bounds))
+
+
+def halves(count: int, start: int = 0) -> Plan:
+    """Two halves, each in two halves again, down to single blocks."""
+    if count == 1:
+        return (start,)
+    left = count // 2
+    return (halves(left, start), halves(count - left, start + left))
+
+
+def blocks_in(item: int | Plan) -> list[int]:
+    """The blocks of a plan, or of one item of it, in their order."""
+    return [item] if isinstance(item, int) else [block for inner in item for block in blocks_in(inner)]
+
+
+def runs(plan: Plan) -> list[int]:
+    """How often each block's forward pass runs in a step: once, and once more for every plan around it."""
+    counts: dict[int, int] = {}
+
+    def visit(item: int | Plan, depth: int) -> None:
+        if isinstance(item, int):
+            counts[item] = depth
+        else:
+            for inner in item:
+                visit(inner, depth + 1)
+
+    for item in plan:
+        visit(item, 1)
+    return [counts[block] for block in sorted(counts)]

@@ -1,0 +1,62 @@
+"""A residual network of a thousand blocks: how its peak of memory grows with its depth, fitted."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from advisor.methods.use import MethodUse, use
+from tests.methods.deep import INPUT_BYTES, activation_peak, batch, deep
+
+DEPTHS = (16, 63, 250, 1000)
+SQRT, RECURSIVE = use("sqrt_checkpoint"), use("recursive_checkpoint")
+
+
+@functools.cache
+def _peaks(name: str) -> tuple[int, ...]:
+    uses = [use for use in (SQRT, RECURSIVE) if use.name == name]
+    return tuple(activation_peak(deep(depth, uses)) for depth in DEPTHS)
+
+
+def peaks(*uses: MethodUse) -> tuple[int, ...]:
+    return _peaks(uses[0].name if uses else "plain")
+
+
+def exponent(*uses: MethodUse) -> float:
+    """Of the depth, in the power law that fits the peaks best."""
+    return float(np.polyfit(np.log(DEPTHS), np.log(peaks(*uses)), 1)[0])
+
+
+@pytest.mark.slow
+class TestThePeakOfAStep:
+    def test_grows_with_the_depth_when_everything_is_kept(self) -> None:
+        assert 0.97 < exponent() < 1.03
+
+    def test_grows_with_the_root_of_the_depth_in_as_many_segments(self) -> None:
+        assert 0.42 < exponent(SQRT) < 0.58
+
+    def test_grows_with_the_logarithm_of_the_depth_in_nested_halves(self) -> None:
+        assert exponent(RECURSIVE) < 0.2
+        slope, start = np.polyfit(np.log2(DEPTHS), np.array(peaks(RECURSIVE)) / INPUT_BYTES, 1)
+        fitted = slope * np.log2(DEPTHS) + start
+        assert 0.5 < slope < 1.5  # One input more, each time that the depth doubles.
+        assert np.abs(fitted * INPUT_BYTES / peaks(RECURSIVE) - 1.0).max() < 0.1
+
+    def test_of_a_thousand_blocks_is_a_small_part_of_keeping_everything(self) -> None:
+        assert peaks(SQRT)[-1] < 0.07 * peaks()[-1]
+        assert peaks(RECURSIVE)[-1] < 0.01 * peaks()[-1]
+
+
+@pytest.mark.slow
+def test_a_thousand_blocks_train_to_the_same_bits() -> None:
+    states = []
+    for uses in ([], [SQRT], [RECURSIVE]):
+        training = deep(1000, uses)
+        losses = [float(training.step(batch())) for _ in range(2)]
+        assert losses[1] < losses[0]
+        states.append(training.state_dict()["model"])
+    for state in states[1:]:
+        assert all(torch.equal(state[name], value) for name, value in states[0].items())
