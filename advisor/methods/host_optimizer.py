@@ -75,7 +75,9 @@ class HostOptimizer(Method):
 
         optimizer = training.optimizer
         moments = _moments(class_name_of(optimizer), optimizer.param_groups[0])
-        verdict = _judge_memory(trained_bytes(optimizer), moments, host_memory().free_bytes)
+        # Of each gradient there are two while that of a micro-batch is added to those before it.
+        more = moments + (training.micro_batch is not None)
+        verdict = _judge_memory(trained_bytes(optimizer), more, host_memory().free_bytes)
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
         step = HostStep(optimizer, training.device)
@@ -92,9 +94,9 @@ def _moments(optimizer: str, options: Mapping[str, Any]) -> int:
     return 3 if options.get("amsgrad") else 2
 
 
-def _judge_memory(trained: int, moments: int, free: int) -> Verdict:
-    """Whether the host holds copies of the parameters, their gradients and ``moments`` numbers each."""
-    needed = (2 + moments) * trained
+def _judge_memory(trained: int, more: int, free: int) -> Verdict:
+    """Whether the host holds copies of the parameters, their gradients and ``more`` numbers for each."""
+    needed = (2 + more) * trained
     if needed <= _HOST_SHARE * free:
         return Verdict.yes()
     return Verdict.no(

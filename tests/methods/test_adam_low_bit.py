@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_uses, judge
+from advisor.methods.low_bit_adam import kernels_are_compiled as compiles_here  # As it is, before it is patched.
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from tests.methods.tiny import cpu, facts_of, gpu, images, import_torchao, training_of, uncompiled_optimizers
@@ -188,6 +190,12 @@ def test_a_library_that_cannot_be_loaded_is_a_refusal(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     with pytest.raises(MethodRefusedError, match=r"torchao\.optim\.AdamW8bit cannot be imported"):
         apply_uses(training_of("convnet"), [low_bit()])
+
+
+def test_tensors_without_data_need_no_kernels() -> None:
+    assert compiles_here()
+    with FakeTensorMode():
+        assert not compiles_here()
 
 
 @pytest.mark.slow

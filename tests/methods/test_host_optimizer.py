@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 from typing import Any
 
 import msgspec
@@ -13,10 +15,12 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, judge
 from advisor.methods.host_step import device_parameter
+from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
 from advisor.methods.use import use
 from advisor.methods.world import World
 from advisor.problem.host import HostMemory
+from advisor.problem.units import format_bytes
 from tests.methods.tiny import adamw, cpu, facts_of, gpt2, gpu, images, text, training_of
 
 ON_HOST = use("host_optimizer")
@@ -203,12 +207,18 @@ class TestRefusals:
         assert verdict.applicable == fits
         assert fits or "80%" in verdict.reason
 
-    def test_the_host_is_looked_at_again_when_it_is_applied(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(
-            "advisor.methods.host_optimizer.host_memory", lambda: HostMemory(total_bytes=2**30, free_bytes=2**16)
-        )
-        with pytest.raises(MethodRefusedError, match=r"64\.0 KiB|64 KiB"):
-            apply_uses(training_of("convnet"), [ON_HOST])
+    @pytest.mark.parametrize(("micro_batch", "numbers"), [(None, 4), (2, 5)])
+    def test_the_host_is_looked_at_again_when_it_is_applied(
+        self, micro_batch: int | None, numbers: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A parameter, its gradient (two with micro-batches) and two moments."""
+        needed = numbers * parameter_bytes(training_of("convnet").model)
+        for free, fits in ((math.ceil(needed / 0.8), True), (math.floor(needed / 0.8) - 1, False)):
+            host = HostMemory(total_bytes=2**30, free_bytes=free)
+            monkeypatch.setattr("advisor.methods.host_optimizer.host_memory", lambda host=host: host)
+            training = training_of("convnet", micro_batch=micro_batch)
+            with contextlib.nullcontext() if fits else pytest.raises(MethodRefusedError, match=format_bytes(free)):
+                apply_uses(training, [ON_HOST])
 
     def test_sparse_gradients(self) -> None:
         model = nn.Embedding(8, 4, sparse=True)
