@@ -13,7 +13,7 @@ from advisor.problem.goal import Fidelity, Goal, GoalKind
 from advisor.problem.units import format_bytes, format_percent
 from advisor.trial.outcome import Outcome
 
-__all__ = ["best_so_far", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]
+__all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]
 
 
 def is_measured(candidate: Candidate) -> bool:
@@ -29,6 +29,11 @@ def is_outpaced(candidate: Candidate) -> bool:
 def why_not_eligible(candidate: Candidate, goal: Goal) -> str | None:
     """Why a measured candidate may not win, in a few words; ``None`` if it may."""
     return _why_not_asked_for(candidate, goal) or _why_not_faithful(candidate, goal)
+
+
+def is_faithful(candidate: Candidate, goal: Goal) -> bool:
+    """Whether nothing that is known of how it trains stands in its way."""
+    return _why_not_faithful(candidate, goal) is None
 
 
 def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:

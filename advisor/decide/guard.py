@@ -4,7 +4,7 @@ The class that a method declares is what it promises. A comparison that is beyon
 candidate one of the next class that admits it: it may still win where the goal allows that class. A loss that ends
 clearly above the exact run's is beyond every class.
 
-The tolerances, and what was seen below them over 30 steps of AdamW and SGD on a small GPT-2 and a convolutional net with
+What was seen below the tolerances over 30 steps of AdamW and SGD on a small GPT-2 and a convolutional net with
 BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Above
 them: ten times or a tenth of the learning rate, 3 % to 50 % in the loss; a gradient 1.3 times too long, 30 % in the
 gradient although Adam hides it from the loss. One step of rounding in the parameters grows to 0.002 % in the loss, and
@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import msgspec
 
+from advisor.decide.candidate import Candidate
 from advisor.measure.fidelity import FidelityMeasurement
+from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Fidelity
 from advisor.problem.units import format_percent
 
-__all__ = ["Finding", "ends_clearly_worse", "observed_class", "why_worse"]
+__all__ = ["Finding", "comparison_evidence", "ends_clearly_worse", "observed_class", "why_worse"]
 
 
 class _Tolerance(msgspec.Struct, frozen=True):
@@ -81,9 +83,7 @@ def ends_clearly_worse(found: FidelityMeasurement) -> bool:
     if not found.is_finite:
         return True
     noise = 0.0 if found.noise is None else found.noise.final_loss_gap
-    least = max(
-        _SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), _CHANCES * noise
-    )
+    least = max(_SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), _CHANCES * noise)
     return found.excess > least
 
 
@@ -112,6 +112,24 @@ def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
     return _beyond(declared, found)
 
 
+def comparison_evidence(candidate: Candidate) -> ComparisonEvidence | None:
+    """What files and scripts are told of the comparison; ``None`` without one."""
+    found = candidate.guard
+    if found is None:
+        return None
+    observed = observed_class(candidate.fidelity, found)
+    return ComparisonEvidence(
+        steps=found.steps,
+        loss_drift=found.loss_drift,
+        final_loss_ratio=found.final_loss_ratio,
+        learned=found.learned,
+        gradient_error=None if found.gradient is None else found.gradient.error,
+        gradient_cosine=None if found.gradient is None else found.gradient.cosine,
+        reference=found.reference,
+        observed_fidelity="broken" if observed is None else observed.value,
+    )
+
+
 def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     tolerance = _TOLERANCES[fidelity]
     # Who promises bit-equal gradients promises the same random numbers: chance excuses nothing.
@@ -119,8 +137,9 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     if tolerance.drift is not None:
         drift = max(tolerance.drift, 0.0 if noise is None else noise.loss_drift)
         if found.loss_drift > drift:
+            off = format_percent(found.loss_drift)
             return Finding(
-                what=f"its loss is up to {format_percent(found.loss_drift)} off the exact run's over {found.steps} steps",
+                what=f"over {found.steps} steps its loss is up to {off} off the exact run's",
                 tolerated=format_percent(drift),
             )
     gradient, by_chance = found.gradient, None if noise is None else noise.gradient

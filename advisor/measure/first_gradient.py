@@ -62,7 +62,7 @@ class FirstGradient:
         if training.steps_in_backward:
             # Each gradient is gone once used, and used as soon as it is complete: look before it is accumulated.
             for name, parameter in self._parameters.items():
-                hooks.append(parameter.register_hook(self._catcher(name)))
+                hooks.append(parameter.register_hook(self._catcher(name)))  # type: ignore[no-untyped-call]
         else:
             training.phase_listener = listen
         try:

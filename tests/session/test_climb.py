@@ -28,6 +28,7 @@ from advisor.trial.spec import TrialResult
 from tests.decide.examples import goal, measurement
 from tests.report.scenario import CPU
 from tests.search.test_resolve import FACTS
+from tests.session.unguarded import UNGUARDED
 
 MIB = 2**20
 CHECKPOINT = use("checkpoint", every=1)
@@ -161,6 +162,7 @@ def search(
         goal=aim,
         trial_budget=trial_budget,
         progress=SilentProgress(),
+        guard=UNGUARDED,
         candidates=[] if candidates is None else candidates,
         keep=lambda candidate: None if kept is None else kept.append(candidate),
     )

@@ -21,6 +21,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement, on
+from tests.session.unguarded import UNGUARDED
 
 BEST = measured(150, use("checkpoint", every=1))
 SECOND = measured(130, use("checkpoint", every=2))
@@ -78,7 +79,13 @@ def conclusion(folder: Path) -> Conclusion:
 
 def conclude(folder: Path, candidates: list[Candidate], trials: Any, seconds: float = 100.0) -> Any:
     recommendation, interrupted = confirm(
-        conclusion(folder), candidates, trials=trials, budget=TimeBudget(seconds), progress=SilentProgress()
+        conclusion(folder),
+        candidates,
+        trials=trials,
+        guard=UNGUARDED,
+        keep=lambda candidate: None,
+        budget=TimeBudget(seconds),
+        progress=SilentProgress(),
     )
     assert not interrupted
     return recommendation
@@ -146,7 +153,13 @@ def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Pat
 
     trials: Any = Interrupted({})
     recommendation, interrupted = confirm(
-        conclusion(tmp_path), [BASELINE, BEST], trials=trials, budget=TimeBudget(100.0), progress=SilentProgress()
+        conclusion(tmp_path),
+        [BASELINE, BEST],
+        trials=trials,
+        guard=UNGUARDED,
+        keep=lambda candidate: None,
+        budget=TimeBudget(100.0),
+        progress=SilentProgress(),
     )
     assert interrupted
     assert recommendation.confirmation is not None
