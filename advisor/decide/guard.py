@@ -5,7 +5,8 @@ candidate one of the next class that admits it: it may still win where the goal 
 clearly above the exact run's is beyond every class.
 
 What was seen below the tolerances over 30 steps of AdamW and SGD on a small GPT-2 and a convolutional net with
-BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Above
+BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Of a deep
+U-Net with BatchNorm over eight values the first gradient in bfloat16 is off by 90 % and its loss by 0.6 %. Above
 them: ten times or a tenth of the learning rate, 3 % to 50 % in the loss; a gradient 1.3 times too long, 30 % in the
 gradient although Adam hides it from the loss. One step of rounding in the parameters grows to 0.002 % in the loss, and
 other dropout masks differ by 0.1 % to 3 % in the loss and by 15 % to 70 % in the gradient, which is why what chance
@@ -45,7 +46,7 @@ _TOLERANCES = {
     Fidelity.EXACT: _Tolerance(5e-4, 1e-4, 1e-4),
     Fidelity.ROUNDING: _Tolerance(5e-3, 2e-3, 2e-3),
     # Eight bits and fewer of mantissa in every matrix product.
-    Fidelity.PRECISION: _Tolerance(0.02, 0.2, 0.1),
+    Fidelity.PRECISION: _Tolerance(0.02, 0.2, 0.2),
     # A gradient that is right only on average is far off in one step: its loss has to tell.
     Fidelity.LOSSY: _Tolerance(0.05, None, None),
     Fidelity.MODEL: _Tolerance(None, None, None),
@@ -59,6 +60,10 @@ _LEAST_EXCESS = 5e-3
 
 _CHANCES = 2.0
 """As many times the gap that chance alone makes must be passed: one pair of runs says little of its spread."""
+
+_LOWER_PRECISION = 2.0**16
+"""Roundings of 16-bit formats relative to float32's. A gradient that is badly conditioned (BatchNorm over few values
+of a deep net) may be off by nearly its whole length in bfloat16; what one rounding does in float32 tells."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +150,8 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     gradient, by_chance = found.gradient, None if noise is None else noise.gradient
     if gradient is None or tolerance.gradient is None or tolerance.norm is None:
         return None
-    error = max(tolerance.gradient, 0.0 if by_chance is None else _CHANCES * by_chance.error)
+    times = _CHANCES * (_LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0)
+    error = max(tolerance.gradient, 0.0 if by_chance is None else times * by_chance.error)
     if gradient.error > error:
         return Finding(
             what=f"its first gradient is {format_percent(gradient.error)} off the exact run's",
