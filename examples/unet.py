@@ -5,8 +5,8 @@
 
 Radiology wants images as large as the memory of a GPU allows, and a loss that is made of small differences: here lower
 precision and memory methods meet a training that shows what they cost (Rodriguez 2024). The radiographs are drawn: a
-body of soft ellipses with lungs, ribs and small spots, seen through the noise of few photons. Nothing is downloaded, and
-what you learn about time and memory is that of real images of the same size.
+body of soft ellipses with lungs, ribs and small spots, seen through the noise of few photons, so nothing is downloaded;
+time and memory of a step are those of real images of the same size.
 """
 
 import torch
