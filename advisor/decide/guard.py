@@ -5,13 +5,12 @@ candidate one of the next class that admits it: it may still win where the goal 
 clearly above the exact run's is beyond every class.
 
 What was seen below the tolerances over 30 steps of AdamW and SGD on a small GPT-2 and a convolutional net with
-BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Of a deep
-U-Net with BatchNorm over eight values the first gradient in bfloat16 is off by 90 % and its loss by 0.6 %. Above
+BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Of a
+deep U-Net with BatchNorm over eight values the first gradient in bfloat16 is off by 90 %, its loss by 0.6 %. Above
 them: ten times or a tenth of the learning rate, 3 % to 50 % in the loss; a gradient 1.3 times too long, 30 % in the
-gradient although Adam hides it from the loss. One step of rounding in the parameters grows to 0.002 % in the loss, and
-other dropout masks differ by 0.1 % to 3 % in the loss and by 15 % to 70 % in the gradient, which is why what chance
-does is measured where a candidate is beyond its class, and excuses as much of it, except where bit-equal gradients are
-promised.
+gradient although Adam hides it from the loss. Other dropout masks differ by 0.1 % to 3 % in the loss and by 15 % to
+70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and excuses as much of it,
+except where bit-equal gradients are promised.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_beyond_its_class_it_wins_only_where_the_next_one_is_allowed() -> None:
     assert winner(lossy, aim=goal(fidelity=Fidelity.LOSSY)) == lossy
     assert winner(lossy, aim=goal(fidelity=Fidelity.PRECISION)).role is Role.BASELINE
     assert why_not_eligible(lossy, goal(fidelity=Fidelity.PRECISION)) == (
-        "over 30 steps its loss is up to 4% off the exact run's: above the tolerance of precision, 2%; "
+        "over 30 steps its loss is up to 4.0% off the exact run's: above the tolerance of precision, 2.0%; "
         "--fidelity lossy would allow it"
     )
 

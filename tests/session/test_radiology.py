@@ -64,7 +64,7 @@ class _Chain(nn.Module):
 def _computed_back(kept: torch.Tensor) -> torch.Tensor:
     """What an inversion through five blocks makes of an activation: each divides by gamma what was rounded away.
 
-    In float32 that is still small; of 16 bits more is wrong than right. The rounding error's sign is taken from the last bit.
+    In float32 that is still small; of 16 bits more is wrong than right. The error's sign is taken from the last bit.
     """
     if kept.dtype is not torch.bfloat16:
         return kept
