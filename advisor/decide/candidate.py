@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from advisor.measure.fidelity import FidelityMeasurement
 from advisor.measure.measurement import Measurement
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity
@@ -48,6 +49,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         fidelity: Worst class among its methods and its micro-batching.
         loss_drift: Largest relative difference of the first losses from plain training, same seed and batches;
             ``None`` when it was not measured.
+        guard: Its training beside the exact run's over some tens of steps; ``None`` when that was not measured.
+        not_compared: Why it was not, when it should have been.
         notes: What its methods said.
         trial_key: Key of the trial behind the figures.
         model_size: ``bigger``: the arguments of ``build_model`` that set the size; empty for the model as it is.
@@ -63,6 +66,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     predicted_peak_bytes: int | None = None
     fidelity: Fidelity
     loss_drift: float | None = None
+    guard: FidelityMeasurement | None = None
+    not_compared: str = ""
     notes: tuple[str, ...] = ()
     trial_key: str | None = None
     model_size: dict[str, int | float] = {}

@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from advisor.measure.fidelity import NOT_FINITE
 from advisor.problem.goal import Fidelity
 
 __all__ = ["NOT_FINITE", "drift_tolerance", "loss_drift", "within_tolerance"]
-
-NOT_FINITE = 1e6
-"""The drift of a loss that is not finite: beyond every tolerance, and a number that JSON and the sampler can hold."""
 
 _TOLERANCES = {
     # Bit-equal gradients; a GPU's own atomic sums may still differ between two runs of the very same step.

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from advisor.decide.candidate import Candidate
-from advisor.decide.drift import drift_tolerance, within_tolerance
+from advisor.decide.drift import NOT_FINITE, drift_tolerance, within_tolerance
+from advisor.decide.guard import observed_class, why_worse
 from advisor.decide.score import maximizes, score
 from advisor.measure.measurement import StopReason
-from advisor.problem.goal import Goal, GoalKind
+from advisor.problem.goal import Fidelity, Goal, GoalKind
 from advisor.problem.units import format_bytes, format_percent
 from advisor.trial.outcome import Outcome
 
-__all__ = ["best_so_far", "is_measured", "is_outpaced", "pace", "why_not_eligible"]
+__all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]
 
 
 def is_measured(candidate: Candidate) -> bool:
@@ -27,22 +28,74 @@ def is_outpaced(candidate: Candidate) -> bool:
 
 def why_not_eligible(candidate: Candidate, goal: Goal) -> str | None:
     """Why a measured candidate may not win, in a few words; ``None`` if it may."""
+    return _why_not_asked_for(candidate, goal) or _why_not_faithful(candidate, goal)
+
+
+def is_faithful(candidate: Candidate, goal: Goal) -> bool:
+    """Whether nothing that is known of how it trains stands in its way."""
+    return _why_not_faithful(candidate, goal) is None
+
+
+def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
+    """What the goal rules out, however it trains."""
     measurement = candidate.measurement
     assert measurement is not None, "only measured candidates can be eligible"
     if not goal.fidelity.allows(candidate.fidelity):
         return f"fidelity {candidate.fidelity.value} is beyond the ceiling {goal.fidelity.value}"
-    if not within_tolerance(candidate.loss_drift, candidate.fidelity):
-        assert candidate.loss_drift is not None
-        return (
-            f"loss drift {format_percent(candidate.loss_drift)} is above the tolerance "
-            f"{format_percent(drift_tolerance(candidate.fidelity))}"
-        )
     limit = goal.limit_on(candidate.policy.gpu_count)
     if measurement.memory.peak_bytes > limit:
         return f"peak {format_bytes(measurement.memory.peak_bytes)} is above the limit {format_bytes(limit)}"
     if goal.global_batch is not None and candidate.policy.global_batch != goal.global_batch:
         return f"its global batch {candidate.policy.global_batch} is not the {goal.global_batch} that was asked for"
     return None
+
+
+def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
+    """What the comparison with the exact run rules out; without one, what the first losses do."""
+    declared, guard = candidate.fidelity, candidate.guard
+    if guard is not None:
+        observed = observed_class(declared, guard)
+        if observed is not None and goal.fidelity.allows(observed):
+            return None
+        finding = why_worse(declared, guard)
+        assert finding is not None, "a class worse than the declared one has a reason"
+        if observed is None:
+            return f"{finding.what}: such training is broken" + (
+                f" (tolerated: {finding.tolerated})" if finding.tolerated else ""
+            )
+        return (
+            f"{finding.what}: above the tolerance of {declared.value}, {finding.tolerated}; "
+            f"--fidelity {observed.value} would allow it"
+        )
+    if not within_tolerance(candidate.loss_drift, declared):
+        assert candidate.loss_drift is not None
+        return (
+            f"loss drift {format_percent(candidate.loss_drift)} is above the tolerance "
+            f"{format_percent(drift_tolerance(declared))}"
+        )
+    return None
+
+
+def worth_checking(candidate: Candidate, others: Iterable[Candidate], goal: Goal) -> bool:
+    """Whether a new candidate must be held against the exact run before it may set the pace.
+
+    That is so if it would be the best so far and does not promise bit-equal gradients, or its first losses do not
+    look like what it promises: those are a first look, and the comparison decides.
+
+    Args:
+        candidate: The new one.
+        others: Those before it.
+        goal: The goal.
+    """
+    if not is_measured(candidate) or is_outpaced(candidate) or candidate.guard is not None:
+        return False
+    if _why_not_asked_for(candidate, goal) is not None or candidate.loss_drift == NOT_FINITE:
+        return False
+    if candidate.fidelity is Fidelity.EXACT and within_tolerance(candidate.loss_drift, candidate.fidelity):
+        return False
+    assert candidate.measurement is not None
+    to_beat = pace(others, goal, candidate.policy.gpu_count)
+    return to_beat is None or candidate.measurement.samples_per_second > to_beat
 
 
 def best_so_far(candidates: Iterable[Candidate], goal: Goal) -> Candidate | None:

@@ -14,7 +14,16 @@ from advisor.methods.compose import validate_use
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.policy.policy import Policy
 
-__all__ = ["SCHEMA", "CostEvidence", "Evidence", "Fingerprints", "PolicyFile", "load_policy_file", "write_policy_file"]
+__all__ = [
+    "SCHEMA",
+    "ComparisonEvidence",
+    "CostEvidence",
+    "Evidence",
+    "Fingerprints",
+    "PolicyFile",
+    "load_policy_file",
+    "write_policy_file",
+]
 
 SCHEMA = 1
 """Version of the file's layout. Files of another version are refused, never guessed at."""
@@ -58,6 +67,30 @@ class CostEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     joules_per_iteration: float | None = None
 
 
+class ComparisonEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Its training beside the exact run's: same seed, same batches.
+
+    Attributes:
+        steps: Steps of both.
+        loss_drift: Largest difference of the smoothed loss curves, relative.
+        final_loss_ratio: Mean of the last losses relative to the exact run's.
+        learned: How far the exact run's own loss fell.
+        gradient_error: Relative L2 error of the first gradient, where it could be compared.
+        gradient_cosine: Of the angle between the two gradients.
+        reference: The policy of the exact run.
+        observed_fidelity: The class that these figures are within.
+    """
+
+    steps: int
+    loss_drift: float
+    final_loss_ratio: float
+    learned: float
+    gradient_error: float | None = None
+    gradient_cosine: float | None = None
+    reference: str
+    observed_fidelity: str
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why this policy: measured figures only.
 
@@ -70,6 +103,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         memory_limit_bytes: The limit that it had to stay below.
         fidelity: How far training may differ from plain training.
         loss_drift: Largest relative difference of the first losses from plain training, when measured.
+        comparison: Its training beside the exact run's, when that was measured.
+        not_compared: Why it was not.
         baseline_samples_per_second: Plain training at the user's own batch.
         baseline_batch: That batch.
         confirmed_samples_per_second: The emitted wrapper in a fresh process, when it was run.
@@ -91,6 +126,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_limit_bytes: int
     fidelity: str
     loss_drift: float | None = None
+    comparison: ComparisonEvidence | None = None
+    not_compared: str | None = None
     baseline_samples_per_second: float | None = None
     baseline_batch: int | None = None
     confirmed_samples_per_second: float | None = None
@@ -132,6 +169,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "$": ("schema", "policy", "evidence", "fingerprints"),
     "$.policy": _PolicyOnDisk.__struct_fields__,
     "$.evidence": Evidence.__struct_fields__,
+    "$.evidence.comparison": ComparisonEvidence.__struct_fields__,
     "$.evidence.cost": CostEvidence.__struct_fields__,
     "$.fingerprints": Fingerprints.__struct_fields__,
 }

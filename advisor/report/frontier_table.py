@@ -23,8 +23,9 @@ from advisor.problem.units import (
     format_usd,
 )
 from advisor.report.cells import Folded, aligned, plain_table
+from advisor.report.comparison import COMPARED, drift_words
 from advisor.report.points import ITERATIONS, Entry, entries, worse_words
-from advisor.report.wording import batch_words, drift_words, methods_words
+from advisor.report.wording import batch_words, methods_words
 
 __all__ = ["DOMINATED_ROWS", "FrontierTable"]
 
@@ -32,9 +33,9 @@ DOMINATED_ROWS = 8
 """Dominated points that are shown, besides the baseline and the hand-tuned setting."""
 
 _COLUMNS = {
-    "#": 4, "GPUs": 5, "latency": 14, "$/1000": 9, "energy": 9, "batch": 9, "peak": 9, "fidelity": 10, "drift": 7
+    "#": 4, "GPUs": 5, "latency": 14, "$/1000": 9, "energy": 9, "batch": 9, "peak": 9, "fidelity": 10, "drift": 8
 }  # fmt: skip
-"""Widths, 76 in all, and 67 where energy was not measured: at 80 columns that leaves room for a short role."""
+"""Widths, 77 in all, and 68 where energy was not measured: at 80 columns that leaves room for a short role."""
 
 
 class FrontierTable:
@@ -155,12 +156,14 @@ class FrontierTable:
     def _legend(self) -> Text:
         price = self._goal.price
         assert price is not None
+        steps = max((one.guard.steps for one in self._answer.ranking if one.guard is not None), default=0)
+        compared = f"; {COMPARED}: smoothed, over {steps} steps" if steps else ""
         energy = "energy: of all devices, per iteration. " if "energy" in self._columns else ""
         return Text(
             "latency: of an iteration (optimizer step). ±: half the 95% interval. $/1000: US dollars for "
             f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each GPU. drift: of the "
-            f"loss, from plain training.\nprice: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, "
-            f"{price.date}{self._shared()}",
+            f"loss, from plain training{compared}.\n"
+            f"price: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, {price.date}{self._shared()}",
             style="dim",
         )
 

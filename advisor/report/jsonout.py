@@ -9,9 +9,11 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.cost import cost_of
+from advisor.decide.guard import comparison_evidence
 from advisor.decide.score import gain_over
 from advisor.errors import MomadviseError
 from advisor.methods.use import MethodUse
+from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 
@@ -40,6 +42,8 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes: Peak memory.
         fidelity: Fidelity class.
         loss_drift: Largest relative difference of the first losses from plain training, or ``null``.
+        comparison: Its training beside the exact run's over some tens of steps, or ``null``.
+        not_compared: Why there is none, where there should be.
         model_size: Arguments of ``build_model`` and ``make_batch``; empty for the model as it is.
         parameter_count: Parameters of the model at that size (goal ``bigger``), else ``null``.
     """
@@ -57,6 +61,8 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
     fidelity: str
     loss_drift: float | None
+    comparison: ComparisonEvidence | None = None
+    not_compared: str = ""
     model_size: dict[str, int | float] = {}
     parameter_count: int | None = None
 
@@ -159,6 +165,8 @@ def _winner(answer: Recommendation, goal: Goal) -> JsonWinner:
         peak_bytes=_peak(measurement.memory.peak_bytes, confirmation),
         fidelity=winner.fidelity.value,
         loss_drift=winner.loss_drift,
+        comparison=comparison_evidence(winner),
+        not_compared=winner.not_compared,
         model_size=winner.model_size,
         parameter_count=winner.parameter_count,
     )

@@ -6,6 +6,7 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.drift import drift_tolerance
 from advisor.problem.goal import Fidelity
 from advisor.problem.units import format_many, format_percent
+from advisor.report.comparison import comparison_sentence
 from advisor.report.wording import training_words
 
 __all__ = ["fidelity_sentence", "not_measured_sentence", "untried_sentence"]
@@ -24,12 +25,16 @@ def fidelity_sentence(winner: Candidate) -> str:
     if not winner.policy.methods and winner.fidelity is Fidelity.EXACT:
         return ""
     text = _FIDELITY[winner.fidelity]
+    compared = comparison_sentence(winner)
+    if winner.guard is not None:
+        return f"{text}. {compared}"
     if winner.loss_drift is None:
-        return f"{text}; its loss was not compared with plain training's."
-    return (
+        return f"{text}. {compared}" if compared else f"{text}; its loss was not compared with plain training's."
+    first = (
         f"{text}: its first losses differ by {format_percent(winner.loss_drift)} "
         f"({format_percent(drift_tolerance(winner.fidelity))} is tolerated)."
     )
+    return f"{first} {compared}" if compared else first
 
 
 def untried_sentence(answer: Recommendation) -> str:

@@ -20,7 +20,8 @@ from advisor.decide.score import gain_over
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_spread
 from advisor.report.cells import Folded, aligned, plain_table
-from advisor.report.wording import batch_words, candidate_words, drift_words, gain_words, outcome_style, rate_words
+from advisor.report.comparison import COMPARED, drift_words
+from advisor.report.wording import batch_words, candidate_words, gain_words, outcome_style, rate_words
 
 __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
 
@@ -69,10 +70,12 @@ class RankingTable:
 
     def _legend(self, shown: Sequence[tuple[int, Candidate]]) -> Text:
         each = " of each device" if any(one.policy.gpu_count > 1 for _, one in shown) else ""
+        steps = max((one.guard.steps for _, one in shown if one.guard is not None), default=0)
+        compared = f"; {COMPARED}: smoothed, over {steps} steps" if steps else ""
         size = "vs base: size of the model. " if self._goal.kind is GoalKind.BIGGER else ""
         return Text(
             f"{size}batch: micro-batch x accumulation steps{each}. ±: half the 95% interval. "
-            "Loss drift: from plain training, same seed and batches.",
+            f"Loss drift: from plain training, same seed and batches{compared}.",
             style="dim",
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from advisor.decide.candidate import Candidate
-from advisor.decide.drift import NOT_FINITE, drift_tolerance
 from advisor.decide.eligible import is_outpaced
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
@@ -18,7 +17,6 @@ __all__ = [
     "candidate_words",
     "combination_words",
     "device_words",
-    "drift_words",
     "gain_words",
     "method_words",
     "methods_words",
@@ -125,16 +123,6 @@ def gain_words(share: float) -> str:
     if abs(share) < 0.0005:
         return "0%"
     return f"{'+' if share > 0 else ''}{format_percent(share)}"
-
-
-def drift_words(candidate: Candidate) -> str:
-    """The loss drift of a candidate; ``"!"`` behind it when it is above the tolerance."""
-    if candidate.loss_drift is None:
-        return "-"
-    if candidate.loss_drift >= NOT_FINITE:
-        return "not finite!"
-    mark = "!" if candidate.loss_drift > drift_tolerance(candidate.fidelity) else ""
-    return format_percent(candidate.loss_drift) + mark
 
 
 def outcome_style(outcome: Outcome) -> str:

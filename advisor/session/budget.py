@@ -20,6 +20,12 @@ _LONGEST_TRIAL_SECONDS = 30.0
 _STEPS_OF_TRIAL = 6
 """Full steps that a timed trial makes at least: the first, the memory step, one to warm up and three timed ones."""
 
+_SHARE_OF_COMPARISON = 1 / 60
+"""Share of the whole limit that one run beside the exact one may spend on stepping."""
+
+_SHORTEST_COMPARISON_SECONDS = 1.0
+_LONGEST_COMPARISON_SECONDS = 10.0
+
 _PATIENCE = 4.0
 """A trial is ended by force after this many times its expected stepping: it hangs, or is of no use to the search."""
 
@@ -47,6 +53,7 @@ class TimeBudget:
         self._build_seconds = 0.0
         self._trial_seconds: list[float] = []
         self._timing_seconds = 0.0
+        self._comparison_seconds: float | None = None
 
     @property
     def elapsed_seconds(self) -> float:
@@ -80,6 +87,33 @@ class TimeBudget:
     def probe_limit_seconds(self) -> float:
         """Hard limit of the probe: a model that cannot finish one step in a third of the time cannot be tuned in it."""
         return max(_SHORTEST_PROBE_SECONDS, self.limit_seconds / 3)
+
+    @property
+    def comparison_step_seconds(self) -> float:
+        """Soft limit for the stepping of one run that is held against the exact one, or of that one itself."""
+        share = self.limit_seconds * _SHARE_OF_COMPARISON
+        return min(_LONGEST_COMPARISON_SECONDS, max(_SHORTEST_COMPARISON_SECONDS, share))
+
+    @property
+    def comparison_limit_seconds(self) -> float:
+        """Hard limit of such a run."""
+        return 5.0 + 2 * self._build_seconds + _PATIENCE * self.comparison_step_seconds
+
+    @property
+    def expected_comparison_seconds(self) -> float:
+        """What the next comparison with the exact run will probably take."""
+        known = self._comparison_seconds
+        return self.comparison_step_seconds if known is None else known
+
+    @property
+    def may_compare(self) -> bool:
+        """Whether a comparison fits before the time that confirmation needs."""
+        kept = min(self.confirmation_seconds, self.limit_seconds / 2)
+        return self.remaining_seconds - kept > self.expected_comparison_seconds
+
+    def learn_comparison_seconds(self, seconds: float) -> None:
+        """Take in how long a candidate's own run beside the exact one took."""
+        self._comparison_seconds = max(self._comparison_seconds or 0.0, seconds)
 
     def learn_build_seconds(self, seconds: float) -> None:
         """Take in how long the probe took: start-up, building the model and its first steps."""
@@ -131,9 +165,9 @@ class TimeBudget:
 
     @property
     def may_start_trial(self) -> bool:
-        """Whether another trial fits before the time that confirmation needs.
+        """Whether another trial fits before the time that confirmation needs, and before it one comparison.
 
         Confirmation never takes more than half of the limit: without measurements there is nothing to confirm.
         """
-        kept = min(self.confirmation_seconds, self.limit_seconds / 2)
+        kept = min(self.confirmation_seconds + self.expected_comparison_seconds, self.limit_seconds / 2)
         return self.remaining_seconds - kept > self.expected_trial_seconds

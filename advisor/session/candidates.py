@@ -23,15 +23,20 @@ def append_candidate(path: Path, candidate: Candidate) -> None:
 
 
 def read_candidates(path: Path) -> list[Candidate]:
-    """Every whole candidate in the file; a line that was torn by a kill is not one."""
-    candidates = []
+    """Every whole candidate in the file; a line that was torn by a kill is not one.
+
+    A measurement that is there twice is one candidate, as it was written last: with what was found out about it since.
+    """
+    candidates: dict[object, Candidate] = {}
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
     for line in lines:
         try:
-            candidates.append(msgspec.json.decode(line, type=Candidate))
+            candidate = msgspec.json.decode(line, type=Candidate)
         except msgspec.DecodeError:
             continue
-    return candidates
+        known = (candidate.trial_key, candidate.role, candidate.policy.key, tuple(candidate.model_size.items()))
+        candidates[len(candidates) if candidate.trial_key is None else known] = candidate
+    return list(candidates.values())

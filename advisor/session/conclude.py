@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.choose import choose
 from advisor.decide.cost import cost_evidence
+from advisor.decide.guard import comparison_evidence
 from advisor.errors import NothingMeasuredError
 from advisor.measure.measurement import Measurement
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
@@ -17,11 +18,14 @@ from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_rate
+from advisor.report.comparison import comparison_sentence
 from advisor.report.progress import Progress
 from advisor.report.why import explain
 from advisor.search.counting import Count
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
+from advisor.session.guard import Guard
+from advisor.session.leaders import settled
 from advisor.session.trials import Trials
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
@@ -86,6 +90,8 @@ def confirm(
     candidates: list[Candidate],
     *,
     trials: Trials,
+    guard: Guard,
+    keep: Callable[[Candidate], None],
     budget: TimeBudget,
     progress: Progress,
 ) -> tuple[Recommendation, bool]:
@@ -97,6 +103,8 @@ def confirm(
         conclusion: What to choose for.
         candidates: Everything that was tried; a failed confirmation replaces its candidate.
         trials: Runs the wrapper.
+        guard: Compares the winner with the exact run before its wrapper is run.
+        keep: Called with every candidate that was compared, to write it down.
         budget: The session's clock.
         progress: Told what is under way.
 
@@ -110,7 +118,7 @@ def confirm(
     """
     failures: list[str] = []
     while len(failures) < _CONFIRMATIONS:
-        recommendation = conclusion.choose(candidates)
+        recommendation = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
         winner = recommendation.winner
         assert winner.measurement is not None
         emit_wrapper(conclusion, recommendation)
@@ -206,6 +214,8 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
         memory_limit_bytes=conclusion.goal.limit_on(winner.policy.gpu_count),
         fidelity=winner.fidelity.value,
         loss_drift=winner.loss_drift,
+        comparison=comparison_evidence(winner),
+        not_compared=winner.not_compared or None,
         baseline_samples_per_second=None if baseline is None else baseline.samples_per_second,
         baseline_batch=None if recommendation.baseline is None else recommendation.baseline.policy.global_batch,
         confirmed_samples_per_second=None if confirmed is None else confirmed.samples_per_second,
@@ -238,6 +248,9 @@ def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None
     ]
     if baseline is not None:
         details.append(f"Baseline: {_figures(baseline)}.")
+    compared = comparison_sentence(winner)
+    if compared:
+        details.append(compared)
     if winner.model_size:
         parameters = f"{winner.parameter_count:,} parameters" if winner.parameter_count else "of its own"
         details.append(f"Size of the model: {size_words(winner.model_size)} ({parameters}).")

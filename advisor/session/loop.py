@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import drift_tolerance
-from advisor.decide.eligible import best_so_far, is_measured, pace
+from advisor.decide.eligible import best_so_far, is_faithful, is_measured, pace, worth_checking
 from advisor.decide.score import objectives
 from advisor.problem.goal import Goal
 from advisor.report.progress import Progress
 from advisor.search.sampler import Proposal, Proposer
 from advisor.session.budget import TimeBudget
 from advisor.session.evaluate import Evaluation, Evaluator
+from advisor.session.guard import Guard
 from advisor.trial.outcome import Outcome
 
 __all__ = ["SearchLoop"]
@@ -28,6 +31,7 @@ class SearchLoop:
         goal: What to optimize.
         trial_budget: Most policies to measure, those of earlier runs of the same study included.
         progress: Told of everything that happens.
+        guard: Holds what would lead against the exact run, before it leads.
         candidates: Those of earlier runs of the same study; grows.
         keep: Called with every new candidate, to write it down before anything else happens.
     """
@@ -41,6 +45,7 @@ class SearchLoop:
         goal: Goal,
         trial_budget: int,
         progress: Progress,
+        guard: Guard,
         candidates: list[Candidate],
         keep: Callable[[Candidate], None],
     ) -> None:
@@ -50,6 +55,7 @@ class SearchLoop:
         self._goal = goal
         self._trial_budget = trial_budget
         self._progress = progress
+        self._guard = guard
         self._keep = keep
         self.candidates = candidates
         evaluator.number = len(candidates) + 1
@@ -86,15 +92,30 @@ class SearchLoop:
             except BaseException:
                 self._proposer.abandon(proposal)
                 raise
-            for candidate in (*evaluation.before, evaluation.candidate):
-                self._record(candidate)
-            self._tell(proposal, evaluation)
             if is_measured(evaluation.candidate):
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+            for candidate in evaluation.before:
+                self._record(candidate)
+            evaluation = msgspec.structs.replace(evaluation, candidate=self._guarded(evaluation.candidate))
+            self._record(evaluation.candidate)
+            self._tell(proposal, evaluation)
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""
         return best_so_far(self.candidates, self._goal)
+
+    def _guarded(self, candidate: Candidate) -> Candidate:
+        """A candidate that would lead is compared with the exact run first: it sets no pace that it may not win with.
+
+        Figures that are measured are written down whatever becomes of the comparison.
+        """
+        if not worth_checking(candidate, self.candidates, self._goal):
+            return candidate
+        try:
+            return self._guard.checked(candidate)
+        except BaseException:
+            self._record(candidate)
+            raise
 
     def _evaluated(self, proposal: Proposal) -> Evaluation:
         combination = proposal.combination
@@ -139,7 +160,9 @@ class SearchLoop:
             assert candidate.measurement is not None
             value = objectives(candidate, self._goal)
             constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
-            if candidate.loss_drift is not None:
+            if candidate.guard is not None:
+                constraints["fidelity"] = 0.0 if is_faithful(candidate, self._goal) else 1.0
+            elif candidate.loss_drift is not None:
                 constraints["loss_drift"] = candidate.loss_drift - drift_tolerance(candidate.fidelity)
         elif candidate.outcome is Outcome.OUT_OF_MEMORY or candidate.predicted_peak_bytes is not None:
             need = candidate.predicted_peak_bytes

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.decide.eligible import is_measured
-from advisor.decide.floor import keeps, largest_so_far
+from advisor.decide.eligible import is_measured, worth_checking
+from advisor.decide.floor import floor_rate, keeps, largest_so_far
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
@@ -22,6 +22,7 @@ from advisor.search.ladder import Reached
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.evaluate import Evaluator
+from advisor.session.guard import Guard
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
 
@@ -49,6 +50,7 @@ class SizedTrials:
         goal: The goal with its floor.
         trial_budget: Most policies to measure, those of earlier runs of the same study included.
         progress: Told of everything that happens.
+        guard: Holds what would lead against the exact run, before it leads.
         candidates: Those of earlier runs of the same study; grows.
         keep: Called with every new candidate, to write it down before anything else happens.
 
@@ -69,6 +71,7 @@ class SizedTrials:
         goal: Goal,
         trial_budget: int,
         progress: Progress,
+        guard: Guard,
         candidates: list[Candidate],
         keep: Callable[[Candidate], None],
     ) -> None:
@@ -79,6 +82,7 @@ class SizedTrials:
         self._goal = goal
         self._trial_budget = trial_budget
         self._progress = progress
+        self._guard = guard
         self._keep = keep
         self.candidates = candidates
         self.rungs = chain_of(counts)
@@ -194,6 +198,23 @@ class SizedTrials:
         )
         if combination != self.plainest and is_measured(candidate) and candidate.loss_drift is None:
             candidate = msgspec.structs.replace(candidate, loss_drift=self._drift_at_own_size(combination))
+        if self._would_lead(candidate) and worth_checking(candidate, self.candidates, self._goal):
+            try:
+                candidate = self._guard.checked(candidate)
+            except BaseException:
+                self._write_down(candidate)  # figures that are measured are kept whatever becomes of the comparison
+                raise
+        self._write_down(candidate)
+
+    def _would_lead(self, candidate: Candidate) -> bool:
+        """Whether it would be the largest so far if nothing were wrong with how it trains."""
+        floor = floor_rate(self.candidates, self._goal)
+        record = largest_so_far(self.candidates, self._goal)
+        if floor is None or candidate.measurement is None or candidate.measurement.samples_per_second < floor:
+            return False
+        return record is None or candidate.size_order >= record.size_order
+
+    def _write_down(self, candidate: Candidate) -> None:
         number = len(self.candidates) + 1
         self.candidates.append(candidate)
         self._keep(candidate)

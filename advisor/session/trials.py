@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
 from advisor.measure.measurement import Measurement, Sizing
@@ -19,6 +21,9 @@ from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
 __all__ = ["Trials"]
+
+_COMPARED_STEPS = 30
+"""Steps over which losses are held against the exact run's: seven rounds of the distinct batches."""
 
 
 class Trials:
@@ -220,6 +225,33 @@ class Trials:
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
             )
+        )
+
+    def fidelity(
+        self, combination: Combination, micro_batch: int, *, exact_key: str | None = None, other_chance: bool = False
+    ) -> TrialResult:
+        """Some tens of small steps; once for each combination, batch and size.
+
+        Args:
+            combination: The methods and the number of devices.
+            micro_batch: Samples per step of each device.
+            exact_key: The exact run's trial, whose gradient this run's is compared with; ``None`` for that run itself.
+            other_chance: Draw other random numbers: how far the exact run is from itself.
+        """
+        spec = self._spec(
+            TrialKind.FIDELITY,
+            Policy(methods=combination.uses, micro_batch=micro_batch, gpu_count=combination.gpu_count),
+            measure_seconds=self._budget.comparison_step_seconds,
+            hard_limit_seconds=self._budget.comparison_limit_seconds,
+            memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
+        )
+        spec = msgspec.structs.replace(spec, fidelity_steps=_COMPARED_STEPS, other_chance=other_chance)
+        if exact_key is None:
+            return self._runner.run(
+                msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key)))
+            )
+        return self._runner.run(
+            msgspec.structs.replace(spec, exact_gradient=str(self._runner.gradient_file(exact_key)))
         )
 
     def drift(self, combination: Combination) -> float | None:

@@ -29,6 +29,7 @@ from advisor.session.climb import SizeSearch
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.session.evaluate import Evaluator
 from advisor.session.fixed import resolve_on_devices, with_global_batch
+from advisor.session.guard import Guard
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
 from advisor.session.sharing import within_fidelity
@@ -124,11 +125,15 @@ class Tuning:
             if shared.note:
                 self._say(shared.note)
             trials.reference = lambda gpu_count: resolved.on_devices((), gpu_count)
+            self._guard = Guard(trials=trials, budget=self._budget, progress=self._progress, earlier=candidates)
             return self._search(trials, facts, resolved, candidates)
 
     def _say(self, note: str) -> None:
         self._notes.append(note)
         self._progress.note(note)
+
+    def _keep(self, candidate: Candidate) -> None:
+        append_candidate(self._folder.ledger, candidate)
 
     def _probe(self, trials: Trials, runner: Runner) -> Facts:
         self._progress.stage("the model's first plain step")
@@ -205,8 +210,9 @@ class Tuning:
                 goal=self._goal,
                 trial_budget=self._request.trials,
                 progress=self._progress,
+                guard=self._guard,
                 candidates=candidates,
-                keep=lambda candidate: append_candidate(self._folder.ledger, candidate),
+                keep=self._keep,
             )
             return loop.run(), proposer.untried == 0
         finally:
@@ -234,8 +240,9 @@ class Tuning:
             goal=self._goal,
             trial_budget=self._request.trials,
             progress=self._progress,
+            guard=self._guard,
             candidates=candidates,
-            keep=lambda candidate: append_candidate(self._folder.ledger, candidate),
+            keep=self._keep,
         )
         search = SizeSearch(proposer=proposer, sized=sized, budget=self._budget, goal=self._goal)
         try:
@@ -282,7 +289,15 @@ class Tuning:
         """
         if not interrupted:
             try:
-                return confirm(conclusion, candidates, trials=trials, budget=self._budget, progress=self._progress)
+                return confirm(
+                    conclusion,
+                    candidates,
+                    trials=trials,
+                    guard=self._guard,
+                    keep=self._keep,
+                    budget=self._budget,
+                    progress=self._progress,
+                )
             except KeyboardInterrupt:
                 pass
         recommendation = conclusion.choose(candidates)

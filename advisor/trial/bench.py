@@ -27,11 +27,13 @@ from advisor.policy.policy import Policy
 from advisor.problem.loading import Workload, load_workload
 from advisor.problem.sizes import accepted
 from advisor.trial.failure import AllocatorRefusals, DivergedError
-from advisor.trial.spec import TrialSpec
+from advisor.trial.spec import TrialKind, TrialSpec
 
 __all__ = ["Bench", "finite"]
 
 _DISTINCT_BATCHES = 2
+_DISTINCT_BATCHES_TO_LEARN = 4
+"""Where losses are compared over many steps: one batch learned by heart says little of a training."""
 _SEEDS_OF_A_RANK = 1_000_003
 """Between the seeds of two ranks: more than a trial has steps."""
 
@@ -90,7 +92,8 @@ class Bench:
         begin = time.perf_counter()
         make_batch = self.workload.make_batch
         make_batch = functools.partial(make_batch, **accepted(make_batch, self.spec.model_size))
-        whole = make_batches(make_batch, samples, _DISTINCT_BATCHES, self.spec.seed)
+        count = _DISTINCT_BATCHES_TO_LEARN if self.spec.kind is TrialKind.FIDELITY else _DISTINCT_BATCHES
+        whole = make_batches(make_batch, samples, count, self.spec.seed)
         batches = [share_of(batch, self.world.rank, self.world.size, samples) for batch in whole]
         del whole
         self._host_data.add(batches, torch.device("cpu"))

@@ -86,6 +86,11 @@ class TrialFolder:
         """What the user's model and the libraries printed."""
         return self.path / "log.txt"
 
+    @property
+    def gradient(self) -> Path:
+        """The first gradient of the exact run that others are compared with; written by its worker."""
+        return self.path / "gradient.pt"
+
     def read_result(self) -> TrialResult | None:
         """The stored result; ``None`` if there is none that can be understood: then the trial has not finished."""
         try:

@@ -25,11 +25,16 @@ def merged(key: str, results: Sequence[TrialResult]) -> TrialResult:
     assert all(result.outcome is Outcome.OK for result in results), results
     measurements = [result.measurement for result in results if result.measurement is not None]
     sizings = [result.sizing for result in results if result.sizing is not None]
+    records = [result.fidelity for result in results if result.fidelity is not None]
     return TrialResult(
         key=key,
         outcome=Outcome.OK,
         sizing=_sizing(sizings) if sizings else None,
         measurement=_measurement(measurements) if measurements else None,
+        # The first rank has the whole gradient.
+        fidelity=msgspec.structs.replace(records[0], losses=_mean([rank.losses for rank in records]))
+        if records
+        else None,
         notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
     )
 

@@ -147,6 +147,10 @@ class Runner:
         self._tell(RunnerEventKind.TRIAL_ENDED, spec.key, result.outcome.value)
         return result
 
+    def gradient_file(self, key: str) -> Path:
+        """Where the first gradient of an exact run is kept."""
+        return self._folder.trial(key).gradient
+
     def tail_of_log(self, key: str, lines: int = 20) -> str:
         """The last lines that a trial printed; empty if it printed nothing."""
         try:

@@ -7,6 +7,7 @@ import hashlib
 
 import msgspec
 
+from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
@@ -30,6 +31,8 @@ class TrialKind(enum.Enum):
     """Warm up and measure full steps at one batch."""
     CONFIRM = "confirm"
     """As TIME, but through an emitted wrapper, in a fresh process."""
+    FIDELITY = "fidelity"
+    """Some tens of small steps: the losses and the first gradient, to be held against the exact run's."""
 
 
 class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +48,12 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         device: torch's device name.
         memory_limit_bytes: Bytes that make the trial end as OUT_OF_MEMORY when passed.
         seed: Seed of the model's initialization, the batches and dropout.
-        fidelity_steps: SIZE: steps at the first batch, whose losses are compared between combinations.
+        fidelity_steps: SIZE: steps at the first batch, whose losses are compared between combinations. FIDELITY: most
+            steps.
+        write_gradient_to: FIDELITY: file for the first gradient; the exact run's.
+        exact_gradient: FIDELITY: file of the exact run's first gradient, which this run's is compared with.
+        other_chance: FIDELITY: draw other random numbers in every step, and begin one rounding off: how far the exact
+            run is from itself.
         largest_batch: SIZE: do not try micro-batches above this one.
         warmup_steps: TIME: fewest untimed steps.
         min_timed_steps: TIME: fewest timed steps.
@@ -67,6 +75,9 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     memory_limit_bytes: int
     seed: int = 0
     fidelity_steps: int = 3
+    write_gradient_to: str | None = None
+    exact_gradient: str | None = None
+    other_chance: bool = False
     largest_batch: int | None = None
     warmup_steps: int = 1
     min_timed_steps: int = 3
@@ -97,6 +108,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.fidelity_steps,
             self.repeat,
             self.model_size,
+            self.other_chance,
         )
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"
@@ -114,6 +126,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         counts: COUNT: parameters of every size.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
+        fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
         notes: What a method or the worker wants the user to know.
         wall_seconds: Time from the request to the answer, as the parent saw it.
         warm: Whether an already running worker served it.
@@ -127,6 +140,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     counts: SizeCounts | None = None
     sizing: Sizing | None = None
     measurement: Measurement | None = None
+    fidelity: FidelityRecord | None = None
     notes: tuple[str, ...] = ()
     wall_seconds: float = 0.0
     warm: bool = False

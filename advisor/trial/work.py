@@ -10,6 +10,7 @@ import torch
 from advisor.trial.bench import Bench
 from advisor.trial.counting import count_sizes
 from advisor.trial.failure import AllocatorRefusals, failed_result
+from advisor.trial.fidelity import record_fidelity
 from advisor.trial.outcome import Outcome
 from advisor.trial.probe import probe
 from advisor.trial.sizing import size
@@ -46,7 +47,7 @@ def run_trial(
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
-    facts = counts = sizing = measurement = None
+    facts = counts = sizing = measurement = fidelity = None
     match spec.kind:
         case TrialKind.PROBE:
             facts = probe(bench)
@@ -61,6 +62,8 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
             assert spec.wrapper_path is not None, "a confirmation runs a wrapper"
             with bench.meter() as meter, bench.wrapped_training(Path(spec.wrapper_path)) as training:
                 measurement = measure(bench, meter, training)
+        case TrialKind.FIDELITY:
+            fidelity = record_fidelity(bench)
     return TrialResult(
         key=spec.key,
         outcome=Outcome.OK,
@@ -68,5 +71,6 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         counts=counts,
         sizing=sizing,
         measurement=measurement,
+        fidelity=fidelity,
         notes=tuple(bench.notes),
     )

@@ -16,7 +16,7 @@ from advisor.problem.loading import Workload, load_workload
 from advisor.problem.source import resolve_source
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
-NAMES = ["gpt2", "resnet50", "bert_classifier"]
+NAMES = ["gpt2", "resnet50", "bert_classifier", "unet"]
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2Config", {"n_layer": 1, "n_embd": 64, "n_head": 2}),
     "resnet50": ("ResNetConfig", {"depths": [1, 1, 1, 1]}),
@@ -43,7 +43,8 @@ def test_an_example_needs_nothing_but_torch_and_transformers(name: str) -> None:
     tree = ast.parse((FOLDER / f"{name}.py").read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported <= {"functools", "pathlib", "sysconfig", "torch", "transformers"}
+    packages = {name.split(".")[0] for name in imported}
+    assert packages <= {"functools", "pathlib", "sysconfig", "torch", "transformers"}
 
 
 @pytest.mark.parametrize("name", sorted(PARAMETERS))
@@ -60,6 +61,33 @@ def test_the_classifier_is_bert_base_with_one_class_for_each_package() -> None:
     encoder = sum(parameter.numel() for parameter in model.bert.parameters())
     assert encoder == 109_482_240
     assert model.config.num_labels > 5
+
+
+def test_the_encoder_is_resnet_34_for_one_channel() -> None:
+    with torch.device("meta"):
+        model: Any = load("unet").build_model()
+    encoder = sum(parameter.numel() for part in (model.stem, model.stages) for parameter in part.parameters())
+    classifier, two_channels_of_the_first_layer = 512 * 1000 + 1000, 2 * 64 * 7 * 7
+    assert encoder == 21_797_672 - classifier - two_channels_of_the_first_layer
+
+
+def test_radiographs_are_drawn_and_their_noise_is_what_the_loss_sees() -> None:
+    workload = load("unet")
+    torch.manual_seed(0)
+    batch = workload.make_batch(2, pixels=128)
+    assert {tensor.shape for tensor in batch.values()} == {(2, 1, 128, 128)}
+    clean = batch["clean"]
+    assert 0.0 <= float(clean.min()) < 0.05
+    assert 0.6 < float(clean.max()) <= 1.0
+    assert not torch.equal(clean[0], clean[1])
+    assert workload.compute_loss is not None
+
+    def loss(image: torch.Tensor) -> float:
+        return float(workload.compute_loss(lambda _: image, batch))  # type: ignore[misc, arg-type, return-value]
+
+    assert loss(clean) == pytest.approx(0.0, abs=1e-5)
+    assert loss(batch["noisy"]) > 0.05
+    assert loss(torch.zeros_like(clean)) > loss(batch["noisy"])
 
 
 def test_batches_are_equal_under_the_same_seed_and_differ_otherwise(workload: Workload) -> None:
@@ -103,16 +131,19 @@ def test_snippets_are_padded_and_masked() -> None:
 @pytest.mark.filterwarnings("default")
 def test_the_loss_of_a_small_version_falls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = load(name)
-    config, small = SMALL[name]
-    module = sys.modules[workload.make_batch.__module__]
-    monkeypatch.setattr(module, config, functools.partial(getattr(module, config), **small))
     torch.manual_seed(0)
-    model = workload.build_model()
+    if name in SMALL:
+        config, small = SMALL[name]
+        module = sys.modules[workload.make_batch.__module__]
+        monkeypatch.setattr(module, config, functools.partial(getattr(module, config), **small))
+        model = workload.build_model()
+    else:
+        model = workload.build_model(width=8)
     optimizer = (workload.build_optimizer or torch.optim.AdamW)(model.parameters())
     batch = workload.make_batch(2)
     losses = []
     for _ in range(8):
-        loss = model(**batch).loss
+        loss = workload.compute_loss(model, batch) if workload.compute_loss else model(**batch).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

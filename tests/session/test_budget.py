@@ -11,14 +11,15 @@ class Clock:
         return self.now
 
 
-def test_no_trial_starts_when_only_the_time_for_confirmation_is_left() -> None:
+def test_no_trial_starts_when_only_the_time_for_confirmation_and_a_comparison_is_left() -> None:
     clock = Clock()
     budget = TimeBudget(100.0, clock)
     budget.learn_build_seconds(5.0)
     budget.learn_trial_seconds(10.0)
     budget.learn_timing_seconds(10.0)
+    budget.learn_comparison_seconds(3.0)
     assert budget.confirmation_seconds == 15.0
-    clock.now += 74.0
+    clock.now += 71.0
     assert budget.may_start_trial
     clock.now += 2.0
     assert not budget.may_start_trial
@@ -56,3 +57,17 @@ def test_a_slow_step_gets_the_time_that_it_needs() -> None:
 def test_the_longest_step_leaves_room_for_the_fewest_steps_of_a_trial() -> None:
     budget = TimeBudget(240.0, Clock())
     assert 6 * budget.longest_step_seconds <= 1.5 * budget.measure_seconds
+
+
+def test_a_comparison_leaves_the_time_for_confirmation() -> None:
+    clock = Clock()
+    budget = TimeBudget(600.0, clock)
+    budget.learn_build_seconds(5.0)
+    budget.learn_timing_seconds(15.0)
+    assert budget.expected_comparison_seconds == budget.comparison_step_seconds == 10.0
+    clock.now += 569.0
+    assert budget.may_compare
+    clock.now += 2.0
+    assert not budget.may_compare
+    budget.learn_comparison_seconds(2.0)
+    assert budget.may_compare, "what comparisons took is known by then"

@@ -13,7 +13,7 @@ from advisor.decide.choose import choose
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Floor, Goal, GoalKind
+from advisor.problem.goal import Fidelity, Floor, Goal, GoalKind
 from advisor.problem.sizes import CountedSize, SizeCounts
 from advisor.report.progress import SilentProgress
 from advisor.search.line import Line
@@ -22,12 +22,15 @@ from advisor.search.resolved import Axis, Combination, ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SizeSearch
+from advisor.session.evaluate import Evaluator
 from advisor.session.sized_trials import SizedTrials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from tests.decide.examples import goal, measurement
+from tests.decide.test_guard import found as found_beside
 from tests.report.scenario import CPU
 from tests.search.test_resolve import FACTS
+from tests.session.unguarded import UNGUARDED
 
 MIB = 2**20
 CHECKPOINT = use("checkpoint", every=1)
@@ -148,6 +151,7 @@ def search(
     batch: int | None = 4,
     kept: list[Candidate] | None = None,
     counts: SizeCounts = COUNTS,
+    guard: Any = UNGUARDED,
 ) -> Search:
     aim = msgspec.structs.replace(goal(kind=GoalKind.BIGGER), floor=floor, memory_limit_bytes=world.limit)
     fake: Any = FakeTrials(world)
@@ -161,6 +165,7 @@ def search(
         goal=aim,
         trial_budget=trial_budget,
         progress=SilentProgress(),
+        guard=guard,
         candidates=[] if candidates is None else candidates,
         keep=lambda candidate: None if kept is None else kept.append(candidate),
     )
@@ -207,6 +212,34 @@ def test_a_combination_that_beats_the_record_climbs_on(proposer: Proposer) -> No
     assert (best.policy.methods, best.model_size) == ((CHECKPOINT,), {"layers": 16})
     assert best.loss_drift == 0.0
     assert {layers for name, layers in world.timed if name != "plain"} <= {9, 16, 17}
+
+
+class BrokenAbove:
+    """Finds training with a method broken at larger sizes than one."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers = layers
+        self.checks: list[float] = []
+
+    def checked(self, candidate: Candidate) -> Candidate:
+        self.checks.append(candidate.model_size["layers"])
+        worse = 2.0 if self.checks[-1] > self.layers else 0.0
+        return msgspec.structs.replace(candidate, guard=found_beside(worse / 5, excess=worse))
+
+
+def test_a_size_at_which_training_is_broken_is_no_record(proposer: Proposer, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Evaluator._fidelity
+    monkeypatch.setattr(
+        Evaluator, "_fidelity", lambda self, policy: Fidelity.LOSSY if policy.methods else real(self, policy)
+    )
+    guard = BrokenAbove(9)
+    found = search(proposer, World(speed_up=2.0), floor=HALF, guard=guard)
+    found.run()
+    best = winner_of(found)
+    assert (best.policy.methods, best.model_size) == ((CHECKPOINT,), {"layers": 9})
+    assert 9 in guard.checks
+    assert max(guard.checks) > 9
+    assert all(layers > 8 for layers in guard.checks), "what is no record is not compared"
 
 
 def test_at_the_largest_size_the_search_ends_and_says_so(proposer: Proposer) -> None:

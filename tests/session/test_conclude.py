@@ -22,6 +22,8 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement, on
+from tests.decide.test_guard import error, found
+from tests.session.unguarded import UNGUARDED
 
 BEST = measured(150, use("checkpoint", every=1))
 SECOND = measured(130, use("checkpoint", every=2))
@@ -79,7 +81,13 @@ def conclusion(folder: Path) -> Conclusion:
 
 def conclude(folder: Path, candidates: list[Candidate], trials: Any, seconds: float = 100.0) -> Any:
     recommendation, interrupted = confirm(
-        conclusion(folder), candidates, trials=trials, budget=TimeBudget(seconds), progress=SilentProgress()
+        conclusion(folder),
+        candidates,
+        trials=trials,
+        guard=UNGUARDED,
+        keep=lambda candidate: None,
+        budget=TimeBudget(seconds),
+        progress=SilentProgress(),
     )
     assert not interrupted
     return recommendation
@@ -147,7 +155,13 @@ def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Pat
 
     trials: Any = Interrupted({})
     recommendation, interrupted = confirm(
-        conclusion(tmp_path), [BASELINE, BEST], trials=trials, budget=TimeBudget(100.0), progress=SilentProgress()
+        conclusion(tmp_path),
+        [BASELINE, BEST],
+        trials=trials,
+        guard=UNGUARDED,
+        keep=lambda candidate: None,
+        budget=TimeBudget(100.0),
+        progress=SilentProgress(),
     )
     assert interrupted
     assert recommendation.confirmation is not None
@@ -195,3 +209,29 @@ def test_the_policy_file_of_another_goal_has_no_cost(tmp_path: Path) -> None:
     evidence = load_policy_file(tmp_path / "policy.yaml").evidence
     assert evidence is not None
     assert evidence.cost is None
+
+
+def test_the_files_say_what_the_comparison_with_the_exact_run_found(tmp_path: Path) -> None:
+    compared = msgspec.structs.replace(BEST, guard=found(0.0, gradient=error(0.0)))
+    of_speed = conclusion(tmp_path)
+    recommendation = of_speed.choose([BASELINE, compared])
+    emit_policy(of_speed, recommendation)
+    emit_wrapper(of_speed, recommendation)
+    evidence = load_policy_file(tmp_path / "policy.yaml").evidence
+    assert evidence is not None
+    assert evidence.comparison is not None
+    assert (evidence.comparison.steps, evidence.comparison.gradient_error) == (30, 0.0)
+    assert evidence.not_compared is None
+    assert "Over 30 steps its losses were the exact run's; gradient error 0%." in (tmp_path / "wrapper.py").read_text()
+
+
+def test_the_files_say_why_nothing_was_compared(tmp_path: Path) -> None:
+    late = msgspec.structs.replace(BEST, not_compared="no time was left")
+    of_speed = conclusion(tmp_path)
+    recommendation = of_speed.choose([BASELINE, late])
+    emit_policy(of_speed, recommendation)
+    emit_wrapper(of_speed, recommendation)
+    evidence = load_policy_file(tmp_path / "policy.yaml").evidence
+    assert evidence is not None
+    assert (evidence.comparison, evidence.not_compared) == (None, "no time was left")
+    assert "Not compared with the exact run: no time was left." in (tmp_path / "wrapper.py").read_text()

@@ -16,7 +16,8 @@ import msgspec
 import psutil
 import pytest
 
-from advisor.methods.use import use
+from advisor.measure.fidelity import FidelityRecord
+from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.problem.workload import WorkloadKind, WorkloadSource
@@ -196,3 +197,38 @@ def test_the_emitted_wrapper_is_confirmed_on_all_ranks(runner: Runner, ranks: Ra
     assert result.measurement is not None
     assert result.measurement.samples_per_second == pytest.approx(8 / result.measurement.step_seconds)
     assert my_children() == []
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [use("zero_1"), use("fsdp", reshard=True, mixed_precision="none", offload=False)],
+    ids=lambda one: one.name,
+)
+def test_ways_to_distribute_have_the_first_gradient_and_the_losses_of_ddp(runner: Runner, setting: MethodUse) -> None:
+    """Sliced gradients are put together, and each rank's are averaged, before they are compared."""
+
+    blocks = Path(__file__).parents[1] / "session" / "workloads" / "tiny.py"
+    source = WorkloadSource(kind=WorkloadKind.FILE, location=str(blocks), name="blocks", fingerprint="blocks")
+
+    def steps(uses: MethodUse, **changes: Any) -> TrialSpec:
+        policy = Policy(methods=(uses,), micro_batch=2, gpu_count=2)
+        changed: dict[str, Any] = {"workload": source, "policy": policy, "fidelity_steps": 12, **changes}
+        return spec(kind=TrialKind.FIDELITY, **changed)
+
+    def recorded(trial: TrialSpec) -> FidelityRecord:
+        result = runner.run(trial)
+        assert result.outcome is Outcome.OK, (result, runner.tail_of_log(result.key))
+        assert result.fidelity is not None
+        return result.fidelity
+
+    plain = steps(use("ddp", bucket_views=True, static_graph=False))
+    gradient = str(runner.gradient_file(plain.key))
+    exact = recorded(msgspec.structs.replace(plain, write_gradient_to=gradient))
+    own = recorded(steps(setting, exact_gradient=gradient))
+    assert own.gradient is not None, own.gradient_reason
+    assert own.gradient.error < 1e-5
+    assert len(own.losses) == 12
+    assert own.losses == pytest.approx(exact.losses, rel=1e-3)
+    by_chance = recorded(steps(setting, exact_gradient=gradient, other_chance=True))
+    assert by_chance.gradient is not None
+    assert own.gradient.error < by_chance.gradient.error < 1e-3, "each slice begins one rounding off"

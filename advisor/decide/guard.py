@@ -1,0 +1,165 @@
+"""What a comparison with the exact run says of a candidate's fidelity, and how much is tolerated in each class.
+
+The class that a method declares is what it promises. A comparison that is beyond that class's tolerances makes the
+candidate one of the next class that admits it: it may still win where the goal allows that class. A loss that ends
+clearly above the exact run's is beyond every class.
+
+What was seen below the tolerances over 30 steps of AdamW and SGD on a small GPT-2 and a convolutional net with
+BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Of a
+deep U-Net with BatchNorm over eight values the first gradient in bfloat16 is off by 90 %, its loss by 0.6 %. Above
+them: ten times or a tenth of the learning rate, 3 % to 50 % in the loss; a gradient 1.3 times too long, 30 % in the
+gradient although Adam hides it from the loss. Other dropout masks differ by 0.1 % to 3 % in the loss and by 15 % to
+70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and excuses as much of it,
+except where bit-equal gradients are promised.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from advisor.decide.candidate import Candidate
+from advisor.measure.fidelity import FidelityMeasurement
+from advisor.policy.file import ComparisonEvidence
+from advisor.problem.goal import Fidelity
+from advisor.problem.units import format_percent
+
+__all__ = ["Finding", "comparison_evidence", "ends_clearly_worse", "observed_class", "why_worse"]
+
+
+class _Tolerance(msgspec.Struct, frozen=True):
+    """Largest figures of a class; ``None``: not bound.
+
+    Attributes:
+        drift: Of the smoothed loss curve.
+        gradient: Relative error of the first gradient.
+        norm: Relative difference of its length, which other random numbers leave as it is.
+    """
+
+    drift: float | None
+    gradient: float | None
+    norm: float | None
+
+
+_TOLERANCES = {
+    # A GPU's atomic sums may differ between two runs of the same step, and training amplifies that.
+    Fidelity.EXACT: _Tolerance(5e-4, 1e-4, 1e-4),
+    Fidelity.ROUNDING: _Tolerance(5e-3, 2e-3, 2e-3),
+    # Eight bits and fewer of mantissa in every matrix product.
+    Fidelity.PRECISION: _Tolerance(0.02, 0.2, 0.2),
+    # A gradient that is right only on average is far off in one step: its loss has to tell.
+    Fidelity.LOSSY: _Tolerance(0.05, None, None),
+    Fidelity.MODEL: _Tolerance(None, None, None),
+}
+
+_SHARE_OF_LEARNED = 0.1
+"""A loss that ends higher than the exact run's by more than this share of what that one learned is clearly worse."""
+
+_LEAST_EXCESS = 5e-3
+"""Of the loss itself: less than this is a matter of single batches, however little was learned."""
+
+_CHANCES = 2.0
+"""As many times the gap that chance alone makes must be passed: one pair of runs says little of its spread."""
+
+_LOWER_PRECISION = 2.0**16
+"""Roundings of 16-bit formats relative to float32's. A gradient that is badly conditioned (BatchNorm over few values
+of a deep net) may be off by nearly its whole length in bfloat16; what one rounding does in float32 tells."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a comparison is beyond a tolerance.
+
+    Attributes:
+        what: The figure, in words with its value.
+        tolerated: The tolerance, in words.
+    """
+
+    what: str
+    tolerated: str
+
+
+def ends_clearly_worse(found: FidelityMeasurement) -> bool:
+    """Whether the loss ends so far above the exact run's that neither noise nor another way to learn explains it.
+
+    One-sided: a loss that falls faster may be another training, but not a broken one. The means of the last rounds of
+    batches are compared, in terms of what the exact run learned: a tenth of that lost within some tens of steps. Where
+    little was learned, half a percent of the loss must be lost as well, and in any case twice what chance does.
+    """
+    if not found.is_finite:
+        return True
+    noise = 0.0 if found.noise is None else found.noise.final_loss_gap
+    least = max(_SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), _CHANCES * noise)
+    return found.excess > least
+
+
+def observed_class(declared: Fidelity, found: FidelityMeasurement) -> Fidelity | None:
+    """The first class from the declared one on whose tolerances hold; ``None`` if the training is broken.
+
+    Args:
+        declared: What the methods promise.
+        found: What was measured.
+    """
+    if ends_clearly_worse(found):
+        return None
+    return next(one for one in Fidelity if one.rank >= declared.rank and _beyond(one, found) is None)
+
+
+def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
+    """What is beyond the tolerances of the declared class; ``None`` if nothing is."""
+    if not found.is_finite:
+        return Finding(what=f"its loss became infinite or NaN within {found.steps} steps", tolerated="")
+    if ends_clearly_worse(found):
+        ratio = found.excess / abs(found.exact_final_loss) if found.exact_final_loss else found.excess
+        return Finding(
+            what=f"its loss ends {format_percent(ratio)} above the exact run's after {found.steps} steps",
+            tolerated=f"a tenth of what that one learned ({found.learned:.3g})",
+        )
+    return _beyond(declared, found)
+
+
+def comparison_evidence(candidate: Candidate) -> ComparisonEvidence | None:
+    """What files and scripts are told of the comparison; ``None`` without one."""
+    found = candidate.guard
+    if found is None:
+        return None
+    observed = observed_class(candidate.fidelity, found)
+    return ComparisonEvidence(
+        steps=found.steps,
+        loss_drift=found.loss_drift,
+        final_loss_ratio=found.final_loss_ratio,
+        learned=found.learned,
+        gradient_error=None if found.gradient is None else found.gradient.error,
+        gradient_cosine=None if found.gradient is None else found.gradient.cosine,
+        reference=found.reference,
+        observed_fidelity="broken" if observed is None else observed.value,
+    )
+
+
+def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
+    tolerance = _TOLERANCES[fidelity]
+    # Who promises bit-equal gradients promises the same random numbers: chance excuses nothing.
+    noise = None if fidelity is Fidelity.EXACT else found.noise
+    if tolerance.drift is not None:
+        drift = max(tolerance.drift, 0.0 if noise is None else noise.loss_drift)
+        if found.loss_drift > drift:
+            off = format_percent(found.loss_drift)
+            return Finding(
+                what=f"over {found.steps} steps its loss is up to {off} off the exact run's",
+                tolerated=format_percent(drift),
+            )
+    gradient, by_chance = found.gradient, None if noise is None else noise.gradient
+    if gradient is None or tolerance.gradient is None or tolerance.norm is None:
+        return None
+    times = _CHANCES * (_LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0)
+    error = max(tolerance.gradient, 0.0 if by_chance is None else times * by_chance.error)
+    if gradient.error > error:
+        return Finding(
+            what=f"its first gradient is {format_percent(gradient.error)} off the exact run's",
+            tolerated=format_percent(error),
+        )
+    norm = max(tolerance.norm, 0.0 if by_chance is None else _CHANCES * abs(by_chance.norm_ratio - 1))
+    if abs(gradient.norm_ratio - 1) > norm:
+        return Finding(
+            what=f"its first gradient is {gradient.norm_ratio:.3g} times as long as the exact run's",
+            tolerated=format_percent(norm),
+        )
+    return None

@@ -1,0 +1,200 @@
+"""How far a policy's training is from the exact run's over some tens of steps: the figures and how they compare.
+
+Both runs begin with the same parameters, see the same batches in the same order and draw from the same seed in every
+step. A single loss says more about its batch than about the training, so curves are smoothed over one round of the
+distinct batches before they are held against each other. Imports no torch: the parent compares what workers recorded.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = [
+    "NOT_FINITE",
+    "FidelityMeasurement",
+    "FidelityRecord",
+    "GradientError",
+    "NoiseFloor",
+    "compared",
+    "diverged",
+    "smoothed",
+]
+
+NOT_FINITE = 1e6
+"""Stands for a loss or drift that is not finite: beyond every tolerance, and a number that JSON can hold."""
+
+_FEWEST_STEPS = 3
+"""Fewer common steps say nothing about where a training goes."""
+
+_SMALL_SHARE = 0.01
+"""Losses below this share of the largest are compared with that share: a loss near zero has no relative error."""
+
+
+class GradientError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first step's whole gradient ``g`` against the exact run's ``e``, both before clipping and unscaled.
+
+    Attributes:
+        error: ``||g - e|| / ||e||``.
+        cosine: Of the angle between them.
+        norm_ratio: ``||g|| / ||e||``; other random numbers turn a gradient, but hardly change its length.
+    """
+
+    error: float
+    cosine: float
+    norm_ratio: float
+
+
+class FidelityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one run recorded.
+
+    Attributes:
+        losses: Of every step.
+        distinct_batches: How many batches are cycled.
+        gradient: The first gradient against the exact run's; ``None`` for the exact run, or with a reason.
+        gradient_reason: Why the gradients were not compared.
+    """
+
+    losses: tuple[float, ...]
+    distinct_batches: int
+    gradient: GradientError | None = None
+    gradient_reason: str = ""
+
+
+class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far the exact run is from itself when only chance differs: other dropout masks, parameters one rounding off.
+
+    Attributes:
+        loss_drift: As in :class:`FidelityMeasurement`.
+        final_loss_gap: Absolute difference of the final losses.
+        gradient: Of the first step, where it was compared.
+    """
+
+    loss_drift: float
+    final_loss_gap: float
+    gradient: GradientError | None = None
+
+
+class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy's training beside the exact run's.
+
+    Attributes:
+        steps: Steps that both made.
+        loss_drift: Largest difference of the smoothed loss curves, relative to the exact run's loss there, or to what
+            it learned in all where that is more.
+        final_loss: Mean of the last losses.
+        exact_final_loss: That of the exact run.
+        learned: How far the exact run's own loss fell.
+        gradient: The first gradient against the exact run's.
+        gradient_reason: Why the gradients were not compared.
+        noise: What chance alone does; ``None`` where nothing had to be excused by it.
+        reference: The policy of the exact run.
+        micro_batch: Samples per step of each device, in both.
+        model_size: The size of the model, where that has sizes.
+    """
+
+    steps: int
+    loss_drift: float
+    final_loss: float
+    exact_final_loss: float
+    learned: float
+    gradient: GradientError | None = None
+    gradient_reason: str = ""
+    noise: NoiseFloor | None = None
+    reference: str
+    micro_batch: int
+    model_size: dict[str, int | float] = {}
+
+    @property
+    def excess(self) -> float:
+        """How much higher the loss ends than the exact run's; below zero where it ends lower."""
+        return self.final_loss - self.exact_final_loss
+
+    @property
+    def final_loss_ratio(self) -> float:
+        """Final loss relative to the exact run's."""
+        if self.exact_final_loss == 0:
+            return 1.0 if self.final_loss == 0 else NOT_FINITE
+        return self.final_loss / self.exact_final_loss
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every loss was a number."""
+        return self.loss_drift < NOT_FINITE
+
+
+def smoothed(losses: Sequence[float], window: int) -> list[float]:
+    """Means over ``window`` neighbours; over all there are where these are fewer.
+
+    Example:
+        >>> smoothed([4.0, 2.0, 0.0], 2)
+        [3.0, 1.0]
+    """
+    window = min(window, len(losses))
+    return [statistics.fmean(losses[start : start + window]) for start in range(len(losses) - window + 1)]
+
+
+def compared(
+    record: FidelityRecord,
+    exact: FidelityRecord,
+    *,
+    reference: str,
+    micro_batch: int,
+    model_size: dict[str, int | float] | None = None,
+) -> FidelityMeasurement | None:
+    """Hold a run against the exact one, over the steps that both made.
+
+    Args:
+        record: The run.
+        exact: The exact run, with as many distinct batches.
+        reference: The exact run's policy, in words.
+        micro_batch: Samples per step of each device.
+        model_size: The size of the model.
+
+    Returns:
+        The figures; ``None`` if too few steps are common.
+    """
+    assert record.distinct_batches == exact.distinct_batches, "runs on other batches do not compare"
+    steps = min(len(record.losses), len(exact.losses))
+    if steps < _FEWEST_STEPS:
+        return None
+    cycle = min(exact.distinct_batches, steps)
+    own, plain = record.losses[:steps], exact.losses[:steps]
+    # The last two rounds of a long run: still its end, and half the noise.
+    last = 2 * cycle if steps >= 4 * cycle else cycle
+    final, exact_final = statistics.fmean(own[-last:]), statistics.fmean(plain[-last:])
+    learned = statistics.fmean(plain[:cycle]) - exact_final
+    return FidelityMeasurement(
+        steps=steps,
+        loss_drift=_drift(smoothed(own, cycle), smoothed(plain, cycle), learned),
+        final_loss=final,
+        exact_final_loss=exact_final,
+        learned=learned,
+        gradient=record.gradient,
+        gradient_reason=record.gradient_reason,
+        reference=reference,
+        micro_batch=micro_batch,
+        model_size=dict(model_size or {}),
+    )
+
+
+def diverged(
+    exact: FidelityRecord, *, reference: str, micro_batch: int, model_size: dict[str, int | float] | None = None
+) -> FidelityMeasurement:
+    """The figures of a run whose loss became infinite or NaN where the exact run's did not."""
+    with_itself = compared(
+        exact, exact, reference=reference, micro_batch=micro_batch, model_size=dict(model_size or {})
+    )
+    assert with_itself is not None, "the exact run made steps"
+    return msgspec.structs.replace(with_itself, loss_drift=NOT_FINITE, final_loss=NOT_FINITE)
+
+
+def _drift(own: Sequence[float], exact: Sequence[float], learned: float) -> float:
+    largest = max(abs(loss) for loss in exact)
+    if largest == 0:
+        return 0.0 if all(loss == 0 for loss in own) else NOT_FINITE
+    least = max(learned, _SMALL_SHARE * largest)
+    drift = max(abs(loss - expected) / max(abs(expected), least) for loss, expected in zip(own, exact, strict=True))
+    return min(drift, NOT_FINITE)

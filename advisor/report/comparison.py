@@ -1,0 +1,61 @@
+"""What the comparison with the exact run found, in words."""
+
+from __future__ import annotations
+
+from advisor.decide.candidate import Candidate
+from advisor.decide.drift import NOT_FINITE, drift_tolerance
+from advisor.decide.guard import observed_class, why_worse
+from advisor.measure.fidelity import FidelityMeasurement
+from advisor.problem.units import format_percent
+
+__all__ = ["COMPARED", "comparison_sentence", "comparison_words", "drift_words"]
+
+COMPARED = "*"
+"""Behind a drift over tens of steps, in tables; without it, it is one of the first three losses."""
+
+
+def drift_words(candidate: Candidate) -> str:
+    """The loss drift of a candidate; ``"!"`` behind it when it is above the tolerance of what it declares."""
+    guard = candidate.guard
+    if guard is not None:
+        mark = COMPARED if observed_class(candidate.fidelity, guard) is candidate.fidelity else f"{COMPARED}!"
+        return (format_percent(guard.loss_drift) if guard.is_finite else "not finite") + mark
+    if candidate.loss_drift is None:
+        return "-"
+    if candidate.loss_drift >= NOT_FINITE:
+        return "not finite!"
+    mark = "!" if candidate.loss_drift > drift_tolerance(candidate.fidelity) else ""
+    return format_percent(candidate.loss_drift) + mark
+
+
+def comparison_words(found: FidelityMeasurement) -> str:
+    """``"over 30 steps its loss stayed within 0.3% of the exact run's; gradient error 0.4%"``."""
+    if not found.is_finite:
+        return f"its loss became infinite or NaN within {found.steps} steps"
+    if found.loss_drift == 0:
+        text = f"over {found.steps} steps its losses were the exact run's"
+    else:
+        text = f"over {found.steps} steps its loss stayed within {format_percent(found.loss_drift)} of the exact run's"
+    if found.gradient is not None:
+        text += f"; gradient error {format_percent(found.gradient.error)}"
+    elif found.gradient_reason:
+        text += f"; gradients were not compared: {found.gradient_reason}"
+    if found.learned <= 0:
+        text += "; the exact run's own loss did not fall in these steps"
+    return text
+
+
+def comparison_sentence(candidate: Candidate) -> str:
+    """What was found, as a sentence of its own; why nothing was; empty where there was nothing to compare."""
+    found = candidate.guard
+    if found is None:
+        return f"Not compared with the exact run: {candidate.not_compared}." if candidate.not_compared else ""
+    words = comparison_words(found)
+    text = f"{words[0].upper()}{words[1:]}."
+    observed, worse = observed_class(candidate.fidelity, found), why_worse(candidate.fidelity, found)
+    if worse is not None and observed is not None:
+        text += (
+            f" That is beyond what {candidate.fidelity.value} promises ({worse.tolerated}): it counts as "
+            f"{observed.value}."
+        )
+    return text

@@ -1,0 +1,134 @@
+"""Hold candidates against the exact run before they set the pace or are recommended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate
+from advisor.decide.guard import observed_class
+from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged
+from advisor.problem.sizes import size_words
+from advisor.report.progress import Progress
+from advisor.search.resolved import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.trials import Trials
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+
+__all__ = ["Guard"]
+
+_TOO_FEW = "its steps are too slow to make enough of them"
+_NO_TIME = "no time was left"
+
+
+class Guard:
+    """Compares policies with the plainest one on as many devices, at a small batch, over some tens of steps.
+
+    What is compared are the methods, not the batch: each combination at each size is run once, the exact run once for
+    all, and what an earlier run of the study compared is taken over.
+
+    Args:
+        trials: Runs the trials.
+        budget: The session's clock.
+        progress: Told what is under way.
+        earlier: Candidates of earlier runs of the same study.
+    """
+
+    def __init__(
+        self, *, trials: Trials, budget: TimeBudget, progress: Progress, earlier: Sequence[Candidate] = ()
+    ) -> None:
+        self._trials = trials
+        self._budget = budget
+        self._progress = progress
+        self._known = {_key(one): one.guard for one in earlier if one.guard is not None}
+        self._failed: dict[tuple[str, str], str] = {}
+
+    def checked(self, candidate: Candidate) -> Candidate:
+        """The candidate with what the comparison found, or why there is none; the plainest needs none."""
+        if candidate.guard is not None:
+            return candidate
+        known = self._known.get(_key(candidate))
+        if known is not None:
+            return msgspec.structs.replace(candidate, guard=known, not_compared="")
+        reference = self._trials.reference(candidate.policy.gpu_count)
+        if reference is None or reference == Combination.of(candidate.policy):
+            return candidate
+        failed = self._failed.get(_key(candidate)) or ("" if self._budget.may_compare else _NO_TIME)
+        if failed:
+            return msgspec.structs.replace(candidate, not_compared=failed)
+        self._progress.stage(f"comparing its losses with plain training's: {Combination.of(candidate.policy).label}")
+        found, reason = self._compare(candidate, reference)
+        if found is None:
+            self._failed[_key(candidate)] = reason
+            return msgspec.structs.replace(candidate, not_compared=reason)
+        self._known[_key(candidate)] = found
+        return msgspec.structs.replace(candidate, guard=found, not_compared="")
+
+    def _compare(self, candidate: Candidate, reference: Combination) -> tuple[FidelityMeasurement | None, str]:
+        trials = self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
+        exact, micro_batch = _exact_run(trials, reference)
+        if candidate.model_size and exact.outcome is Outcome.OUT_OF_MEMORY:
+            # Methods do not know the size: where plain training fits they can be compared.
+            trials = self._trials
+            exact, micro_batch = _exact_run(trials, reference)
+        if exact.fidelity is None:
+            if exact.outcome is Outcome.OUT_OF_MEMORY:
+                return None, "plain training does not fit"
+            return None, f"plain training's own run ended as {_end(exact)}"
+        size = candidate.model_size if trials is not self._trials else {}
+        return self._beside(exact.fidelity, exact.key, candidate, reference, trials, micro_batch, size)
+
+    def _beside(
+        self,
+        exact: FidelityRecord,
+        exact_key: str,
+        candidate: Candidate,
+        reference: Combination,
+        trials: Trials,
+        micro_batch: int,
+        size: dict[str, int | float],
+    ) -> tuple[FidelityMeasurement | None, str]:
+        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact_key=exact_key)
+        self._budget.learn_comparison_seconds(own.wall_seconds)
+        label = reference.label
+        if own.outcome is Outcome.DIVERGED:
+            if compared(exact, exact, reference=label, micro_batch=micro_batch) is None:
+                return None, _TOO_FEW
+            return diverged(exact, reference=label, micro_batch=micro_batch, model_size=size), ""
+        if own.fidelity is None:
+            return None, f"its run ended as {_end(own)}"
+        found = compared(own.fidelity, exact, reference=label, micro_batch=micro_batch, model_size=size)
+        if found is None:
+            return None, _TOO_FEW
+        if observed_class(candidate.fidelity, found) is not candidate.fidelity:
+            # What chance alone does is looked at only where something may have to be excused by it.
+            chance = trials.fidelity(reference, micro_batch, exact_key=exact_key, other_chance=True)
+            found = msgspec.structs.replace(found, noise=_noise(chance, exact))
+        return found, ""
+
+
+def _exact_run(trials: Trials, reference: Combination) -> tuple[TrialResult, int]:
+    """The exact run and its batch: the first of every sizing, or one sample."""
+    result = trials.fidelity(reference, trials.first_batch)
+    if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
+        return result, trials.first_batch
+    return trials.fidelity(reference, 1), 1
+
+
+def _noise(chance: TrialResult, exact: FidelityRecord) -> NoiseFloor | None:
+    if chance.fidelity is None:
+        return None
+    apart = compared(chance.fidelity, exact, reference="", micro_batch=1)
+    if apart is None:
+        return None
+    return NoiseFloor(loss_drift=apart.loss_drift, final_loss_gap=abs(apart.excess), gradient=apart.gradient)
+
+
+def _end(result: TrialResult) -> str:
+    return result.outcome.value + (f": {result.reason.rstrip('.')}" if result.reason else "")
+
+
+def _key(candidate: Candidate) -> tuple[str, str]:
+    return Combination.of(candidate.policy).label, size_words(candidate.model_size) if candidate.model_size else ""

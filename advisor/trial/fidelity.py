@@ -1,0 +1,89 @@
+"""FIDELITY: some tens of steps, the same for the exact run and for those that are held against it."""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from advisor.measure.fidelity import FidelityRecord
+from advisor.measure.first_gradient import FirstGradient
+from advisor.methods.training import Training
+from advisor.trial.bench import Bench, finite
+from advisor.trial.updating import settling_steps, until_updated
+
+__all__ = ["record_fidelity"]
+
+_LEAST_STEPS = 6
+"""However slow a step is: fewer tell nothing of where a loss goes."""
+
+_OTHER_CHANCE = 500_009
+"""Added to the seeds of steps: more than a trial has, and less than there is between two ranks."""
+
+_ROUNDING = 2.0**-23
+"""Spacing of float32 numbers, relative."""
+
+
+def record_fidelity(bench: Bench) -> FidelityRecord:
+    """Run the trial.
+
+    Every step has its own seed, the same in every run, whatever a method draws. The steps end early when they take
+    longer than the trial's soft limit.
+
+    Raises:
+        DeviceOutOfMemoryError: Not even this batch fits (``torch.OutOfMemoryError`` on CUDA).
+        DivergedError: A loss was not finite.
+    """
+    spec = bench.spec
+    batches = bench.batches(spec.policy.global_batch)
+    agree = bench.world.agreed
+    losses: list[float] = []
+    gradient, reason = None, ""
+    with bench.meter() as meter, bench.training(spec.policy) as training:
+        if spec.other_chance:
+            _one_rounding_off(training)
+        least = _LEAST_STEPS + settling_steps(training)
+        begin = time.perf_counter()
+        while len(losses) < spec.fidelity_steps:
+            index = len(losses)
+            if agree(index >= least and time.perf_counter() - begin > spec.measure_seconds):
+                break
+            bench.tell(f"comparing losses, step {index + 1} of {spec.fidelity_steps}")
+            batch = batches[index % len(batches)]
+            step = functools.partial(_step, bench, training, batch, index)
+            if index > 0:
+                losses.append(finite(until_updated(training, step, agree), index))
+                continue
+            first = FirstGradient(training)
+            with meter.guarding(batch), first.catching():
+                loss = until_updated(training, step, agree)
+            losses.append(finite(loss, index))
+            if spec.write_gradient_to is not None:
+                first.save(Path(spec.write_gradient_to))
+            if spec.exact_gradient is not None:
+                gradient, reason = first.compare(Path(spec.exact_gradient))
+            del first
+    return FidelityRecord(
+        losses=tuple(losses), distinct_batches=len(batches), gradient=gradient, gradient_reason=reason
+    )
+
+
+def _step(bench: Bench, training: Training, batch: Any, index: int) -> torch.Tensor:
+    # Another run of the same training by chance: other random numbers in every step, on the same batches.
+    bench.seed(index + (_OTHER_CHANCE if bench.spec.other_chance else 0))
+    return training.step(batch)
+
+
+def _one_rounding_off(training: Training) -> None:
+    """Move every parameter by about one rounding: how a training amplifies what cannot matter is part of its noise."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in training.model.parameters():
+            if parameter.requires_grad and parameter.is_floating_point():
+                own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                signs = torch.randint(0, 2, own.shape, generator=generator) * 2 - 1
+                own.mul_((1 + _ROUNDING * signs).to(own.device))

@@ -1,0 +1,208 @@
+"""What a comparison with the exact run does to a candidate: its class by what was measured, and why it may not win."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.choose import choose
+from advisor.decide.eligible import pace, why_not_eligible, worth_checking
+from advisor.decide.guard import comparison_evidence, ends_clearly_worse, observed_class, why_worse
+from advisor.measure.fidelity import NOT_FINITE, FidelityMeasurement, GradientError, NoiseFloor
+from advisor.measure.measurement import StopReason
+from advisor.methods.use import use
+from advisor.problem.goal import Fidelity, Goal
+from tests.decide.examples import baseline, goal, measured
+
+BF16, CHECKPOINT = use("precision", dtype="bf16"), use("checkpoint", every=1)
+
+
+def error(share: float, norm_ratio: float = 1.0) -> GradientError:
+    return GradientError(error=share, cosine=1.0, norm_ratio=norm_ratio)
+
+
+def found(drift: float = 0.0, *, excess: float = 0.0, **changes: Any) -> FidelityMeasurement:
+    """The exact run went from 5 to 4."""
+    fields: dict[str, Any] = {"learned": 1.0, "gradient": None, **changes}
+    return FidelityMeasurement(
+        steps=30,
+        loss_drift=drift,
+        final_loss=4.0 + excess,
+        exact_final_loss=4.0,
+        reference="plain",
+        micro_batch=2,
+        **fields,
+    )
+
+
+def chance(drift: float = 0.0, *, gap: float = 0.0, gradient: GradientError | None = None) -> NoiseFloor:
+    return NoiseFloor(loss_drift=drift, final_loss_gap=gap, gradient=gradient)
+
+
+@pytest.mark.parametrize(
+    ("drift", "observed"),
+    [
+        (0.0, Fidelity.EXACT),
+        (4e-4, Fidelity.EXACT),
+        (1e-3, Fidelity.ROUNDING),
+        (0.01, Fidelity.PRECISION),
+        (0.04, Fidelity.LOSSY),
+        (0.4, Fidelity.MODEL),
+    ],
+)
+def test_a_loss_that_drifts_further_makes_the_next_class_that_admits_it(drift: float, observed: Fidelity) -> None:
+    assert observed_class(Fidelity.EXACT, found(drift)) is observed
+    assert observed_class(Fidelity.MODEL, found(drift)) is Fidelity.MODEL, "what is declared is never improved on"
+
+
+@pytest.mark.parametrize(
+    ("share", "observed"),
+    [(1e-5, Fidelity.EXACT), (1e-3, Fidelity.ROUNDING), (0.1, Fidelity.PRECISION), (0.3, Fidelity.LOSSY)],
+)
+def test_so_does_the_first_gradient(share: float, observed: Fidelity) -> None:
+    assert observed_class(Fidelity.EXACT, found(gradient=error(share))) is observed
+
+
+def test_only_a_loss_that_ends_higher_is_broken() -> None:
+    assert not ends_clearly_worse(found(excess=0.09))
+    assert ends_clearly_worse(found(excess=0.11))
+    assert not ends_clearly_worse(found(0.9, excess=-3.0)), "it learns faster: another training, not a broken one"
+    assert observed_class(Fidelity.MODEL, found(0.4, excess=2.0)) is None
+
+
+def test_where_little_was_learned_a_single_batch_decides_nothing() -> None:
+    assert not ends_clearly_worse(found(excess=0.019, learned=0.01))
+    assert ends_clearly_worse(found(excess=0.021, learned=0.01))
+    assert not ends_clearly_worse(found(excess=0.019, learned=-0.5))
+
+
+def test_a_gap_that_chance_makes_is_no_evidence() -> None:
+    assert ends_clearly_worse(found(excess=0.3))
+    assert not ends_clearly_worse(found(excess=0.3, noise=chance(gap=0.2)))
+    assert observed_class(Fidelity.ROUNDING, found(0.03, noise=chance(0.03))) is Fidelity.ROUNDING
+    other_masks = chance(gradient=error(0.6, 0.97))
+    assert observed_class(Fidelity.ROUNDING, found(gradient=error(0.7, 1.03), noise=other_masks)) is Fidelity.ROUNDING
+
+
+def test_chance_excuses_nothing_that_promises_equal_gradients() -> None:
+    noise = chance(0.03, gradient=error(0.6))
+    assert observed_class(Fidelity.EXACT, found(0.03, noise=noise)) is Fidelity.ROUNDING
+    assert observed_class(Fidelity.EXACT, found(gradient=error(0.5), noise=noise)) is Fidelity.ROUNDING
+
+
+def test_other_random_numbers_do_not_make_a_gradient_longer() -> None:
+    noise = chance(gradient=error(0.6, 0.97))
+    too_long = found(gradient=error(0.3, 1.3), noise=noise)
+    assert observed_class(Fidelity.PRECISION, too_long) is Fidelity.LOSSY
+    worse = why_worse(Fidelity.PRECISION, too_long)
+    assert worse is not None
+    assert worse.what == "its first gradient is 1.3 times as long as the exact run's"
+
+
+def test_where_one_rounding_of_float32_shows_16_bits_may_be_far_off() -> None:
+    """The trap: BatchNorm over few values makes any gradient in bfloat16 look broken."""
+    ill = found(0.006, gradient=error(0.9, 1.13))
+    assert observed_class(Fidelity.PRECISION, ill) is Fidelity.LOSSY
+    excused = found(0.006, gradient=error(0.9, 1.13), noise=chance(gradient=error(1e-5)))
+    assert observed_class(Fidelity.PRECISION, excused) is Fidelity.PRECISION
+    well = found(0.006, gradient=error(0.9, 1.13), noise=chance(gradient=error(5e-7)))
+    assert observed_class(Fidelity.PRECISION, well) is Fidelity.LOSSY
+
+
+# ---- who may win
+
+
+def guarded(candidate: Candidate, comparison: FidelityMeasurement) -> Candidate:
+    return msgspec.structs.replace(candidate, guard=comparison)
+
+
+def winner(*candidates: Candidate, aim: Goal | None = None) -> Candidate:
+    answer = choose(
+        [baseline(100), *candidates], aim or goal(), refused_settings={}, untried=0, stopped_because="it ended"
+    )
+    return answer.winner
+
+
+def fast(comparison: FidelityMeasurement, *, fidelity: Fidelity = Fidelity.PRECISION, **changes: Any) -> Candidate:
+    return guarded(measured(150, BF16, fidelity=fidelity, **changes), comparison)
+
+
+def test_a_candidate_within_its_class_wins() -> None:
+    good = fast(found(0.003, gradient=error(0.006)))
+    assert winner(good) == good
+    assert winner(good, aim=goal(fidelity=Fidelity.PRECISION)) == good
+
+
+def test_beyond_its_class_it_wins_only_where_the_next_one_is_allowed() -> None:
+    lossy = fast(found(0.04))
+    assert winner(lossy, aim=goal(fidelity=Fidelity.LOSSY)) == lossy
+    assert winner(lossy, aim=goal(fidelity=Fidelity.PRECISION)).role is Role.BASELINE
+    assert why_not_eligible(lossy, goal(fidelity=Fidelity.PRECISION)) == (
+        "over 30 steps its loss is up to 4.0% off the exact run's: above the tolerance of precision, 2.0%; "
+        "--fidelity lossy would allow it"
+    )
+
+
+def test_broken_training_wins_under_no_ceiling() -> None:
+    """The trap: by memory and speed alone the combination that destroys the loss would be recommended."""
+    broken = fast(found(2.75, excess=11.2), fidelity=Fidelity.MODEL)
+    everything = goal(fidelity=Fidelity.MODEL)
+    assert winner(broken, aim=everything).role is Role.BASELINE
+    assert why_not_eligible(broken, everything) == (
+        "its loss ends 280% above the exact run's after 30 steps: such training is broken (tolerated: a tenth of what "
+        "that one learned (1))"
+    )
+    lost = fast(found(NOT_FINITE, excess=NOT_FINITE), fidelity=Fidelity.MODEL)
+    assert why_not_eligible(lost, everything) == (
+        "its loss became infinite or NaN within 30 steps: such training is broken"
+    )
+
+
+def test_an_exact_method_that_is_not_exact_is_caught() -> None:
+    wrong = guarded(measured(150, CHECKPOINT), found(0.001, gradient=error(0.4)))
+    assert winner(wrong, aim=goal(fidelity=Fidelity.ROUNDING)).role is Role.BASELINE
+
+
+def test_the_comparison_decides_and_the_first_losses_are_only_a_first_look() -> None:
+    changed = measured(150, BF16, fidelity=Fidelity.MODEL, drift=0.3)
+    aim = goal(fidelity=Fidelity.MODEL)
+    assert winner(changed, aim=aim).role is Role.BASELINE
+    assert winner(guarded(changed, found(0.3, excess=-0.1)), aim=aim).guard is not None
+
+
+# ---- who is compared before it sets the pace
+
+
+def test_what_would_lead_and_is_not_exact_is_compared_before_it_sets_the_pace() -> None:
+    leader = measured(150, BF16, fidelity=Fidelity.PRECISION)
+    assert worth_checking(leader, [baseline(100)], goal())
+    assert not worth_checking(leader, [baseline(200)], goal())
+    assert not worth_checking(fast(found()), [baseline(100)], goal()), "it was compared"
+    broken = fast(found(0.5, excess=2.0))
+    assert pace([baseline(100), broken], goal(), 1) == 100
+
+
+def test_an_exact_candidate_is_compared_only_when_its_first_losses_are_not() -> None:
+    assert not worth_checking(measured(150, CHECKPOINT), [baseline(100)], goal())
+    assert worth_checking(measured(150, CHECKPOINT, drift=0.01), [baseline(100)], goal())
+
+
+def test_what_cannot_win_anyway_is_not_compared() -> None:
+    leader = measured(150, BF16, fidelity=Fidelity.LOSSY)
+    assert not worth_checking(leader, [baseline(100)], goal(fidelity=Fidelity.PRECISION))
+    early = measured(150, BF16, fidelity=Fidelity.LOSSY, stop_reason=StopReason.OUTPACED)
+    assert not worth_checking(early, [baseline(100)], goal())
+    lost = measured(150, BF16, fidelity=Fidelity.LOSSY, drift=NOT_FINITE)
+    assert not worth_checking(lost, [baseline(100)], goal())
+
+
+def test_the_evidence_has_the_figures_and_the_class_that_they_are_within() -> None:
+    evidence = comparison_evidence(fast(found(0.04, gradient=error(0.1))))
+    assert evidence is not None
+    assert (evidence.steps, evidence.loss_drift, evidence.final_loss_ratio, evidence.learned) == (30, 0.04, 1.0, 1.0)
+    assert (evidence.gradient_error, evidence.gradient_cosine, evidence.reference) == (0.1, 1.0, "plain")
+    assert evidence.observed_fidelity == "lossy"
+    assert comparison_evidence(baseline(100)) is None

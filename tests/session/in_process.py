@@ -1,0 +1,66 @@
+"""Trials of a guard run in this process: what is patched here is what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from advisor.policy.policy import Policy
+from advisor.problem.workload import WorkloadSource
+from advisor.search.resolved import Combination
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.work import run_trial
+
+__all__ = ["InProcess"]
+
+
+class InProcess:
+    """Answers a guard's questions; remembers what was run.
+
+    Args:
+        source: The workload.
+        folder: For gradients.
+        model_size: Arguments of its functions.
+        steps: Of every run.
+    """
+
+    first_batch = 2
+
+    def __init__(
+        self, source: WorkloadSource, folder: Path, model_size: Mapping[str, int] | None = None, steps: int = 30
+    ) -> None:
+        self._source = source
+        self._folder = folder
+        self._size: dict[str, Any] = dict(model_size or {})
+        self._steps = steps
+        self._results: dict[str, TrialResult] = {}
+        self.ran: list[str] = []
+
+    def reference(self, gpu_count: int) -> Combination:
+        return Combination(gpu_count=gpu_count)
+
+    def fidelity(
+        self, combination: Combination, micro_batch: int, *, exact_key: str | None = None, other_chance: bool = False
+    ) -> TrialResult:
+        spec = TrialSpec(
+            kind=TrialKind.FIDELITY,
+            workload=self._source,
+            policy=Policy(methods=combination.uses, micro_batch=micro_batch),
+            model_size=self._size,
+            device="cpu",
+            memory_limit_bytes=2**33,
+            fidelity_steps=self._steps,
+            measure_seconds=600.0,
+            time_limit_seconds=600.0,
+            other_chance=other_chance,
+        )
+        gradient = str(self._folder / f"{exact_key or spec.key}.pt")
+        field = "write_gradient_to" if exact_key is None else "exact_gradient"
+        spec = msgspec.structs.replace(spec, **{field: gradient})
+        if spec.key not in self._results:
+            self.ran.append(combination.label + (" by chance" if other_chance else ""))
+            self._results[spec.key] = run_trial(spec, lambda text: None)[0]
+        return self._results[spec.key]

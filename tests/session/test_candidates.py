@@ -1,0 +1,37 @@
+"""The ledger: what was found out about a measurement later replaces it, and nothing else is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from advisor.decide.candidate import Role
+from advisor.session.candidates import append_candidate, read_candidates
+from advisor.trial.outcome import Outcome
+from tests.decide.examples import baseline, lost, measured
+from tests.decide.test_guard import found
+
+
+def test_a_candidate_that_was_compared_later_is_read_once_with_what_was_found(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    first = msgspec.structs.replace(measured(100), trial_key="time-1")
+    other = msgspec.structs.replace(measured(90), trial_key="time-2")
+    compared = msgspec.structs.replace(first, guard=found(0.003))
+    for candidate in (first, other, compared):
+        append_candidate(ledger, candidate)
+    assert read_candidates(ledger) == [compared, other]
+
+
+def test_the_same_measurement_in_another_role_or_size_is_another_candidate(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    first = msgspec.structs.replace(baseline(100), trial_key="time-1")
+    others = [
+        msgspec.structs.replace(first, role=Role.SEARCHED),
+        msgspec.structs.replace(first, model_size={"layers": 8}),
+        lost(Outcome.SCREENED, reason="too big"),
+        lost(Outcome.SCREENED, reason="too big"),
+    ]
+    for candidate in (first, *others):
+        append_candidate(ledger, candidate)
+    assert read_candidates(ledger) == [first, *others]

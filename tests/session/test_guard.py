@@ -1,0 +1,234 @@
+"""Which runs a comparison takes, what it says when one fails, and that nobody is recommended without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.choose import choose
+from advisor.errors import NothingMeasuredError
+from advisor.measure.fidelity import FidelityRecord, GradientError
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.problem.goal import Fidelity
+from advisor.report.progress import SilentProgress
+from advisor.search.resolved import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.guard import Guard
+from advisor.session.leaders import settled
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from tests.decide.examples import baseline, goal, measured, on
+
+BF16, CHECKPOINT, DDP = use("precision", dtype="bf16"), use("checkpoint", every=1), use("ddp")
+FALLING = tuple(5.0 - step / 30 for step in range(30))
+
+
+class FakeTrials:
+    """Runs end as they are told to; each is run once, as a runner that stores results does."""
+
+    def __init__(self, *, first_batch: int = 2, size: str = "") -> None:
+        self.first_batch = first_batch
+        self.size = size
+        self.outcomes: dict[str, Outcome] = {}
+        self.factor: dict[str, float] = {}
+        self.gradients: dict[str, GradientError] = {}
+        self.ran: list[str] = []
+        self.sizes: dict[str, FakeTrials] = {}
+
+    def at_size(self, size: Mapping[str, int | float]) -> FakeTrials:
+        return self.sizes.setdefault(str(size), FakeTrials(size=str(size)))
+
+    def reference(self, gpu_count: int) -> Combination:
+        return Combination() if gpu_count == 1 else Combination((DDP,), gpu_count)
+
+    def fidelity(
+        self, combination: Combination, micro_batch: int, *, exact_key: str | None = None, other_chance: bool = False
+    ) -> TrialResult:
+        name = combination.label + (" by chance" if other_chance else "")
+        key = f"{name}, batch {micro_batch}"
+        assert (exact_key is None) == (combination == self.reference(combination.gpu_count) and not other_chance)
+        self.ran += [key] if key not in self.ran else []
+        outcome = self.outcomes.get(key, self.outcomes.get(name, Outcome.OK))
+        if outcome is not Outcome.OK:
+            return TrialResult(key=key, outcome=outcome, reason="it was told to.")
+        losses = tuple(loss * self.factor.get(name, 1.0) for loss in FALLING)
+        record = FidelityRecord(losses=losses, distinct_batches=4, gradient=self.gradients.get(name))
+        return TrialResult(key=key, outcome=Outcome.OK, fidelity=record, wall_seconds=1.0)
+
+
+def guard(trials: Any, *, seconds: float = 1000.0, earlier: list[Candidate] | None = None) -> Guard:
+    budget = TimeBudget(seconds)
+    return Guard(trials=trials, budget=budget, progress=SilentProgress(), earlier=earlier or [])
+
+
+def bf16(**changes: Any) -> Candidate:
+    return measured(150, BF16, fidelity=Fidelity.PRECISION, **changes)
+
+
+def test_the_exact_run_is_made_once_and_each_combination_once() -> None:
+    trials = FakeTrials()
+    one = guard(trials)
+    first = one.checked(bf16())
+    assert first.guard is not None
+    assert (first.guard.loss_drift, first.guard.reference, first.guard.micro_batch) == (0.0, "plain", 2)
+    assert one.checked(bf16(micro_batch=64)).guard == first.guard, "what is compared are methods, not batches"
+    one.checked(measured(150, CHECKPOINT))
+    assert trials.ran == ["plain, batch 2", f"{BF16.label}, batch 2", f"{CHECKPOINT.label}, batch 2"]
+
+
+def test_what_an_earlier_run_of_the_study_compared_is_taken_over() -> None:
+    known = guard(FakeTrials()).checked(bf16())
+    trials = FakeTrials()
+    assert guard(trials, earlier=[known]).checked(bf16(micro_batch=4)).guard == known.guard
+    assert trials.ran == []
+
+
+def test_chance_is_measured_only_for_what_is_beyond_its_class() -> None:
+    trials = FakeTrials()
+    trials.factor[BF16.label] = 1.015
+    one = guard(trials)
+    within = one.checked(bf16()).guard
+    assert within is not None
+    assert within.noise is None
+    assert not any("chance" in key for key in trials.ran)
+    trials.factor[CHECKPOINT.label] = 1.002
+    trials.factor["plain by chance"] = 1.01
+    beyond = one.checked(measured(150, CHECKPOINT)).guard
+    assert beyond is not None
+    assert beyond.noise is not None
+    assert beyond.noise.loss_drift == pytest.approx(0.01)
+
+
+def test_plain_training_itself_has_nothing_to_be_compared_with() -> None:
+    trials = FakeTrials()
+    one = guard(trials)
+    assert one.checked(baseline(100)) == baseline(100)
+    assert one.checked(on(2, measured(150, DDP))).guard is None
+    assert trials.ran == []
+
+
+def test_on_several_devices_the_exact_run_is_on_as_many() -> None:
+    trials = FakeTrials()
+    checked = guard(trials).checked(on(2, measured(150, BF16, DDP, fidelity=Fidelity.PRECISION)))
+    assert checked.guard is not None
+    assert checked.guard.reference == Combination((DDP,), 2).label
+
+
+def test_where_two_samples_do_not_fit_one_may() -> None:
+    trials = FakeTrials()
+    trials.outcomes["plain, batch 2"] = Outcome.OUT_OF_MEMORY
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert checked.guard.micro_batch == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "reason"),
+    [
+        ("plain", Outcome.OUT_OF_MEMORY, "plain training does not fit"),
+        ("plain", Outcome.DIVERGED, "plain training's own run ended as diverged: it was told to"),
+        (BF16.label, Outcome.TIMEOUT, "its run ended as timeout: it was told to"),
+        (BF16.label, Outcome.CRASHED, "its run ended as crashed: it was told to"),
+    ],
+)
+def test_a_comparison_that_fails_says_why(name: str, outcome: Outcome, reason: str) -> None:
+    trials = FakeTrials()
+    trials.outcomes[name] = outcome
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is None
+    assert checked.not_compared == reason
+
+
+def test_a_loss_that_is_lost_only_here_is_a_finding() -> None:
+    trials = FakeTrials()
+    trials.outcomes[BF16.label] = Outcome.DIVERGED
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert not checked.guard.is_finite
+
+
+def test_without_time_it_is_not_compared_and_is_when_there_is_some() -> None:
+    trials = FakeTrials()
+    late = guard(trials, seconds=1e-9).checked(bf16())
+    assert (late.guard, late.not_compared) == (None, "no time was left")
+    assert trials.ran == []
+    later = guard(trials, earlier=[late]).checked(late)
+    assert later.guard is not None
+    assert later.not_compared == ""
+
+
+def test_a_size_is_compared_at_that_size_or_where_plain_training_does_not_fit_at_the_models_own() -> None:
+    trials = FakeTrials()
+    large = msgspec.structs.replace(bf16(), model_size={"layers": 8})
+    checked = guard(trials).checked(large)
+    assert checked.guard is not None
+    assert checked.guard.model_size == {"layers": 8}
+    assert trials.ran == []
+    trials.at_size({"layers": 8}).outcomes["plain"] = Outcome.OUT_OF_MEMORY
+    checked = guard(trials).checked(large)
+    assert checked.guard is not None
+    assert checked.guard.model_size == {}
+    assert trials.ran == ["plain, batch 2", f"{BF16.label}, batch 2"]
+
+
+# ---- leaders
+
+
+def decide(candidates: list[Candidate]) -> Recommendation:
+    return choose(candidates, goal(), refused_settings={}, untried=0, stopped_because="it ended")
+
+
+def settle(candidates: list[Candidate], trials: Any, kept: list[Candidate], **options: Any) -> Recommendation:
+    return settled(decide, candidates, goal=goal(), guard=guard(trials, **options), keep=kept.append)
+
+
+def test_the_winner_is_compared_whatever_its_class_and_the_next_best_too() -> None:
+    kept: list[Candidate] = []
+    third = measured(110, use("checkpoint", every=2))
+    candidates = [baseline(100), measured(150, CHECKPOINT), measured(120, BF16, fidelity=Fidelity.PRECISION), third]
+    answer = settle(candidates, FakeTrials(), kept)
+    assert answer.winner.policy.methods == (CHECKPOINT,)
+    assert answer.winner.guard is not None
+    assert [one.policy.label for one in candidates if one.guard is not None] == [
+        measured(1, CHECKPOINT).policy.label,
+        measured(1, BF16).policy.label,
+    ]
+    assert kept == [one for one in candidates if one.guard is not None]
+
+
+def test_a_winner_that_breaks_its_promise_gives_way_and_all_its_batches_with_it() -> None:
+    trials = FakeTrials()
+    trials.factor[BF16.label] = 1.2
+    kept: list[Candidate] = []
+    second = measured(140, BF16, fidelity=Fidelity.PRECISION, micro_batch=64)
+    candidates = [baseline(100), bf16(), second, measured(120, CHECKPOINT)]
+    answer = settle(candidates, trials, kept)
+    assert answer.winner.policy.methods == (CHECKPOINT,)
+    assert all(one.guard is not None for one in candidates if one.policy.methods == (BF16,))
+
+
+def test_when_nobody_is_left_the_reason_is_the_comparison() -> None:
+    trials = FakeTrials()
+    trials.factor[BF16.label] = 1.2
+    with pytest.raises(NothingMeasuredError, match="above the exact run's after 30 steps"):
+        settle([bf16()], trials, [])
+
+
+def test_without_time_the_winner_stands_and_says_that_it_was_not_compared() -> None:
+    answer = settle([baseline(100), bf16()], FakeTrials(), [], seconds=1e-9)
+    assert answer.winner.policy.methods == (BF16,)
+    assert answer.winner.not_compared == "no time was left"
+
+
+def test_plain_training_that_wins_is_recommended_as_it_is() -> None:
+    kept: list[Candidate] = []
+    trials = FakeTrials()
+    answer = settle([baseline(100)], trials, kept)
+    assert answer.winner.role is Role.BASELINE
+    assert (trials.ran, kept) == ([], [])
+    assert Policy(micro_batch=8).methods == ()

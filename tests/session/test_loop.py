@@ -1,0 +1,126 @@
+"""What would lead is compared with the exact run before it leads, and no figure is lost on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate
+from advisor.methods.use import use
+from advisor.problem.goal import Fidelity
+from advisor.report.progress import SilentProgress
+from advisor.search.resolved import Combination
+from advisor.search.sampler import Proposal
+from advisor.session.budget import TimeBudget
+from advisor.session.evaluate import Evaluation
+from advisor.session.loop import SearchLoop
+from tests.decide.examples import baseline, goal, measured
+from tests.decide.test_guard import found
+
+BF16, CHECKPOINT, ADAM = use("precision", dtype="bf16"), use("checkpoint", every=1), use("adam_8bit")
+
+
+class FakeProposer:
+    def __init__(self, candidates: list[Candidate]) -> None:
+        self.left = list(candidates)
+        self.abandoned = 0
+        self.constraints: list[dict[str, float]] = []
+
+    def ask(self) -> Any:
+        if not self.left:
+            return None
+        combination = Combination.of(self.left[0].policy)
+        return Proposal(number=1, combination=combination, batch_fraction=1.0)
+
+    def tell(self, proposal: Any, value: Any, constraints: dict[str, float], *rest: Any, **options: Any) -> None:
+        self.constraints.append(constraints)
+
+    def abandon(self, proposal: Any) -> None:
+        self.abandoned += 1
+
+
+class FakeEvaluator:
+    """Measures what is proposed at the rate that was written down for it; remembers the pace that it was given."""
+
+    def __init__(self, proposer: FakeProposer) -> None:
+        self.proposer = proposer
+        self.number = 1
+        self.paces: list[float | None] = []
+
+    def baseline(self) -> Candidate:
+        return baseline(100)
+
+    def is_plainest(self, combination: Combination) -> bool:
+        return not combination.uses
+
+    def evaluate(self, combination: Any, fraction: float, role: Any, *, best: float | None) -> Evaluation:
+        self.paces.append(best)
+        return Evaluation(candidate=self.proposer.left.pop(0))
+
+
+class FakeGuard:
+    """Finds what it was told to of a method; anything else is as the exact run."""
+
+    def __init__(self, broken: str = "", error: type[BaseException] | None = None) -> None:
+        self.broken = broken
+        self.error = error
+        self.checks: list[str] = []
+
+    def checked(self, candidate: Candidate) -> Candidate:
+        if self.error is not None:
+            raise self.error
+        self.checks.append(candidate.policy.methods[0].name)
+        worse = 2.0 if self.checks[-1] == self.broken else 0.0
+        return msgspec.structs.replace(candidate, guard=found(worse / 5, excess=worse))
+
+
+class Search:
+    def __init__(self, candidates: list[Candidate], guard: FakeGuard) -> None:
+        self.proposer: Any = FakeProposer(candidates)
+        self.evaluator: Any = FakeEvaluator(self.proposer)
+        self.kept: list[Candidate] = []
+        fake: Any = guard
+        self.loop = SearchLoop(
+            proposer=self.proposer,
+            evaluator=self.evaluator,
+            budget=TimeBudget(1000.0),
+            goal=goal(fidelity=Fidelity.MODEL),
+            trial_budget=10,
+            progress=SilentProgress(),
+            guard=fake,
+            candidates=[],
+            keep=self.kept.append,
+        )
+
+
+def test_a_broken_leader_sets_no_pace_and_the_sampler_learns_it() -> None:
+    candidates = [
+        measured(300, ADAM, fidelity=Fidelity.LOSSY),
+        measured(150, BF16, fidelity=Fidelity.PRECISION),
+        measured(120, CHECKPOINT),
+    ]
+    guard = FakeGuard(broken="adam_8bit")
+    search = Search(candidates, guard)
+    search.loop.run()
+    assert search.evaluator.paces == [100, 100, 150]
+    assert guard.checks == ["adam_8bit", "precision"], "exact methods are compared when they have won"
+    best = search.loop.best()
+    assert best is not None
+    assert best.policy.methods == (BF16,)
+    assert [constraints.get("fidelity") for constraints in search.proposer.constraints] == [1.0, 0.0, None]
+    assert search.kept[1].guard is not None, "the ledger has what was found"
+
+
+def test_what_does_not_lead_is_not_compared() -> None:
+    guard = FakeGuard()
+    Search([measured(80, ADAM, fidelity=Fidelity.LOSSY)], guard).loop.run()
+    assert guard.checks == []
+
+
+def test_an_interruption_of_a_comparison_keeps_what_was_measured() -> None:
+    search = Search([measured(300, ADAM, fidelity=Fidelity.LOSSY)], FakeGuard(error=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        search.loop.run()
+    assert [one.policy.methods for one in search.kept] == [(), (ADAM,)]

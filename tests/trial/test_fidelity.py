@@ -1,0 +1,233 @@
+"""Some tens of steps beside the exact run: what is recorded, what is told apart, and every way to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.guard import observed_class, why_worse
+from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import fidelity_of, settings_of
+from advisor.methods.use import MethodUse, use
+from advisor.problem.goal import Fidelity
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialKind
+from tests.trial.test_work import Bed
+
+_MODELS = """
+import torch
+from tests.methods import tiny
+
+def build_model():
+    return tiny.{model}({dropout})
+
+def build_optimizer(parameters):
+    return {optimizer}
+
+def make_batch(batch_size):
+    return tiny.{batch}(batch_size, seed=int(torch.randint(0, 1000, ())))
+"""
+_ADAM, _SGD = "torch.optim.AdamW(parameters, lr=1e-3)", "torch.optim.SGD(parameters, lr=0.05, momentum=0.9)"
+
+
+def workload(model: str, optimizer: str = _ADAM, dropout: str = "") -> str:
+    return _MODELS.format(
+        model=model, optimizer=optimizer, dropout=dropout, batch={"gpt2": "text", "convnet": "images"}[model]
+    )
+
+
+class Runs(Bed):
+    """The exact run of a workload and others beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.gradient = folder / "trials" / "exact" / "gradient.pt"
+
+    def record(self, text: str, *uses: MethodUse, **changes: Any) -> FidelityRecord:
+        options = {"kind": TrialKind.FIDELITY, "micro_batch": 2, "fidelity_steps": 30, "measure_seconds": 60.0}
+        result = self.run(text, methods=uses, **{**options, **changes})
+        assert result.outcome is Outcome.OK, result
+        assert result.fidelity is not None
+        return result.fidelity
+
+    def exact(self, text: str, **changes: Any) -> FidelityRecord:
+        return self.record(text, write_gradient_to=str(self.gradient), **changes)
+
+    def beside(self, exact: FidelityRecord, text: str, *uses: MethodUse, **changes: Any) -> FidelityMeasurement:
+        own = self.record(text, *uses, exact_gradient=str(self.gradient), **changes)
+        found = compared(own, exact, reference="plain", micro_batch=2)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def test_the_exact_run_again_is_the_same(runs: Runs) -> None:
+    text = workload("gpt2")
+    first = runs.exact(text)
+    assert runs.leftover == ""
+    assert len(first.losses) == 30
+    assert first.distinct_batches == 4
+    assert first.gradient is None
+    again = runs.beside(first, text)
+    assert again.loss_drift == 0.0
+    assert again.gradient is not None
+    assert again.gradient.error == 0.0
+    assert again.learned > 0
+
+
+def test_chance_alone_differs_in_the_dropout_masks_and_by_a_rounding(runs: Runs) -> None:
+    with_dropout = workload("gpt2")
+    found = runs.beside(runs.exact(with_dropout), with_dropout, other_chance=True)
+    assert found.gradient is not None
+    assert 0.1 < found.gradient.error < 1.0
+    assert found.gradient.norm_ratio == pytest.approx(1.0, abs=0.1)
+    without = workload("gpt2", dropout="dropout=0.0")
+    found = runs.beside(runs.exact(without), without, other_chance=True)
+    assert found.gradient is not None
+    assert 0.0 < found.gradient.error < 1e-5, "parameters one rounding off"
+    assert 0.0 < found.loss_drift < 1e-4
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("model", "optimizer"), [("gpt2", _ADAM), ("gpt2", _SGD), ("convnet", _SGD)])
+@pytest.mark.parametrize("setting", [use("checkpoint", every=1), use("precision", dtype="bf16")], ids=lambda u: u.label)
+def test_exact_and_16_bit_training_is_within_its_class_whatever_the_seed(
+    runs: Runs, model: str, optimizer: str, setting: MethodUse, seed: int
+) -> None:
+    text = workload(model, optimizer)
+    found = runs.beside(runs.exact(text, seed=seed), text, setting, seed=seed)
+    assert observed_class(fidelity_of(setting), found) is fidelity_of(setting), found
+
+
+def _of_one_device() -> list[MethodUse]:
+    methods = [method for method in CATALOGUE if not method.distributes and not method.builds_on]
+    return [setting for method in methods for setting in settings_of(method)[:1]]
+
+
+@pytest.fixture(scope="module")
+def exact_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Runs, FidelityRecord]]:
+    found = {}
+    for model in ("gpt2", "convnet"):
+        beds = Runs(tmp_path_factory.mktemp(model))
+        found[model] = beds, beds.exact(workload(model))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", _of_one_device(), ids=lambda one: one.label)
+@pytest.mark.parametrize("model", ["gpt2", "convnet"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_catalogue_declares_is_what_the_guard_sees(
+    exact_runs: dict[str, tuple[Runs, FidelityRecord]], model: str, setting: MethodUse
+) -> None:
+    """The calibration. Where information is thrown away the loss must not be: how far off it is, is no promise."""
+    bed, exact = exact_runs[model]
+    text, declared = workload(model), fidelity_of(setting)
+    options: dict[str, Any] = {"micro_batch": 2, "fidelity_steps": 30, "measure_seconds": 60.0}
+    result = bed.run(text, kind=TrialKind.FIDELITY, methods=(setting,), exact_gradient=str(bed.gradient), **options)
+    if result.outcome is Outcome.REFUSED:
+        pytest.skip(result.reason)
+    assert result.fidelity is not None, result
+    found = compared(result.fidelity, exact, reference="plain", micro_batch=2)
+    assert found is not None
+    observed = observed_class(declared, found)
+    if declared.rank <= Fidelity.PRECISION.rank:
+        assert observed is declared, why_worse(declared, found)
+    elif declared is Fidelity.LOSSY:
+        assert observed is not None, why_worse(declared, found)
+
+
+@pytest.mark.parametrize("model", ["gpt2", "convnet"])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("factor", [10, 0.1])
+def test_another_learning_rate_is_no_precision(runs: Runs, model: str, seed: int, factor: float) -> None:
+    text = workload(model)
+    other = text.replace("lr=1e-3", f"lr={1e-3 * factor}")
+    exact = runs.exact(text, seed=seed)
+    chance = runs.beside(exact, text, seed=seed, other_chance=True)
+    floor = NoiseFloor(loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient)
+    found = runs.beside(exact, other, seed=seed)
+    observed = observed_class(Fidelity.PRECISION, _with(found, floor))
+    assert observed in (None, Fidelity.LOSSY, Fidelity.MODEL)
+
+
+@pytest.mark.parametrize("model", ["gpt2", "convnet"])
+def test_a_rate_that_learns_nothing_is_broken_in_every_class(runs: Runs, model: str) -> None:
+    text = workload(model)
+    exact = runs.exact(text)
+    found = runs.beside(exact, text.replace("lr=1e-3", "lr=1e-7"))
+    assert observed_class(Fidelity.MODEL, found) is None
+
+
+@pytest.mark.parametrize("model", ["gpt2", "convnet"])
+@pytest.mark.parametrize("declared", [Fidelity.EXACT, Fidelity.ROUNDING, Fidelity.PRECISION])
+def test_a_gradient_1_3_times_too_long_is_caught_although_adam_hides_it_from_the_loss(
+    runs: Runs, model: str, declared: Fidelity
+) -> None:
+    text = workload(model)
+    scaled = text + (
+        "\n_build = build_model\n"
+        "def build_model():\n"
+        "    model = _build()\n"
+        "    for parameter in model.parameters():\n"
+        "        parameter.register_hook(lambda gradient: 1.3 * gradient)\n"
+        "    return model\n"
+    )
+    exact = runs.exact(text)
+    chance = runs.beside(exact, text, other_chance=True)
+    floor = NoiseFloor(loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient)
+    found = runs.beside(exact, scaled)
+    assert found.loss_drift < 1e-3
+    assert observed_class(declared, _with(found, floor)) is Fidelity.LOSSY
+
+
+def _with(found: FidelityMeasurement, noise: NoiseFloor) -> FidelityMeasurement:
+    return msgspec.structs.replace(found, noise=noise)
+
+
+def test_slow_steps_end_early_but_not_before_there_are_some(runs: Runs) -> None:
+    assert len(runs.record(workload("convnet"), measure_seconds=0.0).losses) == 6
+
+
+def test_a_loss_that_is_lost_on_the_way_is_the_outcome_diverged(runs: Runs) -> None:
+    text = workload("convnet", "torch.optim.SGD(parameters, lr=1e30)")
+    result = runs.run(text, kind=TrialKind.FIDELITY, micro_batch=2, fidelity_steps=30)
+    assert result.outcome is Outcome.DIVERGED
+    assert result.fidelity is None
+
+
+def test_what_does_not_fit_is_out_of_memory(runs: Runs) -> None:
+    result = runs.run(workload("gpt2"), kind=TrialKind.FIDELITY, micro_batch=2, memory_limit_bytes=10**6)
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_the_gradient_on_the_host_is_no_memory_of_the_training(runs: Runs) -> None:
+    """The trap: on a CPU the copy would count, and a model that just fits would not."""
+    text = workload("gpt2")
+    steps = {"kind": TrialKind.FIDELITY, "micro_batch": 2, "fidelity_steps": 3}
+    needed = runs.size(text, micro_batch=2, largest_batch=2).points[0].memory.peak_bytes
+    assert runs.run(text, memory_limit_bytes=int(1.01 * needed), **steps).outcome is Outcome.OK
+
+
+def test_float16_finds_its_scale_before_its_gradient_counts(runs: Runs) -> None:
+    text = workload("gpt2", dropout="dropout=0.0")
+    found = runs.beside(runs.exact(text), text, use("precision", dtype="fp16"))
+    assert found.gradient is not None
+    assert found.gradient.error < 0.01
+    assert observed_class(Fidelity.PRECISION, found) is Fidelity.PRECISION
+
+
+def test_runs_are_told_apart_by_chance_and_not_by_where_their_gradient_is(runs: Runs) -> None:
+    def spec(**changes: Any) -> str:
+        return runs.spec(kind=TrialKind.FIDELITY, micro_batch=2, methods=(), **changes).key
+
+    assert spec() != spec(other_chance=True)
+    assert spec() == spec(write_gradient_to="somewhere", exact_gradient="elsewhere")
