@@ -35,11 +35,10 @@ from advisor.methods.precision import Precision
 from advisor.methods.pure_bf16 import PureBf16
 from advisor.methods.qlora import Qlora
 from advisor.methods.randomized_linear import RandomizedLinear
-from advisor.methods.selective_checkpoint import SelectiveCheckpoint
-from advisor.methods.sparse_reparameterization import SparseReparameterization
 from advisor.methods.recursive_checkpoint import RecursiveCheckpoint
 from advisor.methods.residual_checkpoint import ResidualCheckpoint
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
+from advisor.methods.sparse_reparameterization import SparseReparameterization
 from advisor.methods.sqrt_checkpoint import SqrtCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
