@@ -20,13 +20,15 @@ class StatePart:
         """The model's state, under the names and in the shapes that the model had before the method."""
         return state
 
-    def from_plain(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The state of a plain model, as the changed model loads it."""
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The state of a plain model, as the changed model loads it; what was kept beside it is restored.
+
+        Args:
+            state: What :meth:`to_plain` returned, or the state of a plain model.
+            kept: What :meth:`state_dict` returned with it; ``None`` if the state is of a training without the method.
+        """
         return state
 
     def state_dict(self) -> dict[str, Any]:
         """What else must be known to go on as if training had not stopped."""
         return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; called after the model has loaded its own."""

@@ -290,12 +290,9 @@ class Training:
         With several processes every one must be given the whole of what rank 0 got.
         """
         model_state: Mapping[str, Any] = state["model"]
-        for part in self.state_parts.values():
-            model_state = part.from_plain(model_state)
-        self.distribution.load_model_state(self.model, model_state)
         for name, part in self.state_parts.items():
-            if name in state:
-                part.load_state_dict(state[name])
+            model_state = part.from_plain(model_state, state.get(name))
+        self.distribution.load_model_state(self.model, model_state)
         self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
         if self.gradient_scaler is not None and "scaler" in state:
             self.gradient_scaler.load_state_dict(state["scaler"])
