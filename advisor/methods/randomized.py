@@ -146,9 +146,10 @@ class RandomizedLinears(StatePart):
         """Where in the stream of random numbers the training is."""
         return {"passes": self._passes}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        self._passes = int(state["passes"])
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Go on from there; a training without the method drew nothing."""
+        self._passes = 0 if kept is None else int(kept["passes"])
+        return state
 
     def _call(
         self,
