@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import torch
 
 from advisor.methods.host_copies import HostBound, HostCopy
-from advisor.methods.saved_tensors import Encoded, Place, check_version
+from advisor.methods.packed_tensors import check_version
+from advisor.methods.saved_tensors import Encoded, Place
 
 __all__ = ["Copier", "OverlappedMove"]
 

@@ -20,12 +20,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from advisor.methods.fused_attention import FusedAttentionWatch
 from advisor.methods.hidden_tensors import hidden_bytes
+from advisor.methods.packed_tensors import DelayedTensor, KeptRange, PassedTensor, SavedTensor, storage_range
 from advisor.problem.units import format_bytes
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
-__all__ = ["Encoded", "Place", "SavedTensorPipeline", "SavedTensorStage", "check_version", "pipeline_of"]
+__all__ = ["Encoded", "Place", "SavedTensorPipeline", "SavedTensorStage", "pipeline_of"]
 
 _TELLING_SHARE = 0.01
 """Share of the saved bytes from which on it is worth saying that the hooks did not see as much again."""
@@ -72,71 +73,6 @@ class SavedTensorStage(Protocol):
         """Do it to a flat tensor; ``None`` leaves it as it is. Runs without gradients."""
 
 
-class _Kept:
-    """One range of one storage, as the stages left it."""
-
-    def __init__(self, source: torch.UntypedStorage) -> None:
-        # Held as long as this lives: it keeps torch from giving the storage's identity to another storage, so that a
-        # match in the cache is a match. An address alone is reused as soon as the storage is freed.
-        self.source = StorageWeakRef(source)  # type: ignore[no-untyped-call]
-        self.left: torch.Tensor | None = None
-        self.restores: list[Callable[[torch.Tensor | None], torch.Tensor]] = []
-        self.users = 0
-        self._restored: torch.Tensor | None = None
-
-    def restore(self) -> torch.Tensor:
-        """The range as a flat tensor. Held until everyone who saved it has had it, so that it is made once."""
-        self.users -= 1
-        flat = self._restored
-        if flat is None:
-            rest = self.left
-            for restore in reversed(self.restores):
-                rest = restore(rest)
-            assert rest is not None, "a range without stages is not kept"
-            flat = rest
-        self._restored = flat if self.users > 0 else None
-        return flat
-
-
-class _Saved:
-    """What the graph holds in place of a tensor."""
-
-    def __init__(self, kept: _Kept, tensor: torch.Tensor, offset: int) -> None:
-        kept.users += 1
-        self.kept = kept
-        self.size = tensor.size()
-        self.stride = tensor.stride()
-        self.offset = offset
-
-    def unpack(self) -> torch.Tensor:
-        return self.kept.restore().as_strided(self.size, self.stride, self.offset)
-
-
-class _Passed:
-    """A tensor that stayed, with the version that autograd would have checked."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        # What an operator returned knows its graph, which would hold it for ever if it held the tensor.
-        self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
-        self.version = tensor._version
-
-    def unpack(self) -> torch.Tensor:
-        check_version(self.tensor, self.version)
-        return self.tensor
-
-
-class _Delayed:
-    """A tensor whose fate is decided when the operator that saves it has returned."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor: torch.Tensor | None = tensor
-        self.decided: _Saved | _Passed | None = None
-
-    def unpack(self) -> torch.Tensor:
-        assert self.decided is not None, "unpacked before the operator that saved it returned"
-        return self.decided.unpack()
-
-
 class SavedTensorPipeline:
     """Packs what autograd saves in a forward pass through stages, and unpacks it in reverse.
 
@@ -160,11 +96,11 @@ class SavedTensorPipeline:
         self._stages: list[SavedTensorStage] = []
         self._when_idle: dict[Place, str] = {}
         self._taken: set[Place] = set()
-        self._cache: weakref.WeakValueDictionary[tuple[Any, ...], _Kept] = weakref.WeakValueDictionary()
+        self._cache: weakref.WeakValueDictionary[tuple[Any, ...], KeptRange] = weakref.WeakValueDictionary()
         self._own_storages: set[int] = set()
         self._seen: dict[int, StorageWeakRef] = {}
         self._exact: dict[int, StorageWeakRef] = {}
-        self._delayed: list[_Delayed] | None = None
+        self._delayed: list[DelayedTensor] | None = None
         self._looked_for_hidden = False
 
     def add(self, stage: SavedTensorStage, when_idle: str) -> None:
@@ -207,7 +143,7 @@ class SavedTensorPipeline:
         Entered is a function that has all of it kept exact.
         """
         assert self._delayed is None, "operators that are watched do not call each other"
-        delayed: list[_Delayed] = []
+        delayed: list[DelayedTensor] = []
         exact = False
 
         def keep_exact() -> None:
@@ -223,7 +159,7 @@ class SavedTensorPipeline:
             assert each.tensor is not None
             each.decided, each.tensor = self._decide(each.tensor, exact=exact), None
 
-    def pack(self, tensor: torch.Tensor) -> _Saved | _Passed | _Delayed:
+    def pack(self, tensor: torch.Tensor) -> SavedTensor | PassedTensor | DelayedTensor:
         """What to keep in the graph for ``tensor``.
 
         Raises:
@@ -231,10 +167,10 @@ class SavedTensorPipeline:
         """
         if self._delayed is None:
             return self._decide(tensor, exact=False)
-        self._delayed.append(_Delayed(tensor))
+        self._delayed.append(DelayedTensor(tensor))
         return self._delayed[-1]
 
-    def unpack(self, packed: _Saved | _Passed | _Delayed) -> torch.Tensor:
+    def unpack(self, packed: SavedTensor | PassedTensor | DelayedTensor) -> torch.Tensor:
         """The tensor again, on its device.
 
         Raises:
@@ -256,12 +192,12 @@ class SavedTensorPipeline:
                 "use save_for_backward"
             )
 
-    def _decide(self, tensor: torch.Tensor, *, exact: bool) -> _Saved | _Passed:
+    def _decide(self, tensor: torch.Tensor, *, exact: bool) -> SavedTensor | PassedTensor:
         if not _is_plain(tensor):
-            return _Passed(tensor)
+            return PassedTensor(tensor)
         storage = tensor.untyped_storage()
         if storage._cdata in self._own_storages:
-            return _Passed(tensor)
+            return PassedTensor(tensor)
         self._see(storage)
         if exact:
             # Whoever else saves it gets it as it is: a second copy in another format would only take more memory.
@@ -269,8 +205,8 @@ class SavedTensorPipeline:
         exact = storage._cdata in self._exact
         stages = [stage for stage in self._stages if (stage.exact or not exact) and stage.accepts(tensor)]
         if not stages:
-            return _Passed(tensor)
-        start, length = _storage_range(tensor)
+            return PassedTensor(tensor)
+        start, length = storage_range(tensor)
         # The storage's identity, not its address. The version tells apart contents before and after a write in place.
         # A range that must stay exact is another one than the same range in another format.
         key = (storage._cdata, tensor._version, tensor.dtype, start, length, all(stage.exact for stage in stages))
@@ -279,14 +215,14 @@ class SavedTensorPipeline:
             with torch.no_grad():
                 kept = self._encode(tensor.detach().as_strided((length,), (1,), start), stages)
             if not kept.restores:
-                return _Passed(tensor)
+                return PassedTensor(tensor)
             self._cache[key] = kept
         expired = kept.source.expired()  # type: ignore[no-untyped-call]
         assert not expired, "a range was found for a storage that no longer exists"
-        return _Saved(kept, tensor, int(tensor.storage_offset()) - start)
+        return SavedTensor(kept, tensor, int(tensor.storage_offset()) - start)
 
-    def _encode(self, flat: torch.Tensor, stages: list[SavedTensorStage]) -> _Kept:
-        kept = _Kept(flat.untyped_storage())
+    def _encode(self, flat: torch.Tensor, stages: list[SavedTensorStage]) -> KeptRange:
+        kept = KeptRange(flat.untyped_storage())
         rest: torch.Tensor | None = flat
         for stage in stages:
             assert rest is not None, "nothing is left for a stage after the one that moves it away"
@@ -314,30 +250,9 @@ def pipeline_of(training: Training) -> SavedTensorPipeline:
     return training.saved_tensors
 
 
-def check_version(tensor: torch.Tensor, expected: int) -> None:
-    """Raise as autograd does when a tensor was written to since it was saved: it checks only what it holds itself."""
-    if tensor._version != expected:
-        raise RuntimeError(
-            "a tensor needed for the gradient was modified by an inplace operation: shape "
-            f"{tuple(tensor.shape)}, version {tensor._version}, expected version {expected}"
-        )
-
-
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether it has one storage that holds its values as floats, of which there is at least one."""
     if type(tensor) not in (torch.Tensor, FakeTensor) or tensor.layout is not torch.strided:
         return False  # Other subclasses and sparse tensors have no single storage to store; parameters stay.
     # Integers are small; a lazily negated view has not the storage's values.
     return tensor.is_floating_point() and not tensor.is_neg() and tensor.numel() > 0
-
-
-def _storage_range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Start and length, in elements, of the part of the storage to store for a tensor.
-
-    The tensor's own extent, so that all views of the same extent share one copy; but the whole storage when the
-    extent has gaps, as for the query, key and value sliced from one projection, which then share one copy too.
-    """
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    if extent <= tensor.numel():
-        return int(tensor.storage_offset()), extent
-    return 0, tensor.untyped_storage().nbytes() // tensor.element_size()

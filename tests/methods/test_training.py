@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.methods.state_part import StatePart
 from advisor.methods.training import Phase, Training
 from tests.methods.tiny import adamw, convnet, gpt2, images, text
 
@@ -257,6 +259,45 @@ class TestSetUp:
     def test_a_model_with_nothing_to_train_is_an_error(self) -> None:
         with pytest.raises(WorkloadError, match="all of them are frozen"):
             Training(convnet().requires_grad_(False)).complete()
+
+
+class Counter(StatePart):
+    """A part of the state that is one number."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = int(state["count"])
+
+
+class TestWhatMethodsAdd:
+    def test_a_part_of_the_state_is_kept_under_its_name_and_may_be_missing_from_older_states(self) -> None:
+        training, other, plain = (Training(convnet(), build_optimizer=sgd) for _ in range(3))
+        training.state_parts["drawn"], other.state_parts["drawn"] = Counter(7), Counter(0)
+        other.load_state_dict(plain.state_dict())
+        assert other.state_dict()["drawn"] == {"count": 0}
+        other.load_state_dict(training.state_dict())
+        assert other.state_dict()["drawn"] == {"count": 7}
+        assert "drawn" not in plain.state_dict()
+
+    def test_the_loss_of_every_forward_pass_is_shown_after_its_contexts_are_left(self) -> None:
+        training, seen = Training(convnet(), build_optimizer=sgd, micro_batch=2), []
+        inside: list[bool] = []
+
+        @contextlib.contextmanager
+        def context() -> Iterator[None]:
+            inside.append(True)
+            yield
+            inside.pop()
+
+        training.forward_contexts.append(context)
+        training.after_forward.append(lambda loss: seen.append((loss.grad_fn is not None, list(inside))))
+        training.step(images(6))
+        assert seen == [(True, [])] * 3
 
 
 def _norm(tensors: dict[str, torch.Tensor]) -> float:

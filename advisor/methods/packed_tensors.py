@@ -1,0 +1,99 @@
+"""What an autograd graph holds in place of the tensors that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+__all__ = ["DelayedTensor", "KeptRange", "PassedTensor", "SavedTensor", "check_version", "storage_range"]
+
+
+class KeptRange:
+    """One range of one storage, as the stages left it."""
+
+    def __init__(self, source: torch.UntypedStorage) -> None:
+        # Held as long as this lives: it keeps torch from giving the storage's identity to another storage, so that a
+        # match in the cache is a match. An address alone is reused as soon as the storage is freed.
+        self.source = StorageWeakRef(source)  # type: ignore[no-untyped-call]
+        self.left: torch.Tensor | None = None
+        self.restores: list[Callable[[torch.Tensor | None], torch.Tensor]] = []
+        self.users = 0
+        self._restored: torch.Tensor | None = None
+
+    def restore(self) -> torch.Tensor:
+        """The range as a flat tensor. Held until everyone who saved it has had it, so that it is made once."""
+        self.users -= 1
+        flat = self._restored
+        if flat is None:
+            rest = self.left
+            for restore in reversed(self.restores):
+                rest = restore(rest)
+            assert rest is not None, "a range without stages is not kept"
+            flat = rest
+        self._restored = flat if self.users > 0 else None
+        return flat
+
+
+class SavedTensor:
+    """What the graph holds in place of a tensor."""
+
+    def __init__(self, kept: KeptRange, tensor: torch.Tensor, offset: int) -> None:
+        kept.users += 1
+        self.kept = kept
+        self.size = tensor.size()
+        self.stride = tensor.stride()
+        self.offset = offset
+
+    def unpack(self) -> torch.Tensor:
+        """The tensor as a view of its restored range."""
+        return self.kept.restore().as_strided(self.size, self.stride, self.offset)
+
+
+class PassedTensor:
+    """A tensor that stayed, with the version that autograd would have checked."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        # What an operator returned knows its graph, which would hold it for ever if it held the tensor.
+        self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
+        self.version = tensor._version
+
+    def unpack(self) -> torch.Tensor:
+        """The tensor, if nobody wrote to it since."""
+        check_version(self.tensor, self.version)
+        return self.tensor
+
+
+class DelayedTensor:
+    """A tensor whose fate is decided when the operator that saves it has returned."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor: torch.Tensor | None = tensor
+        self.decided: SavedTensor | PassedTensor | None = None
+
+    def unpack(self) -> torch.Tensor:
+        """What was decided about it."""
+        assert self.decided is not None, "unpacked before the operator that saved it returned"
+        return self.decided.unpack()
+
+
+def check_version(tensor: torch.Tensor, expected: int) -> None:
+    """Raise as autograd does when a tensor was written to since it was saved: it checks only what it holds itself."""
+    if tensor._version != expected:
+        raise RuntimeError(
+            "a tensor needed for the gradient was modified by an inplace operation: shape "
+            f"{tuple(tensor.shape)}, version {tensor._version}, expected version {expected}"
+        )
+
+
+def storage_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Start and length, in elements, of the part of the storage to store for a tensor.
+
+    The tensor's own extent, so that all views of the same extent share one copy; but the whole storage when the
+    extent has gaps, as for the query, key and value sliced from one projection, which then share one copy too.
+    """
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    if extent <= tensor.numel():
+        return int(tensor.storage_offset()), extent
+    return 0, tensor.untyped_storage().nbytes() // tensor.element_size()
