@@ -124,7 +124,7 @@ class _ShortUpdates:
             assert parameter.grad is not None
             copy = parameter.detach().float()
             gradient = parameter.grad.float()
-            copy.grad = gradient if factor is None else gradient * factor
+            copy.grad = gradient if factor is None else gradient * factor.to(gradient.device)
             if parameter in state:
                 state[copy] = self._held.unpack(state.pop(parameter))
             copies.append(copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -80,22 +81,20 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
             f"{type(model).__name__} has no parameters in a float format, except in normalizations with running "
             "statistics, which stay float32"
         )
-    model.register_forward_pre_hook(
-        lambda _, *call: pytree.tree_map(lambda leaf: _cast(leaf, dtype), call), with_kwargs=True
-    )
+    model.register_forward_pre_hook(functools.partial(_cast_call, dtype), with_kwargs=True)
     training.forward_contexts.append(_LossesInFloat32)
     return changed
 
 
 def clip_grad_norm_(
-    parameters: list[torch.nn.Parameter], max_norm: float, factor: torch.Tensor | float = 1.0
+    parameters: list[torch.nn.Parameter], max_norm: float, factor: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Clip short gradients to a total norm, which is computed in float32: in float16 it would be infinite.
 
     Args:
         parameters: Their gradients are changed in place.
         max_norm: Largest total 2-norm of the true gradients.
-        factor: What gradients are to be multiplied by to get the true ones.
+        factor: What gradients are to be multiplied by to get the true ones; default: one.
 
     Returns:
         The total norm of the true gradients before clipping.
@@ -105,7 +104,9 @@ def clip_grad_norm_(
         return torch.tensor(0.0)
     device = gradients[0].device
     norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32).to(device) for gradient in gradients]
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms)) * factor
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    if factor is not None:
+        total = total * factor.to(device)
     share = (max_norm / (total + 1e-6)).clamp(max=1.0)  # As in torch's own clipping.
     for gradient in gradients:
         gradient.mul_(share.to(gradient.device))
@@ -119,6 +120,11 @@ class _LossesInFloat32(TorchFunctionMode):
         if func in _LOSSES:
             args, kwargs = pytree.tree_map(lambda leaf: _cast(leaf, torch.float32), (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def _cast_call(dtype: torch.dtype, model: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Positional and keyword arguments of a call of a model. Not a lambda: a model with hooks can still be pickled."""
+    return pytree.tree_map(lambda leaf: _cast(leaf, dtype), (args, kwargs))
 
 
 def _is_float(tensor: torch.Tensor) -> bool:

@@ -128,12 +128,12 @@ def test_a_step_needs_half_the_memory_and_a_part_in_float32(monkeypatch: pytest.
     peaks = []
     for uses in ([], [STOCHASTIC]):
         measuring = meter()  # What exists now is not counted.
-        training = Training(Weights(*[2**12] * 64), build_optimizer=lambda p: torch.optim.AdamW(p, foreach=False))
+        training = Training(Weights(*[2**12] * 32), build_optimizer=lambda p: torch.optim.AdamW(p, foreach=False))
         apply_uses(training, uses)
         with measuring, measuring.guarding(ONE):
             training.step(ONE)
             _, memory = measuring.measured_step(training, ONE)
-        peaks.append(memory.peak_bytes / (64 * 2**12))
+        peaks.append(memory.peak_bytes / (32 * 2**12))
     assert peaks[0] == pytest.approx(16.0, rel=0.1)
     assert peaks[1] == pytest.approx(8.0, rel=0.1)
 
@@ -168,8 +168,8 @@ def test_running_statistics_are_those_of_a_training_in_float32() -> None:
     apply_uses(short, [STOCHASTIC])
     for training in (plain, short):
         torch.manual_seed(0)
-        for step in range(20):
-            training.forward(images(4, seed=step))
+        for step in range(8):
+            training.forward(images(2, seed=step))
     for name, value in plain.state_dict()["model"].items():
         if "running_var" in name:
             assert torch.allclose(short.state_dict()["model"][name], value, rtol=0.03)
