@@ -44,7 +44,7 @@ class AttentionBackend(Method):
             "flash: FlashAttention; efficient: memory-efficient attention; cudnn: NVIDIA's; math: plain operators",
         ),
     )
-    citation = "https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html"
+    citation = "PyTorch documentation, torch.nn.attention.sdpa_kernel"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs attention by torch's function, and for some kernels a GPU or compute capability 8.0."""

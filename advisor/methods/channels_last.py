@@ -43,7 +43,7 @@ class ChannelsLast(Method):
     does_not_pay = "in float32 on many GPUs, and where operators between convolutions change the layout back"
     stage = Stage.PARALLELIZE  # Before anything looks at the parameters.
     conflicts = (Conflict("fsdp", "it slices parameters, which must then lie in memory in the usual order"),)
-    citation = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
+    citation = "PyTorch tutorial, Channels Last Memory Format"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a convolution in two or three dimensions."""

@@ -36,7 +36,7 @@ class ExpandableSegments(Method):
     pays = "when much more memory is reserved than allocated: with batches of changing sizes, or near the limit"
     does_not_pay = "where reserved and allocated memory are nearly the same"
     stage = Stage.PARALLELIZE  # Before methods allocate.
-    citation = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"
+    citation = "PyTorch documentation, CUDA semantics: memory management"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only for the CUDA allocator."""
