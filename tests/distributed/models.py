@@ -132,6 +132,14 @@ def _cases() -> list[Case]:
             Case((use("precision", dtype="fp16"), setting), micro_batch=2, tolerance=0.01),
             Case((use("checkpoint", every=1), chunked, setting), micro_batch=2, clip=0.1),
         ]
+    normalization = use("selective_checkpoint", recompute="normalization")
+    for setting in (STATIC, DDP, ZERO_1):  # Segments of several blocks and fsdp cannot be combined.
+        recomputing = (
+            use("residual_checkpoint", blocks=2, inside="inputs"),
+            use("optimal_checkpoint", budget=0.4),
+            normalization,
+        )
+        cases += [Case((each, setting), micro_batch=2) for each in recomputing]
     cases += [
         Case((DDP, use("swap", min_bytes=2**20)), micro_batch=2),
         Case((use("adam_8bit"), DDP), micro_batch=2, tolerance=0.3, build_optimizer=adamw),
