@@ -41,9 +41,11 @@ class Draws(StatePart):
         """How many draws were made."""
         return {"count": self._count}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Go on after as many draws."""
-        self._count = int(state["count"])
+        self._count = 0 if kept is None else int(kept["count"])
+        return state
+
 
 
 def mixed(value: int) -> int:

@@ -61,9 +61,10 @@ class Rounding(StatePart):
         """How many tensors were rounded."""
         return {"rounded": self._rounded}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Go on in the sequence."""
-        self._rounded = int(state["rounded"])
+        self._rounded = 0 if kept is None else int(kept["rounded"])
+        return state
 
     def _seeded(self, like: torch.Tensor) -> torch.Generator | None:
         if isinstance(like, FakeTensor):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.checkpoint import judge_blocks
 from advisor.methods.recomputation import WHAT_BLOCKS_KEEP
 from advisor.methods.use import ParameterValue
@@ -56,6 +56,14 @@ class SelectiveCheckpoint(Method):
     does_not_pay = "attention: with fused kernels, which keep little; elementwise: where kernel launches are the limit"
     stage = Stage.CHECKPOINT
     decides = WHAT_BLOCKS_KEEP
+    conflicts = (
+        Conflict(
+            "fsdp",
+            "fsdp holds the parameters of one block at a time, but a block's backward pass may need what a "
+            "normalization in another block returned",
+            own={"recompute": "normalization"},
+        ),
+    )
     parameters = (
         Parameter(
             "recompute",

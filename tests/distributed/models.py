@@ -153,6 +153,14 @@ def _cases() -> list[Case]:
             Case((use("pure_bf16", rounding="stochastic"), setting), micro_batch=2, clip=0.5, tolerance=0.05),
             Case((use("half_weights", rounding="nearest"), setting), micro_batch=2, clip=0.1, tolerance=0.01),
         ]
+    normalization = use("selective_checkpoint", recompute="normalization")
+    for setting in (STATIC, DDP, ZERO_1):  # Segments of several blocks and fsdp cannot be combined.
+        recomputing = (
+            use("residual_checkpoint", blocks=2, inside="inputs"),
+            use("optimal_checkpoint", budget=0.4),
+            normalization,
+        )
+        cases += [Case((each, setting), micro_batch=2) for each in recomputing]
     cases += [
         Case((DDP, use("swap", min_bytes=2**20)), micro_batch=2),
         Case((use("fused_optimizer"), ZERO_3), micro_batch=2, clip=0.1, build_optimizer=two_groups),

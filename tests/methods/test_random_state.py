@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from advisor.methods import selective_checkpoint
 from advisor.methods.compose import apply_uses
-from advisor.methods.random_state import cuda_generators
+from advisor.methods.random_state import cuda_generators, replaying
 from advisor.methods.recompute import recompute_modules
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
