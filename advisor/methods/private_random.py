@@ -47,7 +47,6 @@ class Draws(StatePart):
         return state
 
 
-
 def mixed(value: int) -> int:
     """A hash of an integer, of 32 bits: the same function as :func:`uniform` applies to each position."""
     value &= 0xFFFFFFFF

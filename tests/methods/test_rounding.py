@@ -45,7 +45,7 @@ def test_random_numbers_go_on_from_a_saved_state_and_touch_no_others() -> None:
     first, second = Rounding(stochastic=True), Rounding(stochastic=True)
     before = torch.random.get_rng_state()
     one = first.round(source, torch.bfloat16)
-    second.load_state_dict(first.state_dict())
+    second.from_plain({}, first.state_dict())
     two = first.round(source, torch.bfloat16)
     assert not torch.equal(one, two)
     assert torch.equal(second.round(source, torch.bfloat16), two)
