@@ -44,7 +44,7 @@ options
   --global-batch N       keep N samples per optimizer step
   --fidelity CLASS       exact, rounding, precision, lossy (default), model:
                          how far training may differ from plain training
-  --search-space NAME    default, exact, smoke, or a YAML file
+  --search-space NAME    default, all, exact, smoke, or a YAML file
   --methods A,B          only these, and each must apply
   --trials N, --time-limit 5m              when to stop    (40 and 3m30s)
   --output DIR           where to write       (default: momadvise-runs/..)

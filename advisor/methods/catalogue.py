@@ -46,38 +46,46 @@ from advisor.methods.zero_1 import Zero1
 __all__ = ["CATALOGUE", "get_method"]
 
 CATALOGUE: tuple[Method, ...] = (
+    # Float formats.
     Precision(),
     PureBf16(),
     HalfWeights(),
     Float8(),
+    # Recomputation.
     Checkpoint(),
     ResidualCheckpoint(),
     SqrtCheckpoint(),
     RecursiveCheckpoint(),
     OptimalCheckpoint(),
     SelectiveCheckpoint(),
+    CompileBudget(),
+    # Activations in fewer bytes.
     CompressActivations(),
     Fp8Activations(),
-    CompileBudget(),
-    Swap(),
     FewBitActivation(),
     RandomizedLinear(),
+    # Activations on the host.
+    Swap(),
     OverlappedSwap(),
+    # Optimizers.
     Adam8bit(),
     AdamLowBit(),
     Adafactor(),
     FusedOptimizer(),
     HostOptimizer(),
     OptimizerInBackward(),
+    # The shape of a step.
     ChunkedCrossEntropy(),
-    MomentumResidual(),
-    SparseReparameterization(),
-    Lora(),
-    Qlora(),
     Compile(),
     ChannelsLast(),
     AttentionBackend(),
     ExpandableSegments(),
+    # What is learned.
+    MomentumResidual(),
+    SparseReparameterization(),
+    Lora(),
+    Qlora(),
+    # Several devices.
     Ddp(),
     Zero1(),
     Fsdp(),

@@ -24,7 +24,7 @@ def only_methods(space: SearchSpace, names: Sequence[str]) -> SearchSpace:
     """A space of the methods asked for: at the space's own values, or all that they declare where it has none.
 
     What trains on several devices stays as it is unless one of those methods is asked for: on several devices there
-    must be one. All of the methods together are the first thing that is tried after plain training.
+    must be one. All of the methods together are the first thing that is tried after plain training, then each alone.
 
     Args:
         space: The space to take values, batch fractions and recipes from.
@@ -46,6 +46,7 @@ def only_methods(space: SearchSpace, names: Sequence[str]) -> SearchSpace:
         space,
         name=f"{space.name}, only {', '.join(method.name for method in asked)}",
         methods=kept,
+        each_alone=True,
         recipes=(Recipe(name=_RECIPE, methods=together), *recipes),
     )
 

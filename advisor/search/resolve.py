@@ -157,6 +157,12 @@ def _with_recipes(
             dropped[recipe.name] = "; ".join(note.removeprefix("without ") for note in notes)
         else:
             kept.append(ResolvedRecipe(name=recipe.name, hand_tuned=recipe.hand_tuned, uses=uses, notes=tuple(notes)))
+    if space.each_alone:
+        known = [recipe.uses for recipe in kept]
+        for axis in resolved.axes:
+            alone = axis.settings[:1]
+            if not axis.distributes and not axis.builds_on and alone not in known:
+                kept.append(ResolvedRecipe(name=f"{axis.method} alone", hand_tuned=False, uses=alone))
     return msgspec.structs.replace(resolved, recipes=tuple(kept), dropped_recipes=dropped)
 
 

@@ -54,6 +54,8 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             parameter that is absent keeps every value that the method declares.
         batch_fractions: Shares of the largest feasible micro-batch that may be tried, the first one first.
         recipes: Tried first, after plain training.
+        each_alone: Whether each method is then tried alone, at the first of its settings that applies. What many
+            methods do together cannot be learned in a few dozen trials without knowing what each of them does.
     """
 
     schema: int
@@ -63,6 +65,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     methods: dict[str, dict[str, list[ParameterValue]] | None]
     batch_fractions: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
     recipes: tuple[Recipe, ...] = ()
+    each_alone: bool = False
 
     @property
     def canonical_text(self) -> str:

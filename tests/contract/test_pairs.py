@@ -100,7 +100,7 @@ def test_methods_in_conflict_are_refused_in_either_order(pair: tuple[MethodUse, 
             apply_uses(training, order)
 
 
-@pytest.mark.parametrize("conflict", CONFLICTS, ids="+".join)
+@pytest.mark.parametrize("conflict", sorted(CONFLICTS), ids="+".join)
 def test_what_cannot_work_together_is_declared(conflict: tuple[str, str]) -> None:
     found = [pair for pair in IN_CONFLICT if all({name} & {u.name, u.label} for name, u in _matched(conflict, pair))]
     assert found

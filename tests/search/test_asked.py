@@ -42,6 +42,9 @@ def test_all_of_them_together_are_tried_first() -> None:
     first = resolved.recipes[0]
     assert first.name == "asked for"
     assert [use.name for use in first.uses] == ["checkpoint", "optimizer_in_backward"]
+    alone = [[use.name for use in recipe.uses] for recipe in resolved.recipes[1:] if len(recipe.uses) == 1]
+    assert ["checkpoint"] in alone
+    assert ["optimizer_in_backward"] in alone
 
 
 def test_a_name_that_does_not_exist_is_told_with_those_that_do() -> None:

@@ -9,7 +9,7 @@ from advisor.problem.data import data_folder
 from advisor.problem.goal import Fidelity
 from advisor.search.space import load_space
 
-NAMES = ["default", "exact", "smoke"]
+NAMES = ["all", "default", "exact", "smoke"]
 METHODS = {method.name: method for method in CATALOGUE}
 
 
@@ -34,8 +34,16 @@ def test_the_ceiling_admits_every_method_of_the_space_that_leaves_alone_what_is_
     assert left_out == opt_in
 
 
-def test_the_default_space_holds_the_whole_catalogue() -> None:
-    assert set(load_space("default").methods) == set(METHODS)
+def test_one_space_holds_the_whole_catalogue_at_every_setting() -> None:
+    space = load_space("all")
+    assert list(space.methods) == list(METHODS)
+    for method in CATALOGUE:
+        assert all(space.values_of(method, parameter) == parameter.choices for parameter in method.parameters)
+
+
+def test_the_default_space_admits_all_that_it_names() -> None:
+    space = load_space("default")
+    assert all(METHODS[name].fidelity is not Fidelity.MODEL for name in space.methods)
 
 
 def test_the_exact_space_holds_every_exact_method_and_no_other() -> None:

@@ -19,7 +19,7 @@ def write(folder: Path, text: str) -> str:
 
 
 def test_the_shipped_spaces_are_there_and_valid() -> None:
-    assert set(shipped_spaces()) == {"default", "exact", "smoke"}
+    assert set(shipped_spaces()) == {"all", "default", "exact", "smoke"}
     for name in shipped_spaces():
         space = load_space(name)
         assert space.name == name
@@ -27,8 +27,8 @@ def test_the_shipped_spaces_are_there_and_valid() -> None:
         assert sum(recipe.hand_tuned for recipe in space.recipes) == 1
 
 
-def test_the_default_space_searches_every_method() -> None:
-    assert set(load_space("default").methods) == {method.name for method in CATALOGUE}
+def test_one_space_searches_every_method() -> None:
+    assert set(load_space("all").methods) == {method.name for method in CATALOGUE}
 
 
 def test_the_exact_space_has_only_exact_methods() -> None:
@@ -104,7 +104,7 @@ def test_a_file_that_is_no_space_is_an_error(tmp_path: Path, text: str, message:
 
 
 def test_a_space_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SearchSpaceError, match=r"'exat'. Did you mean 'exact'\? Shipped spaces: default, exact, smoke"):
+    with pytest.raises(SearchSpaceError, match=r"'exat'. Did you mean 'exact'\? Shipped spaces: all, default, exact, smoke"):
         load_space("exat")
     with pytest.raises(SearchSpaceError, match=r"there is no .*other.yaml"):
         load_space(str(tmp_path / "other.yaml"))
