@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.measure.fidelity import NOT_FINITE, FidelityRecord, compared
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import judge, settings_of
 from advisor.methods.use import MethodUse
@@ -46,6 +47,10 @@ _BETWEEN_PLAIN = 4
 
 _TIME_LIMIT_SECONDS = 300.0
 _MEASURE_SECONDS = {"smoke": 0.5, "full": 6.0}
+
+_COMPARED_BATCH = 2
+_COMPARED_STEPS = 12
+"""Steps over which losses are held against the exact run's: three rounds of the distinct batches."""
 
 
 def telling_settings() -> list[MethodUse]:
@@ -84,7 +89,7 @@ def measure_model(
     if not left:
         return
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
-        bench = _Model(name, source, runner, hardware, measure_seconds)
+        bench = _Model(name, source, runner, hardware, measure_seconds, Path(folder))
         facts = bench.probe()
         if isinstance(facts, Row):
             yield facts
@@ -103,7 +108,13 @@ class _Model:
     """Measures settings on one model."""
 
     def __init__(
-        self, name: str, source: WorkloadSource, runner: Runner, hardware: Hardware, measure_seconds: float
+        self,
+        name: str,
+        source: WorkloadSource,
+        runner: Runner,
+        hardware: Hardware,
+        measure_seconds: float,
+        folder: Path,
     ) -> None:
         self._name = name
         self._source = source
@@ -112,6 +123,8 @@ class _Model:
         self._measure_seconds = measure_seconds
         self._limit = memory_budget(hardware, None).limit_bytes
         self._batch = 2
+        self._gradient = folder / "gradient.pt"
+        self._exact: FidelityRecord | None = None
 
     def probe(self) -> Facts | Row:
         """The facts; or a row that says why there are none."""
@@ -119,6 +132,7 @@ class _Model:
         if result.facts is None:
             return self._row("plain", "", result)
         self._batch = result.facts.default_batch or self._batch
+        self._exact = self._run(TrialKind.FIDELITY, ()).fidelity
         return result.facts
 
     def plain(self, repeat: int) -> Row:
@@ -134,18 +148,38 @@ class _Model:
         row = self._row(use.label, use.name, self._run(TrialKind.TIME, (use,)))
         if row.peak_bytes is None or row.step_seconds is None or plain.peak_bytes is None or plain.step_seconds is None:
             return row
-        return msgspec.structs.replace(
+        row = msgspec.structs.replace(
             row,
             peak_ratio=row.peak_bytes / plain.peak_bytes,
             time_ratio=row.step_seconds / plain.step_seconds,
         )
+        return self._beside_exact(use, row)
+
+    def _beside_exact(self, use: MethodUse, row: Row) -> Row:
+        """With a few steps at a small batch held against the same that plain training made."""
+        own = self._run(TrialKind.FIDELITY, (use,))
+        if own.outcome is Outcome.DIVERGED:
+            return msgspec.structs.replace(row, loss_drift=NOT_FINITE)
+        if own.fidelity is None or self._exact is None:
+            return row
+        beside = compared(own.fidelity, self._exact, reference="plain", micro_batch=_COMPARED_BATCH)
+        gradient = own.fidelity.gradient
+        return msgspec.structs.replace(
+            row,
+            loss_drift=None if beside is None else beside.loss_drift,
+            gradient_error=None if gradient is None else gradient.error,
+        )
 
     def _run(self, kind: TrialKind, uses: tuple[MethodUse, ...], *, repeat: int = 0) -> TrialResult:
+        comparing = kind is TrialKind.FIDELITY
         return self._runner.run(
             TrialSpec(
                 kind=kind,
                 workload=self._source,
-                policy=Policy(methods=uses, micro_batch=self._batch),
+                policy=Policy(methods=uses, micro_batch=_COMPARED_BATCH if comparing else self._batch),
+                fidelity_steps=_COMPARED_STEPS,
+                write_gradient_to=str(self._gradient) if comparing and not uses else None,
+                exact_gradient=str(self._gradient) if comparing and uses else None,
                 device=self._hardware.device,
                 memory_limit_bytes=self._limit,
                 measure_seconds=self._measure_seconds,

@@ -69,8 +69,9 @@ def _measured() -> Iterator[str]:
         yield ""
         yield (
             "Every method alone, at the workload's own batch: peak memory and step time relative to plain training of "
-            "the same run, and how far the losses were from plain training's (`±`: half the 95 % interval of the time; "
-            f"`-`: refused, failed or not compared). {versions}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
+            "the same run, and how far the losses of a dozen steps and the first gradient were from plain training's "
+            "(0: to the bit; `±`: half the 95 % interval of the time; `-`: refused, or failed). "
+            f"{versions}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
         )
         yield ""
         yield f"| setting | {' | '.join(models)} |"
@@ -80,13 +81,15 @@ def _measured() -> Iterator[str]:
         for setting in settings:
             yield f"| `{setting}` | {' | '.join(_relative(cells.get((setting, model))) for model in models)} |"
         yield ""
-        reasons = {
-            (row["setting"], row["reason"] or row["outcome"]): None for row in cells.values() if row["outcome"] != "ok"
-        }
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for row in cells.values():
+            if row["outcome"] != "ok":
+                reasons.setdefault((row["method"], row["reason"] or row["outcome"]), []).append(row["model"])
         if reasons:
             yield "Not measured:"
             yield ""
-            yield from (f"- `{setting}`: {_cell(reason)}" for setting, reason in reasons)
+            for (method, reason), where in reasons.items():
+                yield f"- `{method}` on {', '.join(dict.fromkeys(where))}: {_cell(reason)}"
             yield ""
 
 
@@ -101,8 +104,14 @@ def _relative(row: dict[str, Any] | None) -> str:
         return "-"
     text = f"peak {row['peak_ratio']:.2f}, time {row['time_ratio']:.2f} ±{row['spread'] * 100:.0f}%"
     if row["loss_drift"] is not None:
-        text += f", loss {row['loss_drift'] * 100:.2g}%"
+        text += f", loss {_share(row['loss_drift'])}"
+    if row["gradient_error"] is not None:
+        text += f", gradient {_share(row['gradient_error'])}"
     return text
+
+
+def _share(value: float) -> str:
+    return "0" if value == 0 else "not finite" if value >= 1e6 else f"{value * 100:.2g}%"
 
 
 def _section(method: Method) -> Iterator[str]:

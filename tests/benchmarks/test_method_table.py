@@ -50,7 +50,10 @@ def test_rows_are_measured_once_and_shown_in_the_page(
     output.write_text("".join(line for line in output.read_text().splitlines(keepends=True) if _is_json(line)))
     text = "\n".join(generator["_measured"]())
     assert f"| `checkpoint(every=1)` | peak {every.peak_ratio:.2f}, time {every.time_ratio:.2f}" in text
-    assert "- `swap(min_bytes=1048576)`: the device is a CPU" in text
+    assert "- `swap` on smoke: the device is a CPU" in text
+    assert every.loss_drift == 0
+    assert every.gradient_error == 0
+    assert "loss 0, gradient 0" in text
 
 
 def _is_json(line: str) -> bool:
