@@ -24,6 +24,9 @@ _MOST_LOST = 1e-3
 _NO_SUCH_BLOCK = "none of the repeated blocks returns the shape that it is given, so none can be a residual block"
 
 
+_MUST_BE_EXACT = "what the blocks returned must be kept exactly, for their inputs are computed backward from it"
+
+
 class MomentumResidual(Method):
     """Runs blocks as ``v = momentum * v + (1 - momentum) * (block(x) - x); x = x + v``, which can be inverted.
 
@@ -47,6 +50,8 @@ class MomentumResidual(Method):
         Parameter("momentum", (0.9, 0.99), "share of the velocity that stays: a higher one is inverted more exactly"),
     )
     conflicts = (
+        Conflict("compress_activations", _MUST_BE_EXACT),
+        Conflict("fp8_activations", _MUST_BE_EXACT),
         Conflict(
             "fsdp",
             "it gathers sliced parameters when the model calls a block, and blocks are called again without the model",
