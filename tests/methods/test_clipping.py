@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Saves, Stage
+from advisor.methods.base import Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, fidelity_of, settings_of
 from advisor.methods.use import MethodUse
@@ -25,7 +25,7 @@ SETTINGS = [
     use
     for method in CATALOGUE
     if not (method.distributes or method.builds_on)
-    and (method.stage is Stage.OPTIMIZER or Saves.OPTIMIZER_STATE in method.saves or method.name in REFUSED)
+    and (method.stage is Stage.OPTIMIZER or method.name in REFUSED)
     for use in settings_of(method)
 ]
 over_settings = pytest.mark.parametrize("use", SETTINGS, ids=lambda use: use.label)

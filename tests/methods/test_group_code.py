@@ -156,7 +156,7 @@ class TestRandomNumbers:
     def test_draws_differ_go_on_after_a_restart_and_differ_between_processes(self) -> None:
         first, second, other = Draws(), Draws(), Draws(stream=1)
         seeds = [first.next_seed() for _ in range(100)]
-        second.load_state_dict(first.state_dict())
+        second.from_plain({}, first.state_dict())
         assert second.next_seed() == first.next_seed()
         seeds += [other.next_seed() for _ in range(100)]
         assert len(set(seeds)) == len(seeds)

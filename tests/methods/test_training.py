@@ -270,8 +270,10 @@ class Counter(StatePart):
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count = int(state["count"])
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if kept is not None:
+            self.count = int(kept["count"])
+        return state
 
 
 class TestWhatMethodsAdd:
