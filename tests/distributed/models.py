@@ -50,7 +50,7 @@ def two_groups(parameters: Any) -> torch.optim.Optimizer:
 
 
 def transformer() -> nn.Module:
-    return gpt2(2, dropout=0.0)
+    return gpt2(3, dropout=0.0)
 
 
 def padded_text(seed: int) -> dict[str, torch.Tensor]:

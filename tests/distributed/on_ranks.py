@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from advisor.measure.memory import memory_meter
 from advisor.measure.storages import HostData
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
-from advisor.methods.world import current_world
+from advisor.methods.world import World, current_world
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from tests.distributed.models import (
@@ -39,6 +40,7 @@ from tests.distributed.models import (
 from tests.distributed.ranks import share
 from tests.methods import perceptron
 from tests.methods.perceptron import Perceptron
+from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import adamw, convnet, images, import_bitsandbytes, text, uncompiled_optimizers
 
 DISTRIBUTING = {"ddp": DDP, "ddp static": STATIC, "zero_1": ZERO_1, "zero_2": ZERO_2, "zero_3": ZERO_3}
@@ -48,8 +50,16 @@ def all_cases() -> dict[str, Any]:
     """Every case, trained."""
     import_bitsandbytes()
     world = current_world()
-    with uncompiled_optimizers():
-        return {name: trained(case, world, share) for name, case in CASES.items()}
+    with uncompiled_optimizers(), quick_compiler():
+        return {name: _tried(case, world) for name, case in CASES.items()}
+
+
+def _tried(case: Case, world: World) -> Any:
+    """State and losses, or the traceback of what went wrong on every rank alike: one case must not hide the others."""
+    try:
+        return trained(case, world, share)
+    except Exception:
+        return traceback.format_exc()
 
 
 def few_cases() -> dict[str, Any]:

@@ -24,8 +24,7 @@ REFUSED = {"optimizer_in_backward": "needs all gradients at once"}
 SETTINGS = [
     use
     for method in CATALOGUE
-    if not (method.distributes or method.builds_on)
-    and (method.stage is Stage.OPTIMIZER or method.name in REFUSED)
+    if not (method.distributes or method.builds_on) and (method.stage is Stage.OPTIMIZER or method.name in REFUSED)
     for use in settings_of(method)
 ]
 over_settings = pytest.mark.parametrize("use", SETTINGS, ids=lambda use: use.label)
