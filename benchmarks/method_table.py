@@ -36,7 +36,7 @@ from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.method_rows import Row, append, read
 
-__all__ = ["main", "measure_model", "telling_settings"]
+__all__ = ["main", "measure_model", "settings_alone"]
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = {name: ROOT / "examples" / f"{name}.py" for name in ("gpt2", "bert_classifier", "resnet50", "unet")}
@@ -46,22 +46,17 @@ _BETWEEN_PLAIN = 4
 """Settings between two measurements of plain training."""
 
 _TIME_LIMIT_SECONDS = 300.0
-_MEASURE_SECONDS = {"smoke": 0.5, "full": 6.0}
+_MEASURE_SECONDS = {"smoke": 0.5, "full": 3.0}
 
 _COMPARED_BATCH = 2
-_COMPARED_STEPS = 12
-"""Steps over which losses are held against the exact run's: three rounds of the distinct batches."""
+_COMPARED_STEPS = 8
+"""Steps over which losses are held against the exact run's: two rounds of the distinct batches."""
 
 
-def telling_settings() -> list[MethodUse]:
-    """The first and the last setting of every method that one device can use: their range, in two rows."""
-    chosen = []
-    for method in CATALOGUE:
-        if method.distributes or method.builds_on:
-            continue
-        settings = settings_of(method)
-        chosen += [settings[0]] if len(settings) == 1 else [settings[0], settings[-1]]
-    return chosen
+def settings_alone(*, every: bool) -> list[MethodUse]:
+    """The first setting of every method that one device can use, or all of them."""
+    alone = (method for method in CATALOGUE if not (method.distributes or method.builds_on))
+    return [use for method in alone for use in settings_of(method)[: None if every else 1]]
 
 
 def measure_model(
@@ -215,12 +210,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS))
     parser.add_argument("--methods", nargs="+", help="only these")
+    parser.add_argument("--all-settings", action="store_true", help="every setting (default: the first of each method)")
     parser.add_argument("--output", type=Path, help="file of JSON lines (default: docs/results/methods-DEVICE.jsonl)")
     options = parser.parse_args(arguments)
     hardware = detect_hardware(options.device)
     output = options.output or ROOT / "docs" / "results" / f"methods-{hardware.kind.value}.jsonl"
     models = SMOKE if options.size == "smoke" else {name: MODELS[name] for name in options.models}
-    settings = [use for use in telling_settings() if options.methods is None or use.name in options.methods]
+    settings = [
+        use
+        for use in settings_alone(every=options.all_settings)
+        if options.methods is None or use.name in options.methods
+    ]
     for name, path in models.items():
         rows = measure_model(
             name,

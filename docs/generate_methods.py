@@ -69,7 +69,7 @@ def _measured() -> Iterator[str]:
         yield ""
         yield (
             "Every method alone, at the workload's own batch: peak memory and step time relative to plain training of "
-            "the same run, and how far the losses of a dozen steps and the first gradient were from plain training's "
+            "the same run, and how far the losses of eight steps and the first gradient were from plain training's "
             "(0: to the bit; `±`: half the 95 % interval of the time; `-`: refused, or failed). "
             f"{versions}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
         )
