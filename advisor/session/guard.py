@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from advisor.decide.candidate import Candidate
+from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged
 from advisor.problem.sizes import size_words
@@ -21,6 +22,7 @@ __all__ = ["Guard"]
 
 _TOO_FEW = "its steps are too slow to make enough of them"
 _NO_TIME = "no time was left"
+_INTERRUPTED = "the search was interrupted"
 
 
 class Guard:
@@ -65,6 +67,17 @@ class Guard:
             return msgspec.structs.replace(candidate, not_compared=reason)
         self._known[_key(candidate)] = found
         return msgspec.structs.replace(candidate, guard=found, not_compared="")
+
+    def remembered(self, candidate: Candidate) -> Candidate:
+        """Without running anything: what was found of its methods at another batch, or that nothing was looked at."""
+        if candidate.guard is not None or not is_measured(candidate):
+            return candidate
+        known = self._known.get(_key(candidate))
+        if known is not None:
+            return msgspec.structs.replace(candidate, guard=known, not_compared="")
+        if self._trials.reference(candidate.policy.gpu_count) in (None, Combination.of(candidate.policy)):
+            return candidate
+        return msgspec.structs.replace(candidate, not_compared=candidate.not_compared or _INTERRUPTED)
 
     def _compare(self, candidate: Candidate, reference: Combination) -> tuple[FidelityMeasurement | None, str]:
         trials = self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials

@@ -104,7 +104,9 @@ def test_a_file_that_is_no_space_is_an_error(tmp_path: Path, text: str, message:
 
 
 def test_a_space_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SearchSpaceError, match=r"'exat'. Did you mean 'exact'\? Shipped spaces: all, default, exact, smoke"):
+    with pytest.raises(
+        SearchSpaceError, match=r"'exat'. Did you mean 'exact'\? Shipped spaces: all, default, exact, smoke"
+    ):
         load_space("exat")
     with pytest.raises(SearchSpaceError, match=r"there is no .*other.yaml"):
         load_space(str(tmp_path / "other.yaml"))

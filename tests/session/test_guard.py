@@ -10,6 +10,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.decide.eligible import why_not_eligible
 from advisor.errors import NothingMeasuredError
 from advisor.measure.fidelity import FidelityRecord, GradientError
 from advisor.methods.use import use
@@ -223,6 +224,38 @@ def test_without_time_the_winner_stands_and_says_that_it_was_not_compared() -> N
     answer = settle([baseline(100), bf16()], FakeTrials(), [], seconds=1e-9)
     assert answer.winner.policy.methods == (BF16,)
     assert answer.winner.not_compared == "no time was left"
+
+
+def test_what_an_earlier_run_had_no_time_to_compare_is_compared_now() -> None:
+    """The trap: refused for its first three losses, it led nothing, and what does not lead was never compared."""
+    doubted = msgspec.structs.replace(bf16(drift=0.03), not_compared="no time was left")
+    hopeless = measured(90, CHECKPOINT, drift=0.03)
+    trials, kept = FakeTrials(), []  # type: tuple[FakeTrials, list[Candidate]]
+    answer = settle([baseline(100), doubted, hopeless], trials, kept)
+    assert answer.winner.policy == doubted.policy
+    assert [one.policy for one in kept] == [doubted.policy]
+    assert trials.ran == ["plain, batch 2", f"{BF16.label}, batch 2"], "what is slower than plain training needs none"
+
+
+def test_its_first_losses_stand_against_it_while_there_is_no_time() -> None:
+    candidates = [baseline(100), bf16(drift=0.03)]
+    answer = settle(candidates, FakeTrials(), [], seconds=1e-9)
+    assert answer.winner.role is Role.BASELINE
+    assert why_not_eligible(candidates[1], goal()) == (
+        "loss drift 3.0% is above the tolerance 2.0%, and over more steps it was not compared: no time was left"
+    )
+
+
+def test_after_an_interruption_what_is_known_of_the_methods_holds_for_all_their_batches() -> None:
+    trials = FakeTrials()
+    trials.factor[BF16.label] = 1.2
+    one = guard(trials)
+    broken = one.checked(bf16())
+    ran = list(trials.ran)
+    assert one.remembered(bf16(micro_batch=64)).guard == broken.guard
+    assert one.remembered(measured(120, CHECKPOINT)).not_compared == "the search was interrupted"
+    assert one.remembered(baseline(100)) == baseline(100)
+    assert trials.ran == ran
 
 
 def test_plain_training_that_wins_is_recommended_as_it_is() -> None:
