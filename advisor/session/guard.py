@@ -10,6 +10,7 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged
+from advisor.methods.catalogue import get_method
 from advisor.problem.sizes import size_words
 from advisor.report.progress import Progress
 from advisor.search.resolved import Combination
@@ -104,7 +105,9 @@ class Guard:
         size: dict[str, int | float],
     ) -> tuple[FidelityMeasurement | None, str]:
         own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact_key=exact_key)
-        self._budget.learn_comparison_seconds(own.wall_seconds)
+        if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
+            # One that compiles says nothing of what others take; time kept for as much would end the search early.
+            self._budget.learn_comparison_seconds(own.wall_seconds)
         label = reference.label
         if own.outcome is Outcome.DIVERGED:
             if compared(exact, exact, reference=label, micro_batch=micro_batch) is None:

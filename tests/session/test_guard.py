@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,14 +17,17 @@ from advisor.measure.fidelity import FidelityRecord, GradientError
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity
+from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.report.progress import SilentProgress
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.guard import Guard
 from advisor.session.leaders import settled
+from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.spec import TrialResult, TrialSpec
 from tests.decide.examples import baseline, goal, measured, on
+from tests.report.scenario import CPU
 
 BF16, CHECKPOINT, DDP = use("precision", dtype="bf16"), use("checkpoint", every=1), use("ddp")
 FALLING = tuple(5.0 - step / 30 for step in range(30))
@@ -265,3 +269,45 @@ def test_plain_training_that_wins_is_recommended_as_it_is() -> None:
     assert answer.winner.role is Role.BASELINE
     assert (trials.ran, kept) == ([], [])
     assert Policy(micro_batch=8).methods == ()
+
+
+# ---- time
+
+
+class NotingRunner:
+    """Notes the hard limit of every trial and runs none."""
+
+    def __init__(self) -> None:
+        self.limits: list[float] = []
+
+    def run(self, spec: TrialSpec) -> TrialResult:
+        self.limits.append(spec.time_limit_seconds)
+        return TrialResult(key="a", outcome=Outcome.FAILED)
+
+    def gradient_file(self, key: str) -> Path:
+        return Path(key)
+
+
+def test_every_trial_of_a_method_that_compiles_may_take_longer(tmp_path: Path) -> None:
+    runner = NotingRunner()
+    (tmp_path / "wrapper.py").touch()
+    trials = Trials(
+        runner=runner,  # type: ignore[arg-type]
+        source=WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f"),
+        hardware=CPU,
+        memory_limit_bytes=2**30,
+        usable_bytes=2**30,
+        budget=TimeBudget(600.0),
+        seed=0,
+        first_batch=2,
+    )
+    for one in (use("checkpoint", every=1), use("compile", scope="blocks")):
+        policy = Policy(methods=(one,), micro_batch=2)
+        trials.size(Combination.of(policy), None)
+        trials.time(policy, outpaced_below=None)
+        trials.fidelity(Combination.of(policy), 2, exact_key="b")
+        trials.confirm(policy, str(tmp_path / "wrapper.py"), repeat=0)
+    half = len(runner.limits) // 2
+    more = [later - before for before, later in zip(runner.limits[:half], runner.limits[half:], strict=True)]
+    assert len(more) >= 4
+    assert more == pytest.approx([100.0] * len(more))
