@@ -148,13 +148,13 @@ def test_beyond_its_class_it_wins_only_where_the_next_one_is_allowed() -> None:
 
 def test_broken_training_wins_under_no_ceiling() -> None:
     """The trap: by memory and speed alone the combination that destroys the loss would be recommended."""
-    broken = fast(found(2.75, excess=11.2), fidelity=Fidelity.MODEL)
+    broken = fast(found(2.75, excess=11.2, began=5.0), fidelity=Fidelity.MODEL)
     everything = goal(fidelity=Fidelity.MODEL)
     assert winner(broken, aim=everything).role is Role.BASELINE
     assert why_not_eligible(broken, everything) == (
         "its loss is 15.2 after 30 steps, above where plain training began: such training is broken (tolerated: 5)"
     )
-    lossy = fast(found(2.75, excess=11.2), fidelity=Fidelity.LOSSY)
+    lossy = fast(found(2.75, excess=11.2), fidelity=Fidelity.MODEL)
     assert why_not_eligible(lossy, everything) == (
         "its loss ends 280% above the exact run's after 30 steps: such training is broken (tolerated: a tenth of what "
         "that one learned (1))"

@@ -157,6 +157,18 @@ def test_a_loss_that_is_lost_only_here_is_a_finding() -> None:
     assert not checked.guard.is_finite
 
 
+def test_only_methods_that_change_what_is_learned_may_learn_less() -> None:
+    """The trap: on several devices BatchNorm makes any candidate one of class model, and bf16 no less to be right."""
+    trials = FakeTrials()
+    lora = use("lora", rank=8)
+    trials.factor |= {BF16.label: 1.2, lora.label: 1.2}
+    slow = guard(trials).checked(measured(150, lora, fidelity=Fidelity.MODEL))
+    broken = guard(trials).checked(measured(150, BF16, fidelity=Fidelity.MODEL))
+    aim = goal(fidelity=Fidelity.MODEL)
+    assert why_not_eligible(slow, aim) is None
+    assert "such training is broken" in (why_not_eligible(broken, aim) or "")
+
+
 def test_without_time_it_is_not_compared_and_is_when_there_is_some() -> None:
     trials = FakeTrials()
     late = guard(trials, seconds=1e-9).checked(bf16())
