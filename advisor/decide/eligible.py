@@ -72,6 +72,7 @@ def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
         return (
             f"loss drift {format_percent(candidate.loss_drift)} is above the tolerance "
             f"{format_percent(drift_tolerance(declared))}"
+            + (f", and over more steps it was not compared: {candidate.not_compared}" if candidate.not_compared else "")
         )
     return None
 

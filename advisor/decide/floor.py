@@ -8,7 +8,7 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.problem.goal import Goal
 
-__all__ = ["floor_rate", "keeps", "largest_so_far"]
+__all__ = ["floor_rate", "keeps", "largest_so_far", "would_be_largest"]
 
 
 def floor_rate(candidates: Iterable[Candidate], goal: Goal) -> float | None:
@@ -40,6 +40,15 @@ def largest_so_far(candidates: Sequence[Candidate], goal: Goal) -> Candidate | N
         return None
     able = [candidate for candidate in candidates if keeps(candidate, goal, floor)]
     return max(able, key=lambda candidate: (*candidate.size_order, _rate(candidate)), default=None)
+
+
+def would_be_largest(candidate: Candidate, others: Sequence[Candidate], goal: Goal) -> bool:
+    """Whether it would be the largest so far if nothing were wrong with how it trains."""
+    floor = floor_rate(others, goal)
+    record = largest_so_far(others, goal)
+    if floor is None or candidate.measurement is None or candidate.measurement.samples_per_second < floor:
+        return False
+    return record is None or candidate.size_order >= record.size_order
 
 
 def _rate(candidate: Candidate) -> float:

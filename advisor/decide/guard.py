@@ -11,6 +11,9 @@ them: ten times or a tenth of the learning rate, 3 % to 50 % in the loss; a grad
 gradient although Adam hides it from the loss. Other dropout masks differ by 0.1 % to 3 % in the loss and by 15 % to
 70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and excuses as much of it,
 except where bit-equal gradients are promised.
+
+A method that changes what is learned (LoRA, say, which trains a hundredth of the parameters) does not learn at plain
+training's pace, and promises nothing of the kind: it is broken only if its loss ends above where plain training began.
 """
 
 from __future__ import annotations
@@ -77,16 +80,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: str
 
 
-def ends_clearly_worse(found: FidelityMeasurement) -> bool:
+def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity.EXACT) -> bool:
     """Whether the loss ends so far above the exact run's that neither noise nor another way to learn explains it.
 
     One-sided: a loss that falls faster may be another training, but not a broken one. The means of the last rounds of
     batches are compared, in terms of what the exact run learned: a tenth of that lost within some tens of steps. Where
     little was learned, half a percent of the loss must be lost as well, and in any case twice what chance does.
+
+    Args:
+        found: What was measured.
+        declared: What is promised. Methods that declare to change what is learned may learn less than the exact run,
+            but must not end above the losses that one began with. (Small batches under BatchNorm change that as well,
+            but they are none of the comparison: both runs have the same.)
     """
     if not found.is_finite:
         return True
     noise = 0.0 if found.noise is None else found.noise.final_loss_gap
+    if declared is Fidelity.MODEL and found.began is not None:
+        return found.final_loss > found.began + max(_LEAST_EXCESS * abs(found.began), _CHANCES * noise)
     least = max(_SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), _CHANCES * noise)
     return found.excess > least
 
@@ -98,7 +109,7 @@ def observed_class(declared: Fidelity, found: FidelityMeasurement) -> Fidelity |
         declared: What the methods promise.
         found: What was measured.
     """
-    if ends_clearly_worse(found):
+    if ends_clearly_worse(found, declared):
         return None
     return next(one for one in Fidelity if one.rank >= declared.rank and _beyond(one, found) is None)
 
@@ -107,7 +118,12 @@ def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
     """What is beyond the tolerances of the declared class; ``None`` if nothing is."""
     if not found.is_finite:
         return Finding(what=f"its loss became infinite or NaN within {found.steps} steps", tolerated="")
-    if ends_clearly_worse(found):
+    if ends_clearly_worse(found, declared):
+        if declared is Fidelity.MODEL and found.began is not None:
+            return Finding(
+                what=f"its loss is {found.final_loss:.3g} after {found.steps} steps, above where plain training began",
+                tolerated=f"{found.began:.3g}",
+            )
         ratio = found.excess / abs(found.exact_final_loss) if found.exact_final_loss else found.excess
         return Finding(
             what=f"its loss ends {format_percent(ratio)} above the exact run's after {found.steps} steps",

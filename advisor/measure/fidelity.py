@@ -87,6 +87,8 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         final_loss: Mean of the last losses.
         exact_final_loss: That of the exact run.
         learned: How far the exact run's own loss fell.
+        began: The largest loss of the exact run's first round of batches; ``None`` where the methods themselves do not
+            declare to change what is learned, so that nothing excuses them from learning as fast.
         gradient: The first gradient against the exact run's.
         gradient_reason: Why the gradients were not compared.
         noise: What chance alone does; ``None`` where nothing had to be excused by it.
@@ -100,6 +102,7 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     final_loss: float
     exact_final_loss: float
     learned: float
+    began: float | None = None
     gradient: GradientError | None = None
     gradient_reason: str = ""
     noise: NoiseFloor | None = None
@@ -172,6 +175,7 @@ def compared(
         final_loss=final,
         exact_final_loss=exact_final,
         learned=learned,
+        began=max(plain[:cycle]),
         gradient=record.gradient,
         gradient_reason=record.gradient_reason,
         reference=reference,

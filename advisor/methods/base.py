@@ -119,6 +119,8 @@ class Method(abc.ABC):
             for an error to tell anything: the contract suite then looks at their mean over many draws.
         other_masks: Whether dropout draws other masks than in plain training, as right as those: training can then
             only be compared with plain training where nothing drops out.
+        slow_start: Whether its first steps take seconds to minutes however small the batch, because something is
+            compiled: its trials are given more time before they count as hanging.
         saves: Categories of memory it lowers; empty for a method that only changes the time.
         costs: What it costs, in a few words ("about one more forward pass").
         pays: When to use it.
@@ -145,6 +147,7 @@ class Method(abc.ABC):
     update_tolerance: ClassVar[float | None] = None
     random_gradients: ClassVar[bool] = False
     other_masks: ClassVar[bool] = False
+    slow_start: ClassVar[bool] = False
     saves: ClassVar[frozenset[Saves]]
     costs: ClassVar[str]
     pays: ClassVar[str]

@@ -32,6 +32,7 @@ class Compile(Method):
     fidelity = Fidelity.ROUNDING
     gradient_tolerance = 2e-3
     update_tolerance = 0.1  # Adam blows up gradients that are zero but for rounding: a bias before BatchNorm.
+    slow_start = True
     saves = frozenset()
     costs = "seconds to minutes of compilation in the first step, and again at a second batch size"
     pays = "when a step is bound by many small kernels or by reading activations, and many steps follow"

@@ -32,6 +32,7 @@ class CompileBudget(Method):
     fidelity = Fidelity.ROUNDING
     gradient_tolerance = 2e-3
     update_tolerance = 0.1  # Adam blows up gradients that are zero but for rounding: a bias before BatchNorm.
+    slow_start = True
     saves = frozenset({Saves.ACTIVATIONS})
     costs = "compilation in the first steps, and the recomputation that the budget asks for, cheapest first"
     pays = "when activations fill the memory: the compiler finds what to recompute, and fuses it with its use"

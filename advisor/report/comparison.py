@@ -14,6 +14,10 @@ COMPARED = "*"
 """Behind a drift over tens of steps, in tables; without it, it is one of the first three losses."""
 
 
+_WORTH_BOTH_LOSSES = 0.05
+"""From this drift on it matters whether the loss was higher or lower."""
+
+
 def drift_words(candidate: Candidate) -> str:
     """The loss drift of a candidate; ``"!"`` behind it when it is above the tolerance of what it declares."""
     guard = candidate.guard
@@ -36,6 +40,8 @@ def comparison_words(found: FidelityMeasurement) -> str:
         text = f"over {found.steps} steps its losses were the exact run's"
     else:
         text = f"over {found.steps} steps its loss stayed within {format_percent(found.loss_drift)} of the exact run's"
+    if found.loss_drift > _WORTH_BOTH_LOSSES:
+        text += f" and ended at {found.final_loss:.3g}, that one at {found.exact_final_loss:.3g}"
     if found.gradient is not None:
         text += f"; gradient error {format_percent(found.gradient.error)}"
     elif found.gradient_reason:

@@ -126,6 +126,8 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
     behind = _gain(winner, first, goal)
     noise = format_percent(_noise(answer, winner, first))
     if behind < 0:
+        if winner == answer.baseline and first == _fastest_eligible(answer, goal):
+            return ""  # said of the baseline already
         faster = format_percent(_gain(first, winner, goal))
         return (
             f"Faster by {faster}, inside the noise of {noise}, was {training_words(first)}; "

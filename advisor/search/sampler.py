@@ -45,6 +45,7 @@ _RECIPE = "recipe"
 _EXCLUDED = "combination_excluded"
 _DUPLICATE = "duplicate_of"
 _CONFLICT = "conflict"
+_TRY_AGAIN = "ran_out_of_time"
 _SPACE = "space"
 _PLAIN = "plain"
 
@@ -171,6 +172,7 @@ class Proposer:
         attributes: Mapping[str, Attribute] | None = None,
         *,
         excludes_combination: bool = False,
+        try_again: bool = False,
     ) -> None:
         """Record what became of a proposal.
 
@@ -182,6 +184,8 @@ class Proposer:
             attributes: What else to show in the dashboard.
             excludes_combination: Whether the outcome holds for every batch fraction (a refused method, a
                 combination of which not even one sample fits).
+            try_again: Whether a process that continues the study may propose it once more: it ran out of time, and
+                there may be more then.
         """
         constraints = dict(constraints or {})
         values = None if value is None else (value,) if isinstance(value, int | float) else tuple(value)
@@ -198,6 +202,8 @@ class Proposer:
                 trial.set_user_attr(name, text)
             for name, amount in constraints.items():
                 trial.set_constraint(name, amount)
+            if try_again:
+                trial.set_user_attr(_TRY_AGAIN, True)
             if excludes_combination:
                 trial.set_user_attr(_EXCLUDED, True)
                 self._tried.exclude(point[0])
@@ -260,7 +266,7 @@ class Proposer:
                 point = self._point_of(trial.params)
                 if trial.user_attrs.get(_EXCLUDED):
                     self._tried.exclude(point[0])
-                if _DUPLICATE not in trial.user_attrs and _CONFLICT not in trial.user_attrs:
+                if not trial.user_attrs.keys() & {_DUPLICATE, _CONFLICT, _TRY_AGAIN}:
                     self._tried.finish(point, trial.number)
 
     def _enqueue_seeds(self) -> None:

@@ -26,6 +26,9 @@ _SHARE_OF_COMPARISON = 1 / 60
 _SHORTEST_COMPARISON_SECONDS = 1.0
 _LONGEST_COMPARISON_SECONDS = 10.0
 
+_SHARE_TO_SET_UP = 1 / 6
+"""Share of the whole limit that a method which compiles may take for it, in each trial and beyond its stepping."""
+
 _PATIENCE = 4.0
 """A trial is ended by force after this many times its expected stepping: it hangs, or is of no use to the search."""
 
@@ -94,10 +97,18 @@ class TimeBudget:
         share = self.limit_seconds * _SHARE_OF_COMPARISON
         return min(_LONGEST_COMPARISON_SECONDS, max(_SHORTEST_COMPARISON_SECONDS, share))
 
+    def comparison_limit_seconds(self, *, slow_start: bool = False) -> float:
+        """Hard limit of such a run.
+
+        Args:
+            slow_start: Whether a method is set up first that may take long.
+        """
+        patient = 5.0 + 2 * self._build_seconds + _PATIENCE * self.comparison_step_seconds
+        return max(patient, min(patient + self._set_up_seconds, self.remaining_seconds)) if slow_start else patient
+
     @property
-    def comparison_limit_seconds(self) -> float:
-        """Hard limit of such a run."""
-        return 5.0 + 2 * self._build_seconds + _PATIENCE * self.comparison_step_seconds
+    def _set_up_seconds(self) -> float:
+        return self.limit_seconds * _SHARE_TO_SET_UP
 
     @property
     def expected_comparison_seconds(self) -> float:
@@ -127,28 +138,31 @@ class TimeBudget:
         """Take in how long a policy took from its proposal to its figures, sizing included."""
         self._trial_seconds.append(seconds)
 
-    def hard_limit_seconds(self, expected_step_seconds: float | None) -> float:
+    def hard_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
         """Hard limit of one trial.
 
         Args:
             expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known yet.
+            slow_start: Whether a method is set up first that may take long.
         """
         stepping = self.measure_seconds
         if expected_step_seconds is not None:
             stepping = max(stepping, _STEPS_OF_TRIAL * expected_step_seconds)
         patient = 5.0 + 2 * self._build_seconds + _PATIENCE * stepping
+        patient += self._set_up_seconds if slow_start else 0.0
         if not self._trial_seconds:
             return patient  # without the first there is no answer: it may overdraw the limit
         return max(5.0, min(patient, self.remaining_seconds))
 
-    def confirmation_limit_seconds(self, expected_step_seconds: float | None) -> float:
+    def confirmation_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
         """Hard limit of the confirming run; the time limit may pass meanwhile, because an answer needs it.
 
         Args:
             expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known.
+            slow_start: Whether a method is set up first that may take long.
         """
         stepping = max(self.measure_seconds, _STEPS_OF_TRIAL * (expected_step_seconds or 0.0))
-        return 30.0 + 2 * self._build_seconds + 2 * stepping
+        return 30.0 + 2 * self._build_seconds + 2 * stepping + (self._set_up_seconds if slow_start else 0.0)
 
     @property
     def expected_trial_seconds(self) -> float:

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from advisor.decide.candidate import Candidate
+from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged
+from advisor.methods.catalogue import get_method
+from advisor.methods.compose import fidelity_of
+from advisor.problem.goal import Fidelity
 from advisor.problem.sizes import size_words
 from advisor.report.progress import Progress
 from advisor.search.resolved import Combination
@@ -21,6 +25,7 @@ __all__ = ["Guard"]
 
 _TOO_FEW = "its steps are too slow to make enough of them"
 _NO_TIME = "no time was left"
+_INTERRUPTED = "the search was interrupted"
 
 
 class Guard:
@@ -66,6 +71,17 @@ class Guard:
         self._known[_key(candidate)] = found
         return msgspec.structs.replace(candidate, guard=found, not_compared="")
 
+    def remembered(self, candidate: Candidate) -> Candidate:
+        """Without running anything: what was found of its methods at another batch, or that nothing was looked at."""
+        if candidate.guard is not None or not is_measured(candidate):
+            return candidate
+        known = self._known.get(_key(candidate))
+        if known is not None:
+            return msgspec.structs.replace(candidate, guard=known, not_compared="")
+        if self._trials.reference(candidate.policy.gpu_count) in (None, Combination.of(candidate.policy)):
+            return candidate
+        return msgspec.structs.replace(candidate, not_compared=candidate.not_compared or _INTERRUPTED)
+
     def _compare(self, candidate: Candidate, reference: Combination) -> tuple[FidelityMeasurement | None, str]:
         trials = self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
         exact, micro_batch = _exact_run(trials, reference)
@@ -91,7 +107,9 @@ class Guard:
         size: dict[str, int | float],
     ) -> tuple[FidelityMeasurement | None, str]:
         own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact_key=exact_key)
-        self._budget.learn_comparison_seconds(own.wall_seconds)
+        if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
+            # One that compiles says nothing of what others take; time kept for as much would end the search early.
+            self._budget.learn_comparison_seconds(own.wall_seconds)
         label = reference.label
         if own.outcome is Outcome.DIVERGED:
             if compared(exact, exact, reference=label, micro_batch=micro_batch) is None:
@@ -102,6 +120,11 @@ class Guard:
         found = compared(own.fidelity, exact, reference=label, micro_batch=micro_batch, model_size=size)
         if found is None:
             return None, _TOO_FEW
+        other_model = candidate.fidelity is Fidelity.MODEL and any(
+            fidelity_of(use) is Fidelity.MODEL for use in candidate.policy.methods
+        )
+        if not other_model:
+            found = msgspec.structs.replace(found, began=None)
         if observed_class(candidate.fidelity, found) is not candidate.fidelity:
             # What chance alone does is looked at only where something may have to be excused by it.
             chance = trials.fidelity(reference, micro_batch, exact_key=exact_key, other_chance=True)

@@ -171,5 +171,10 @@ class SearchLoop:
         else:
             constraints["outcome"] = 1.0
         self._proposer.tell(
-            proposal, value, constraints, attributes, excludes_combination=evaluation.settles_combination
+            proposal,
+            value,
+            constraints,
+            attributes,
+            excludes_combination=evaluation.settles_combination,
+            try_again=candidate.outcome is Outcome.TIMEOUT,
         )

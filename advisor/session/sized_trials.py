@@ -8,7 +8,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured, worth_checking
-from advisor.decide.floor import floor_rate, keeps, largest_so_far
+from advisor.decide.floor import keeps, largest_so_far, would_be_largest
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
@@ -198,21 +198,15 @@ class SizedTrials:
         )
         if combination != self.plainest and is_measured(candidate) and candidate.loss_drift is None:
             candidate = msgspec.structs.replace(candidate, loss_drift=self._drift_at_own_size(combination))
-        if self._would_lead(candidate) and worth_checking(candidate, self.candidates, self._goal):
+        if would_be_largest(candidate, self.candidates, self._goal) and worth_checking(
+            candidate, self.candidates, self._goal
+        ):
             try:
                 candidate = self._guard.checked(candidate)
             except BaseException:
                 self._write_down(candidate)  # figures that are measured are kept whatever becomes of the comparison
                 raise
         self._write_down(candidate)
-
-    def _would_lead(self, candidate: Candidate) -> bool:
-        """Whether it would be the largest so far if nothing were wrong with how it trains."""
-        floor = floor_rate(self.candidates, self._goal)
-        record = largest_so_far(self.candidates, self._goal)
-        if floor is None or candidate.measurement is None or candidate.measurement.samples_per_second < floor:
-            return False
-        return record is None or candidate.size_order >= record.size_order
 
     def _write_down(self, candidate: Candidate) -> None:
         number = len(self.candidates) + 1

@@ -10,6 +10,8 @@ import msgspec
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
 from advisor.measure.measurement import Measurement, Sizing
+from advisor.methods.catalogue import get_method
+from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.workload import WorkloadSource
@@ -155,7 +157,8 @@ class Trials:
                 Policy(methods=combination.uses, micro_batch=first_batch, gpu_count=combination.gpu_count),
                 measure_seconds=self._budget.sizing_seconds,
                 hard_limit_seconds=self._budget.hard_limit_seconds(
-                    None if plain is None else plain.seconds(2 * first_batch)
+                    None if plain is None else plain.seconds(2 * first_batch),
+                    slow_start=_starts_slowly(combination.uses),
                 ),
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
@@ -191,9 +194,9 @@ class Trials:
                 measure_seconds=self._budget.measure_seconds,
                 hard_limit_seconds=(
                     # A repetition belongs to a confirmation, which may outlast the time limit.
-                    self._budget.confirmation_limit_seconds(expected)
+                    self._budget.confirmation_limit_seconds(expected, slow_start=_starts_slowly(policy.methods))
                     if repeat
-                    else self._budget.hard_limit_seconds(expected)
+                    else self._budget.hard_limit_seconds(expected, slow_start=_starts_slowly(policy.methods))
                 ),
                 outpaced_below=outpaced_below,
                 repeat=repeat,
@@ -220,7 +223,9 @@ class Trials:
                 TrialKind.CONFIRM,
                 policy,
                 measure_seconds=self._budget.measure_seconds,
-                hard_limit_seconds=self._budget.confirmation_limit_seconds(expected),
+                hard_limit_seconds=self._budget.confirmation_limit_seconds(
+                    expected, slow_start=_starts_slowly(policy.methods)
+                ),
                 wrapper_path=wrapper_path,
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
@@ -242,7 +247,7 @@ class Trials:
             TrialKind.FIDELITY,
             Policy(methods=combination.uses, micro_batch=micro_batch, gpu_count=combination.gpu_count),
             measure_seconds=self._budget.comparison_step_seconds,
-            hard_limit_seconds=self._budget.comparison_limit_seconds,
+            hard_limit_seconds=self._budget.comparison_limit_seconds(slow_start=_starts_slowly(combination.uses)),
             memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
         )
         spec = msgspec.structs.replace(spec, fidelity_steps=_COMPARED_STEPS, other_chance=other_chance)
@@ -300,6 +305,10 @@ class Trials:
             wrapper_text=wrapper_text,
             repeat=repeat,
         )
+
+
+def _starts_slowly(uses: Sequence[MethodUse]) -> bool:
+    return any(get_method(use.name).slow_start for use in uses)
 
 
 def _learned(model: MemoryModel, policy: Policy, outcome: Outcome, measurement: Measurement | None) -> MemoryModel:

@@ -47,9 +47,9 @@ def size(bench: Bench) -> Sizing:
     out_of_memory_at = None
     with bench.meter() as meter, bench.training(spec.policy) as training:
         begin = time.perf_counter()
-        losses, point = _first_point(bench, meter, training)
+        losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
-        while (micro_batch := _following(points, bench, begin)) is not None:
+        while (micro_batch := _following(points, bench, begin, settling_seconds)) is not None:
             try:
                 points.append(_further_point(bench, meter, training, micro_batch, points[-1]))
             except Exception as error:
@@ -62,7 +62,8 @@ def size(bench: Bench) -> Sizing:
     return Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses)
 
 
-def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[tuple[float, ...], SizePoint]:
+def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[tuple[float, ...], SizePoint, float]:
+    """The losses, the point, and the seconds that a method which settles in took for that."""
     spec = bench.spec
     agree = bench.world.agreed
     batches = bench.batches(spec.policy.global_batch)
@@ -70,6 +71,7 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
     count = max(_LEAST_STEPS, spec.fidelity_steps) + settling
     losses = []
     timed: list[float] = []
+    settling_seconds, begin = 0.0, time.perf_counter()
     for index in range(count):
         bench.tell(f"batch {spec.policy.micro_batch}, step {index + 1} of {count}")
         batch = batches[index % len(batches)]
@@ -86,13 +88,15 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
             measured = functools.partial(_measured_step, bench, meter, training, batch, index)
             loss, memory = until_updated(training, measured, agree)
         losses.append(finite(loss, index))
+        if settling and index == settling:
+            settling_seconds = time.perf_counter() - begin
     # After the losses that are compared: how many more steps are made depends on the clock.
     while agree(_is_quick(timed)):
         loss, seconds = _timed_step(bench, training, batches[0])
         finite(loss, count)
         timed.append(seconds)
     point = SizePoint(micro_batch=spec.policy.micro_batch, memory=memory, step_seconds=min(timed))
-    return tuple(losses[: spec.fidelity_steps]), point
+    return tuple(losses[: spec.fidelity_steps]), point, settling_seconds
 
 
 def _further_point(
@@ -143,13 +147,15 @@ def _measured_step(
     return meter.measured_step(training, batch)
 
 
-def _following(points: list[SizePoint], bench: Bench, begin: float) -> int | None:
+def _following(points: list[SizePoint], bench: Bench, begin: float, settling: float) -> int | None:
     # The first batches may have loaded a whole data set: no measure for those that follow.
     making = bench.making_seconds if len(points) >= 2 else 0.0
-    return bench.world.agreed(next_batch(points, bench.spec, time.perf_counter() - begin, making))
+    return bench.world.agreed(next_batch(points, bench.spec, time.perf_counter() - begin, making, settling))
 
 
-def next_batch(points: list[SizePoint], spec: TrialSpec, spent: float, making: float) -> int | None:
+def next_batch(
+    points: list[SizePoint], spec: TrialSpec, spent: float, making: float, settling: float = 0.0
+) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time.
 
     Args:
@@ -157,23 +163,26 @@ def next_batch(points: list[SizePoint], spec: TrialSpec, spent: float, making: f
         spec: The trial.
         spent: Seconds since the first step.
         making: Seconds that the batches of the last point took to make.
+        settling: Seconds of ``spent`` in which a method set itself up (compiled, say). They are not taken from the
+            stepping; but a second batch may cost them once more, and the hard limit counts all.
     """
     last = points[-1]
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
     steps = 1 + (_QUICK_REPETITIONS if last.step_seconds < _QUICK_SECONDS else 1)
     seconds_per_factor = steps * last.step_seconds + making
     factor = _factor(last, spec.memory_limit_bytes)
-    while factor > 2 and spent + seconds_per_factor * factor > spec.measure_seconds:
+    stepping = spent - settling
+    while factor > 2 and stepping + seconds_per_factor * factor > spec.measure_seconds:
         factor //= 2
     following = last.micro_batch * factor
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
     if following <= last.micro_batch or (suffice(points) and telling(last, spec)):
         return None
-    expected = spent + seconds_per_factor * following / last.micro_batch
-    if len(points) >= 2 and expected > spec.measure_seconds:
+    further = seconds_per_factor * following / last.micro_batch
+    if len(points) >= 2 and stepping + further > spec.measure_seconds:
         return None
-    if expected > _TIME_SHARE * spec.time_limit_seconds:
+    if spent + settling + further > _TIME_SHARE * spec.time_limit_seconds:
         return None  # one point in hand is worth more than a second one that the time limit takes with it
     return following
 

@@ -148,10 +148,14 @@ def test_beyond_its_class_it_wins_only_where_the_next_one_is_allowed() -> None:
 
 def test_broken_training_wins_under_no_ceiling() -> None:
     """The trap: by memory and speed alone the combination that destroys the loss would be recommended."""
-    broken = fast(found(2.75, excess=11.2), fidelity=Fidelity.MODEL)
+    broken = fast(found(2.75, excess=11.2, began=5.0), fidelity=Fidelity.MODEL)
     everything = goal(fidelity=Fidelity.MODEL)
     assert winner(broken, aim=everything).role is Role.BASELINE
     assert why_not_eligible(broken, everything) == (
+        "its loss is 15.2 after 30 steps, above where plain training began: such training is broken (tolerated: 5)"
+    )
+    lossy = fast(found(2.75, excess=11.2), fidelity=Fidelity.MODEL)
+    assert why_not_eligible(lossy, everything) == (
         "its loss ends 280% above the exact run's after 30 steps: such training is broken (tolerated: a tenth of what "
         "that one learned (1))"
     )
@@ -159,6 +163,19 @@ def test_broken_training_wins_under_no_ceiling() -> None:
     assert why_not_eligible(lost, everything) == (
         "its loss became infinite or NaN within 30 steps: such training is broken"
     )
+
+
+def test_what_declares_to_change_what_is_learned_need_not_learn_as_fast() -> None:
+    """The trap: LoRA trains a hundredth of the parameters, and within 30 steps learns next to nothing beside them."""
+    everything = goal(fidelity=Fidelity.MODEL)
+    slow = fast(found(10.41, excess=0.98, began=5.0), fidelity=Fidelity.MODEL)
+    assert winner(slow, aim=everything) == slow
+    assert winner(slow).role is Role.BASELINE, "under the default ceiling it may not win"
+    other = fast(found(0.2, excess=0.98, began=5.0), fidelity=Fidelity.LOSSY)
+    assert winner(other, aim=everything).role is Role.BASELINE, "who promises the same training must keep up"
+    assert observed_class(Fidelity.MODEL, found(0.2, excess=1.02, began=5.0)) is Fidelity.MODEL, "half a percent"
+    assert observed_class(Fidelity.MODEL, found(0.2, excess=1.03, began=5.0)) is None
+    assert observed_class(Fidelity.MODEL, found(0.2, excess=1.3, began=5.0, noise=chance(gap=0.2))) is Fidelity.MODEL
 
 
 def test_an_exact_method_that_is_not_exact_is_caught() -> None:

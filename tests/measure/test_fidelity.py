@@ -30,6 +30,10 @@ def test_what_was_learned_is_from_the_first_round_of_batches_to_the_last_two() -
     assert beside(FALLING, FALLING).learned == 7.0 - 2.5
 
 
+def test_where_the_exact_run_began_is_its_largest_loss_of_the_first_round() -> None:
+    assert beside(FALLING, [4.0, 5.0, 3.0, 2.0, 1.0], distinct=3).began == 5.0
+
+
 def test_curves_are_smoothed_over_one_round_of_the_batches() -> None:
     assert smoothed([4.0, 2.0, 0.0, 2.0], 2) == [3.0, 1.0, 1.0]
     assert smoothed([4.0, 2.0], 5) == [3.0]

@@ -56,6 +56,7 @@ def test_no_method_is_a_good_answer_when_nothing_was_faster() -> None:
 def test_no_method_is_a_good_answer_when_the_gain_is_noise() -> None:
     text = why([baseline(100), measured(101, CHECKPOINT)])
     assert "the fastest, checkpoint every=2 at batch 8, led by 1.0%, inside the noise of 1.4%. Use no method." in text
+    assert text.count("inside the noise") == 1, "and it is said once"
 
 
 def test_a_tie_with_the_baseline_says_so() -> None:

@@ -54,6 +54,18 @@ def test_a_slow_step_gets_the_time_that_it_needs() -> None:
     assert budget.hard_limit_seconds(20.0) > budget.hard_limit_seconds(None)
 
 
+def test_a_method_that_compiles_has_a_share_of_the_limit_for_it() -> None:
+    clock = Clock()
+    budget = TimeBudget(600.0, clock)
+    assert budget.hard_limit_seconds(None, slow_start=True) == budget.hard_limit_seconds(None) + 100.0
+    assert budget.comparison_limit_seconds(slow_start=True) == budget.comparison_limit_seconds() + 100.0
+    assert budget.confirmation_limit_seconds(None, slow_start=True) == budget.confirmation_limit_seconds(None) + 100.0
+    budget.learn_trial_seconds(20.0)
+    clock.now += 540.0
+    assert budget.hard_limit_seconds(None, slow_start=True) == 60.0, "but none may outlive the whole"
+    assert budget.comparison_limit_seconds(slow_start=True) == 60.0
+
+
 def test_the_longest_step_leaves_room_for_the_fewest_steps_of_a_trial() -> None:
     budget = TimeBudget(240.0, Clock())
     assert 6 * budget.longest_step_seconds <= 1.5 * budget.measure_seconds

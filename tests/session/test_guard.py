@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,19 +11,23 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.decide.eligible import why_not_eligible
 from advisor.errors import NothingMeasuredError
 from advisor.measure.fidelity import FidelityRecord, GradientError
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity
+from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.report.progress import SilentProgress
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.guard import Guard
 from advisor.session.leaders import settled
+from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.spec import TrialResult, TrialSpec
 from tests.decide.examples import baseline, goal, measured, on
+from tests.report.scenario import CPU
 
 BF16, CHECKPOINT, DDP = use("precision", dtype="bf16"), use("checkpoint", every=1), use("ddp")
 FALLING = tuple(5.0 - step / 30 for step in range(30))
@@ -152,6 +157,18 @@ def test_a_loss_that_is_lost_only_here_is_a_finding() -> None:
     assert not checked.guard.is_finite
 
 
+def test_only_methods_that_change_what_is_learned_may_learn_less() -> None:
+    """The trap: on several devices BatchNorm makes any candidate one of class model, and bf16 no less to be right."""
+    trials = FakeTrials()
+    lora = use("lora", rank=8)
+    trials.factor |= {BF16.label: 1.2, lora.label: 1.2}
+    slow = guard(trials).checked(measured(150, lora, fidelity=Fidelity.MODEL))
+    broken = guard(trials).checked(measured(150, BF16, fidelity=Fidelity.MODEL))
+    aim = goal(fidelity=Fidelity.MODEL)
+    assert why_not_eligible(slow, aim) is None
+    assert "such training is broken" in (why_not_eligible(broken, aim) or "")
+
+
 def test_without_time_it_is_not_compared_and_is_when_there_is_some() -> None:
     trials = FakeTrials()
     late = guard(trials, seconds=1e-9).checked(bf16())
@@ -225,6 +242,38 @@ def test_without_time_the_winner_stands_and_says_that_it_was_not_compared() -> N
     assert answer.winner.not_compared == "no time was left"
 
 
+def test_what_an_earlier_run_had_no_time_to_compare_is_compared_now() -> None:
+    """The trap: refused for its first three losses, it led nothing, and what does not lead was never compared."""
+    doubted = msgspec.structs.replace(bf16(drift=0.03), not_compared="no time was left")
+    hopeless = measured(90, CHECKPOINT, drift=0.03)
+    trials, kept = FakeTrials(), []  # type: tuple[FakeTrials, list[Candidate]]
+    answer = settle([baseline(100), doubted, hopeless], trials, kept)
+    assert answer.winner.policy == doubted.policy
+    assert [one.policy for one in kept] == [doubted.policy]
+    assert trials.ran == ["plain, batch 2", f"{BF16.label}, batch 2"], "what is slower than plain training needs none"
+
+
+def test_its_first_losses_stand_against_it_while_there_is_no_time() -> None:
+    candidates = [baseline(100), bf16(drift=0.03)]
+    answer = settle(candidates, FakeTrials(), [], seconds=1e-9)
+    assert answer.winner.role is Role.BASELINE
+    assert why_not_eligible(candidates[1], goal()) == (
+        "loss drift 3.0% is above the tolerance 2.0%, and over more steps it was not compared: no time was left"
+    )
+
+
+def test_after_an_interruption_what_is_known_of_the_methods_holds_for_all_their_batches() -> None:
+    trials = FakeTrials()
+    trials.factor[BF16.label] = 1.2
+    one = guard(trials)
+    broken = one.checked(bf16())
+    ran = list(trials.ran)
+    assert one.remembered(bf16(micro_batch=64)).guard == broken.guard
+    assert one.remembered(measured(120, CHECKPOINT)).not_compared == "the search was interrupted"
+    assert one.remembered(baseline(100)) == baseline(100)
+    assert trials.ran == ran
+
+
 def test_plain_training_that_wins_is_recommended_as_it_is() -> None:
     kept: list[Candidate] = []
     trials = FakeTrials()
@@ -232,3 +281,45 @@ def test_plain_training_that_wins_is_recommended_as_it_is() -> None:
     assert answer.winner.role is Role.BASELINE
     assert (trials.ran, kept) == ([], [])
     assert Policy(micro_batch=8).methods == ()
+
+
+# ---- time
+
+
+class NotingRunner:
+    """Notes the hard limit of every trial and runs none."""
+
+    def __init__(self) -> None:
+        self.limits: list[float] = []
+
+    def run(self, spec: TrialSpec) -> TrialResult:
+        self.limits.append(spec.time_limit_seconds)
+        return TrialResult(key="a", outcome=Outcome.FAILED)
+
+    def gradient_file(self, key: str) -> Path:
+        return Path(key)
+
+
+def test_every_trial_of_a_method_that_compiles_may_take_longer(tmp_path: Path) -> None:
+    runner = NotingRunner()
+    (tmp_path / "wrapper.py").touch()
+    trials = Trials(
+        runner=runner,  # type: ignore[arg-type]
+        source=WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f"),
+        hardware=CPU,
+        memory_limit_bytes=2**30,
+        usable_bytes=2**30,
+        budget=TimeBudget(600.0),
+        seed=0,
+        first_batch=2,
+    )
+    for one in (use("checkpoint", every=1), use("compile", scope="blocks")):
+        policy = Policy(methods=(one,), micro_batch=2)
+        trials.size(Combination.of(policy), None)
+        trials.time(policy, outpaced_below=None)
+        trials.fidelity(Combination.of(policy), 2, exact_key="b")
+        trials.confirm(policy, str(tmp_path / "wrapper.py"), repeat=0)
+    half = len(runner.limits) // 2
+    more = [later - before for before, later in zip(runner.limits[:half], runner.limits[half:], strict=True)]
+    assert len(more) >= 4
+    assert more == pytest.approx([100.0] * len(more))

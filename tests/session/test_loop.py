@@ -16,6 +16,7 @@ from advisor.search.sampler import Proposal
 from advisor.session.budget import TimeBudget
 from advisor.session.evaluate import Evaluation
 from advisor.session.loop import SearchLoop
+from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, measured
 from tests.decide.test_guard import found
 
@@ -27,6 +28,7 @@ class FakeProposer:
         self.left = list(candidates)
         self.abandoned = 0
         self.constraints: list[dict[str, float]] = []
+        self.to_try_again: list[bool] = []
 
     def ask(self) -> Any:
         if not self.left:
@@ -36,6 +38,7 @@ class FakeProposer:
 
     def tell(self, proposal: Any, value: Any, constraints: dict[str, float], *rest: Any, **options: Any) -> None:
         self.constraints.append(constraints)
+        self.to_try_again.append(options["try_again"])
 
     def abandon(self, proposal: Any) -> None:
         self.abandoned += 1
@@ -111,6 +114,14 @@ def test_a_broken_leader_sets_no_pace_and_the_sampler_learns_it() -> None:
     assert best.policy.methods == (BF16,)
     assert [constraints.get("fidelity") for constraints in search.proposer.constraints] == [1.0, 0.0, None]
     assert search.kept[1].guard is not None, "the ledger has what was found"
+
+
+def test_only_what_ran_out_of_time_may_come_again() -> None:
+    late = msgspec.structs.replace(measured(1, BF16), outcome=Outcome.TIMEOUT, measurement=None)
+    crashed = msgspec.structs.replace(measured(1, ADAM), outcome=Outcome.CRASHED, measurement=None)
+    search = Search([late, crashed, measured(80, CHECKPOINT)], FakeGuard())
+    search.loop.run()
+    assert search.proposer.to_try_again == [True, False, False]
 
 
 def test_what_does_not_lead_is_not_compared() -> None:

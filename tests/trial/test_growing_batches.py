@@ -92,6 +92,16 @@ def test_time_ends_the_growth_on_a_gpu_too() -> None:
     assert next_batch(points, short, spent=5.0, making=0.0) is None
 
 
+def test_compiling_is_not_taken_from_the_stepping_but_counts_for_the_hard_limit_and_may_come_again() -> None:
+    points = rising(2, lambda batch: 0.01)
+    trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=2**36, measure_seconds=10.0)
+    patient = msgspec.structs.replace(trial, time_limit_seconds=120.0)
+    assert next_batch(points, patient, spent=35.0, making=0.0) is None
+    assert next_batch(points, patient, spent=35.0, making=0.0, settling=30.0) == 8
+    short = msgspec.structs.replace(trial, time_limit_seconds=80.0)
+    assert next_batch(points, short, spent=35.0, making=0.0, settling=30.0) is None, "65 s of 80 are too near"
+
+
 def test_large_parameters_are_no_sign_of_a_large_batch() -> None:
     trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=80 * 2**30)
     heavy = size_point(2, peak=30 * 2**30, parameters=25 * 2**30, activations=5 * 2**30, step_seconds=0.1)

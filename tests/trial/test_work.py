@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +302,25 @@ def test_steps_in_which_a_method_settles_are_neither_timed_nor_measured(
     measured = bed.measure(text)
     assert measured.step_seconds < 0.3
     assert measured.loss_trace[:6] == timed.loss_trace[:6]
+
+
+def test_the_time_in_which_a_method_settles_is_not_taken_from_the_steps_that_are_compared(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trap: compiling took all the time there was, and seven steps of thirty were left to compare."""
+    clock, attempts = [0.0], [0]
+
+    def attempt(training: Training, step: Callable[[], Any], agree: Any) -> Any:
+        attempts[0] += 1
+        clock[0] += 100.0 if attempts[0] <= 2 else 0.01
+        return step()
+
+    monkeypatch.setattr("advisor.trial.fidelity.until_updated", attempt)
+    monkeypatch.setattr("advisor.trial.fidelity.settling_steps", lambda training: 1)
+    monkeypatch.setattr("advisor.trial.fidelity.time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+    result = bed.run(kind=TrialKind.FIDELITY, fidelity_steps=12, measure_seconds=1.0)
+    assert result.fidelity is not None
+    assert len(result.fidelity.losses) == 12
 
 
 # ---- PROBE
