@@ -52,9 +52,14 @@ def update_in_float32(
     kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
     if reason := judge_optimizer(kind):
         raise MethodRefusedError(reason)
-    if optimizer.state:
+    if any(float(entries.get("step", 1.0)) for entries in optimizer.state.values()):
         raise MethodRefusedError("the optimizer has already stepped; apply the policy before training starts")
     held = held if kind.startswith("torch.optim.") else ShortState()
+    # Adagrad makes its state at once, in the format of the parameters.
+    nearest = Rounding(stochastic=False)
+    for parameter, entries in optimizer.state.items():
+        long = {name: value.float() if isinstance(value, torch.Tensor) else value for name, value in entries.items()}
+        optimizer.state[parameter] = held.pack(long, nearest)
     short = _ShortUpdates(optimizer, held, rounding, state_rounding, gradient_factor)
     plain: Any = optimizer
     hooked = torch.optim.Optimizer.profile_hook_step(short.step)

@@ -147,6 +147,10 @@ class Training:
 
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._optimizer is not None and self._optimizer is not optimizer:
+            # What the user wants done around each step is to be done around those of its replacement.
+            for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+                getattr(optimizer, hooks).update(getattr(self._optimizer, hooks))
         for change in self.change_optimizer:
             change(optimizer)
         self._optimizer = optimizer

@@ -270,8 +270,9 @@ class Counter(StatePart):
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count = int(state["count"])
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        self.count = 0 if kept is None else int(kept["count"])
+        return state
 
 
 class TestWhatMethodsAdd:
