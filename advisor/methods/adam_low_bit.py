@@ -87,7 +87,13 @@ class AdamLowBit(Method):
             capability = torch.cuda.get_device_capability(training.device)
             if capability < _LOVELACE:
                 raise MethodRefusedError(_no_fp8(capability))
-        apart = decays_apart(class_name_of(plain), plain.param_groups[0])
+        ways = {decays_apart(class_name_of(plain), group) for group in plain.param_groups if group["weight_decay"]}
+        if len(ways) > 1:
+            raise MethodRefusedError(
+                "torchao's version decays all weights in one way, but the parameter groups differ in "
+                "decoupled_weight_decay; give all of them the same"
+            )
+        apart = ways.pop() if ways else True
         training.optimizer = build(plain, state, decays_apart=apart)
         if not any(in_low_bits(p, state) for group in plain.param_groups for p in group["params"]):
             training.notes.append(

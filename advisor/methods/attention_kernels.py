@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.process_setting import hold
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
@@ -41,9 +42,7 @@ def allow_only(training: Training, kernel: str, label: str) -> None:
         label: Of the method with its parameters, for notes.
     """
     free = _allowed()
-    closing = contextlib.ExitStack()
-    closing.enter_context(sdpa_kernel(_KERNELS[kernel]))
-    training.on_close(closing.close)
+    hold(training, "kernels of attention", [_KERNELS[kernel]], read=_allowed, write=_allow)
     watched = False
 
     @contextlib.contextmanager
@@ -126,3 +125,11 @@ def _allowed() -> list[SDPBackend]:
         SDPBackend.MATH: flags.math_sdp_enabled(),
     }
     return [kernel for kernel, on in enabled.items() if on]
+
+
+def _allow(kernels: list[SDPBackend]) -> None:
+    flags: Any = torch.backends.cuda
+    flags.enable_flash_sdp(SDPBackend.FLASH_ATTENTION in kernels)
+    flags.enable_mem_efficient_sdp(SDPBackend.EFFICIENT_ATTENTION in kernels)
+    flags.enable_cudnn_sdp(SDPBackend.CUDNN_ATTENTION in kernels)
+    flags.enable_math_sdp(SDPBackend.MATH in kernels)

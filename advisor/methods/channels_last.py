@@ -42,7 +42,10 @@ class ChannelsLast(Method):
     pays = "for convolutional networks in 16-bit floats on GPUs with tensor cores"
     does_not_pay = "in float32 on many GPUs, and where operators between convolutions change the layout back"
     stage = Stage.PARALLELIZE  # Before anything looks at the parameters.
-    conflicts = (Conflict("fsdp", "it slices parameters, which must then lie in memory in the usual order"),)
+    conflicts = (
+        Conflict("fsdp", "it slices parameters, which must then lie in memory in the usual order"),
+        Conflict("adam_8bit", "bitsandbytes lays every weight that it updates out in the usual order again"),
+    )
     citation = "PyTorch tutorial, Channels Last Memory Format"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

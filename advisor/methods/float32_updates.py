@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.rounding import Rounding
@@ -51,9 +52,14 @@ def update_in_float32(
     kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
     if reason := judge_optimizer(kind):
         raise MethodRefusedError(reason)
-    if optimizer.state:
+    if any(float(entries.get("step", 1.0)) for entries in optimizer.state.values()):
         raise MethodRefusedError("the optimizer has already stepped; apply the policy before training starts")
     held = held if kind.startswith("torch.optim.") else ShortState()
+    # Adagrad makes its state at once, in the format of the parameters.
+    nearest = Rounding(stochastic=False)
+    for parameter, entries in optimizer.state.items():
+        long = {name: value.float() if isinstance(value, torch.Tensor) else value for name, value in entries.items()}
+        optimizer.state[parameter] = held.pack(long, nearest)
     short = _ShortUpdates(optimizer, held, rounding, state_rounding, gradient_factor)
     plain: Any = optimizer
     hooked = torch.optim.Optimizer.profile_hook_step(short.step)
@@ -103,8 +109,6 @@ class _ShortUpdates:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load what :meth:`state_dict` or the unchanged optimizer gave."""
         self._plain_load(dict(state_dict))
-        if type(self._held) is ShortState:
-            return
         # torch casts state to the format of the parameter, in which much of it is zero: take it as it was given.
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         # What was saved is rounded already: doing it again must change nothing, nor draw a random number.
@@ -174,5 +178,7 @@ def _without_hooks(optimizer: torch.optim.Optimizer) -> Generator[None, None, No
 def _as_given(loaded: Any, given: Any) -> Any:
     if not (isinstance(loaded, torch.Tensor) and isinstance(given, torch.Tensor) and given.is_floating_point()):
         return loaded
+    if is_traceable_wrapper_subclass(given):
+        return loaded  # A library's own format, in which the one that it stands for changes nothing.
     dtype = torch.float32 if given.dtype in (torch.bfloat16, torch.float16) else given.dtype
     return given.detach().to(device=loaded.device, dtype=dtype, copy=True)

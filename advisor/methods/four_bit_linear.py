@@ -101,7 +101,9 @@ class _FrozenLinear(torch.autograd.Function):
     def forward(ctx: Any, inputs: torch.Tensor, layer: FourBitLinear) -> torch.Tensor:
         ctx.layer = layer
         ctx.dtype = inputs.dtype
-        return nn.functional.linear(inputs, layer.whole().to(inputs.dtype), layer.bias)
+        # Inputs decide the format: the weight has none that one could ask for, and the bias may have been shortened.
+        bias = None if layer.bias is None else layer.bias.to(inputs.dtype)
+        return nn.functional.linear(inputs, layer.whole().to(inputs.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:

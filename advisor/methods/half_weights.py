@@ -62,6 +62,10 @@ class HalfWeights(Method):
             "optimizer_in_backward",
             "float16 must look at all gradients for overflow before any parameter is updated; use pure_bf16",
         ),
+        Conflict(
+            "host_optimizer",
+            "float16's search for overflow would have to run on the device and on the host at once; use pure_bf16",
+        ),
         *(
             Conflict("gradient_compression", f"{_OVERFLOW}, and PowerSGD would carry it on", where={"hook": hook})
             for hook in ("powersgd_rank_1", "powersgd_rank_4")

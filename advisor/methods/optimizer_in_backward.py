@@ -103,8 +103,18 @@ class _ParameterStepper:
             parameter.grad = None
 
     def begin_next(self) -> None:
-        """Allow every parameter one more update."""
+        """Allow every parameter one more update.
+
+        Raises:
+            MethodRefusedError: A parameter has a gradient left, because it did not require one when it was looked at.
+        """
         self._stepped.clear()
+        left = [p for group in self._training.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if left:
+            raise MethodRefusedError(
+                f"every trained parameter must require a gradient when optimizer_in_backward is applied, but "
+                f"{len(left)} began to later and would never be updated; apply the policy again after unfreezing them"
+            )
 
 
 def _judge(optimizer: str, max_grad_norm: float | None) -> Verdict:

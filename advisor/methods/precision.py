@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,8 @@ def use_tf32(training: Training) -> None:
     """
     import torch
 
+    from advisor.methods.process_setting import hold
+
     cudnn: Any = torch.backends.cudnn
     switches: list[Any] = [torch.backends.cuda.matmul, *(getattr(cudnn, name, None) for name in ("conv", "rnn"))]
     if not all(hasattr(switch, "fp32_precision") for switch in switches):
@@ -97,6 +100,11 @@ def use_tf32(training: Training) -> None:
     before = [switch.fp32_precision for switch in switches]
     if all(value == "tf32" for value in before):
         training.notes.append("precision(dtype=tf32) changed nothing: tf32 was already allowed in this process")
-    for switch, value in zip(switches, before, strict=True):
-        switch.fp32_precision = "tf32"
-        training.on_close(lambda switch=switch, value=value: setattr(switch, "fp32_precision", value))  # type: ignore[misc]
+    for number, switch in enumerate(switches):
+        hold(
+            training,
+            f"fp32_precision {number}",
+            "tf32",
+            read=functools.partial(getattr, switch, "fp32_precision"),
+            write=functools.partial(setattr, switch, "fp32_precision"),
+        )

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.host_step import device_parameter
 from advisor.methods.state_part import StatePart
 from advisor.methods.structure import matrix_layers, matrix_shape
 
@@ -118,7 +119,7 @@ class SparseWeights(StatePart):
             mask[zeros[self._drawn(len(zeros), count).to(zeros.device)]] = True
             self._counts[name] = survivors[name] + count
             # As it was at first: nothing of what was pruned may come back, and what is new has not been stepped.
-            self._optimizer().state.pop(self._weights[name], None)
+            self._optimizer().state.pop(self._stepped(self._weights[name]), None)
 
     def stored_bytes(self) -> dict[str, int]:
         """What weights, gradients and optimizer state take, dense, and as values and indices of a sparse format.
@@ -127,7 +128,7 @@ class SparseWeights(StatePart):
         """
         values = indices = dense = 0
         for name, weight in self._weights.items():
-            state = self._optimizer().state.get(weight, {}).values()
+            state = self._optimizer().state.get(self._stepped(weight), {}).values()
             moments = [part for part in state if isinstance(part, torch.Tensor) and part.numel() == weight.numel()]
             per_element = 2 * weight.element_size() + sum(part.element_size() for part in moments)
             rows, columns = self._shapes[name]
@@ -148,7 +149,7 @@ class SparseWeights(StatePart):
                 mask.copy_(kept["masks"][name])
                 self._counts[name] = int(mask.sum())
             self.threshold, self._steps = kept["threshold"], kept["steps"]
-            self._generator.set_state(kept["generator"])
+            self._generator.set_state(kept["generator"].cpu())
         masks = {f"{name}.weight": mask for name, mask in self.masks.items()}
         return {name: value * masks[name].to(value.device) if name in masks else value for name, value in state.items()}
 
@@ -168,6 +169,11 @@ class SparseWeights(StatePart):
             for mask, weight in zip(self.masks.values(), self._weights.values(), strict=True)
         ]
         return int(torch.stack([count.cpu() for count in found]).sum())
+
+    def _stepped(self, weight: nn.Parameter) -> torch.Tensor:
+        """What the optimizer has in the place of a weight: itself, or its copy on the host."""
+        members = (member for group in self._optimizer().param_groups for member in group["params"])
+        return next((member for member in members if device_parameter(member) is weight), weight)
 
     @torch.no_grad()
     def _mask_weights(self) -> None:

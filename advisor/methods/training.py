@@ -18,6 +18,7 @@ from advisor.methods import batch as batches
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
 from advisor.methods.shares import weighed
+from advisor.methods.state_layout import lay_out_state
 from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device
 from advisor.methods.world import World
@@ -146,6 +147,10 @@ class Training:
 
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._optimizer is not None and self._optimizer is not optimizer:
+            # What the user wants done around each step is to be done around those of its replacement.
+            for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+                getattr(optimizer, hooks).update(getattr(self._optimizer, hooks))
         for change in self.change_optimizer:
             change(optimizer)
         self._optimizer = optimizer
@@ -315,6 +320,7 @@ class Training:
             model_state = part.from_plain(model_state, state.get(name))
         self.distribution.load_model_state(self.model, model_state)
         self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
+        lay_out_state(self.optimizer)
         if self.gradient_scaler is not None and "scaler" in state:
             self.gradient_scaler.load_state_dict(state["scaler"])
 

@@ -33,6 +33,8 @@ CONFLICTS = {
     ("adam_8bit", "adam_low_bit"),
     ("adam_8bit", "fused_optimizer"),
     ("checkpoint", "selective_checkpoint"),
+    ("channels_last", "adam_8bit"),
+    ("half_weights", "host_optimizer"),
     ("half_weights", "optimizer_in_backward"),
     ("precision", "half_weights"),
     ("precision", "pure_bf16"),

@@ -208,3 +208,33 @@ def test_compiled_kernels_do_what_uncompiled_steps_do() -> None:
         eager.step(gradient(0))
         eager.step(gradient(1))
     torch.testing.assert_close(compiled.model.weight, eager.model.weight, rtol=0.0, atol=1e-5)
+
+
+def test_groups_that_decay_in_different_ways_are_refused() -> None:
+    """Trap: torchao decides it by the class, so that the second group would decay as the first does."""
+
+    def build(parameters: Any) -> torch.optim.Optimizer:
+        apart, coupled = (
+            {"params": [p], "decoupled_weight_decay": first}
+            for p, first in zip(parameters, (True, False), strict=False)
+        )
+        return torch.optim.Adam([apart, coupled], weight_decay=0.1)
+
+    training = training_of("convnet", build_optimizer=build)
+    with pytest.raises(MethodRefusedError, match="differ in decoupled_weight_decay"):
+        apply_uses(training, [low_bit()])
+
+
+def test_with_short_weights_small_moments_keep_their_format_when_they_are_loaded() -> None:
+    """Trap: torch casts a loaded state to the format of the weights."""
+    rounded = use("pure_bf16", rounding="nearest")
+    first, second = training_of("convnet"), training_of("convnet")
+    for training in (first, second):
+        apply_uses(training, [low_bit(), rounded])
+    first.step(images(4))
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for one, other in zip(first.optimizer.state.values(), second.optimizer.state.values(), strict=True):
+        assert type(one["exp_avg"]) is type(other["exp_avg"])
+        if type(one["exp_avg"]) is torch.Tensor:
+            assert other["exp_avg"].dtype == torch.float32
+            assert torch.equal(one["exp_avg"], other["exp_avg"])

@@ -108,3 +108,15 @@ def test_it_is_judged_by_the_hardware_and_by_what_the_model_calls() -> None:
     assert "16-bit" in judge([FLASH], facts=None, hardware=gpu((8, 0))).reason
     assert "use efficient" in judge([FLASH], facts=None, hardware=gpu((7, 5))).reason
     assert judge([use("attention_backend", kernel="efficient")], facts=None, hardware=gpu((7, 5))).applicable
+
+
+def test_trainings_that_are_open_at_once_may_be_closed_in_any_order() -> None:
+    """Trap: what the first leaves behind when it closes is not what the second found."""
+    before = flags()
+    first, second = training_of("gpt2"), training_of("gpt2")
+    apply_uses(first, [FLASH])
+    apply_uses(second, [MATH])
+    first.close()
+    assert flags() == (False, False, False, True)
+    second.close()
+    assert flags() == before

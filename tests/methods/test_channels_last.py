@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, conflict_between, judge
 from advisor.methods.training import Training
 from advisor.methods.use import use
@@ -88,3 +92,35 @@ def test_it_does_not_apply_without_convolutions_or_where_parameters_are_sliced()
 def test_transposed_convolutions_count(kind: type[nn.Module]) -> None:
     facts = facts_of("convnet", module_counts={f"torch.nn.{kind.__name__}": 1})
     assert judge([CHANNELS_LAST], facts=facts, hardware=cpu()).applicable
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [([], [CHANNELS_LAST]), ([CHANNELS_LAST], [])], ids=["from usual", "to usual"]
+)
+def test_a_fused_optimizer_goes_on_from_moments_that_lay_otherwise(saved: list[Any], loaded: list[Any]) -> None:
+    """Trap: torch leaves loaded moments as they lie, and fused kernels for a CPU take them as lying like the weights.
+
+    In the second convolution every element would get the moments of another.
+    """
+    fused = use("fused_optimizer")
+    first = training_of("convnet", dropout=0.0)
+    apply_uses(first, [fused, *saved])
+    for seed in range(3):
+        first.step(images(4, seed=seed))
+    second = training_of("convnet", dropout=0.0)
+    apply_uses(second, [fused, *loaded])
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for training in (first, second):
+        parameters = {p: p.detach().clone() for p in training.model.parameters()}
+        generator = torch.Generator().manual_seed(0)
+        for parameter in parameters:
+            drawn = torch.randn(parameter.shape, generator=generator) * 1e-6  # Moments decide, gradients do not.
+            parameter.grad = torch.empty_like(parameter).copy_(drawn)
+        training.optimizer_step()
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=0.0, atol=1e-6)
+
+
+def test_an_optimizer_that_would_undo_the_layout_is_refused() -> None:
+    with pytest.raises(MethodRefusedError, match="usual order again"):
+        apply_uses(training_of("convnet"), [CHANNELS_LAST, use("adam_8bit")])

@@ -132,3 +132,19 @@ def test_an_optimizer_that_has_stepped_is_refused(name: str) -> None:
     training.step(images(2))
     with pytest.raises(MethodRefusedError, match="already stepped"):
         apply_uses(training, [FUSED])
+
+
+def test_hooks_around_a_step_are_run_around_the_steps_of_the_replacement() -> None:
+    """Trap: an average of the weights that a hook keeps would silently stay as it began."""
+    seen = []
+
+    def build(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters)
+        optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+        optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+        return optimizer
+
+    training = training_of("convnet", build_optimizer=build)
+    apply_uses(training, [FUSED])
+    training.step(images(2))
+    assert seen == ["before", "after"]

@@ -257,3 +257,17 @@ def test_a_library_that_cannot_be_imported_is_a_refusal(adapted: MethodUse, monk
 def test_the_extra_that_is_named_installs_all_that_is_needed(method: Any) -> None:
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
     assert {line.partition(">")[0] for line in extras[method.extra]} >= set(method.requires)
+
+
+@pytest.mark.parametrize("formats", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+def test_four_bits_take_a_bias_in_another_format_than_the_inputs(formats: tuple[torch.dtype, torch.dtype]) -> None:
+    from advisor.methods.four_bit_linear import FourBitLinear
+
+    torch.manual_seed(0)
+    bias = nn.Parameter(torch.ones(96, dtype=formats[1]), requires_grad=False)
+    layer = FourBitLinear(torch.randn(96, 64), bias, transposed=False)
+    inputs = torch.randn(3, 64, dtype=formats[0], requires_grad=True)
+    output = layer(inputs)
+    output.sum().backward()
+    assert output.dtype == inputs.grad.dtype == formats[0]
+    assert torch.equal(output, nn.functional.linear(inputs, layer.whole().to(formats[0]), bias.to(formats[0])))

@@ -118,3 +118,19 @@ def test_frozen_parameters_are_left_alone() -> None:
     before = model[0].weight.clone()
     training.step(torch.ones(2, 4))
     assert torch.equal(model[0].weight, before)
+
+
+def test_a_parameter_that_is_unfrozen_later_is_not_silently_left_as_it_is() -> None:
+    frozen: list[torch.nn.Parameter] = []
+
+    def build(parameters: Any) -> torch.optim.Optimizer:
+        members = list(parameters)
+        frozen.append(members[0].requires_grad_(False))
+        return adamw(members)
+
+    training = training_of("convnet", build_optimizer=build)
+    apply_uses(training, [use("optimizer_in_backward")])
+    training.step(images(2))
+    frozen[0].requires_grad_()
+    with pytest.raises(MethodRefusedError, match="1 began to later"):
+        training.step(images(2))

@@ -118,3 +118,14 @@ class TestOnACpu:
 
     def test_a_gpu_is_known_by_its_compute_capability(self) -> None:
         assert Precision().applicable({"dtype": "bf16"}, None, gpu((9, 0))) == Verdict.yes()
+
+
+def test_tf32_of_trainings_that_are_open_at_once_ends_with_the_last() -> None:
+    before = switches()
+    first, second = training_of("convnet"), training_of("convnet")
+    use_tf32(first)
+    use_tf32(second)
+    first.close()
+    assert switches() == ["tf32"] * 3
+    second.close()
+    assert switches() == before

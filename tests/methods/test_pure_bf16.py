@@ -72,8 +72,9 @@ def test_the_decay_of_a_moment_is_kept_on_the_average() -> None:
         lambda p: torch.optim.NAdam(p, lr=1e-3),
         lambda p: torch.optim.Adafactor(p),
         lambda p: torch.optim.RMSprop(p, lr=1e-3),
+        lambda p: torch.optim.Adagrad(p, lr=1e-3, initial_accumulator_value=0.1),
     ],
-    ids=["SGD", "AdamW", "NAdam", "Adafactor", "RMSprop"],
+    ids=["SGD", "AdamW", "NAdam", "Adafactor", "RMSprop", "Adagrad, which makes its state at once"],
 )
 def test_any_optimizer_of_torch_keeps_its_state_in_bfloat16_and_goes_on_from_it(build: Any) -> None:
     first, second = training_of("convnet", build_optimizer=build), training_of("convnet", build_optimizer=build)

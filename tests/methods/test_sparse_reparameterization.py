@@ -208,3 +208,15 @@ def test_losses_fall_as_in_plain_training(model: str) -> None:
     plain = trained(training_of(model), model, 20)
     sparse = trained(sparse_training(model)[0], model, 20)
     assert 0.3 * (plain[0] - plain[-1]) < sparse[0] - sparse[-1] < 3 * (plain[0] - plain[-1])
+
+
+def test_an_optimizer_on_the_host_begins_anew_for_exchanged_weights_too() -> None:
+    """Trap: its state is that of copies of the weights, under which a weight of the model is not found."""
+    training, weights = sparse_training("gpt2", use("host_optimizer"))
+    trained(training, "gpt2")
+    assert "optimizer state of" in training.notes[-1]
+    per_element = 4 * 4  # Weight, gradient and two moments.
+    assert weights.stored_bytes()["dense"] == per_element * weights.total
+    states = len(training.optimizer.state)
+    weights.exchange()
+    assert len(training.optimizer.state) == states - len(weights.masks)

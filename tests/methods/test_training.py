@@ -271,8 +271,7 @@ class Counter(StatePart):
         return {"count": self.count}
 
     def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        if kept is not None:
-            self.count = int(kept["count"])
+        self.count = 0 if kept is None else int(kept["count"])
         return state
 
 
