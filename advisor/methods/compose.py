@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "apply_uses",
     "conflict_between",
+    "draws_other_masks",
     "fidelity_of",
     "judge",
     "judge_alone",
@@ -198,6 +199,11 @@ def fidelity_of(use: MethodUse) -> Fidelity:
     method = get_method(use.name)
     worse = [parameter.worse.get(use.parameters[parameter.name]) for parameter in method.parameters]
     return max((method.fidelity, *filter(None, worse)), key=lambda fidelity: fidelity.rank)
+
+
+def draws_other_masks(uses: Sequence[MethodUse], facts: Facts) -> bool:
+    """Whether dropout draws other masks than in plain training: single losses then differ by chance."""
+    return facts.has_dropout and any(get_method(use.name).other_masks for use in uses)
 
 
 def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:

@@ -208,7 +208,8 @@ class Training:
     def evaluate(self, function: Callable[[torch.nn.Module], _T]) -> _T:
         """``function(model)`` in evaluation mode and without gradients; every process must call it.
 
-        Where parameters are sliced over processes, this is the way to call the model outside of a step.
+        Where parameters are sliced over processes, this is the way to call the model outside of a step. It is called
+        as it is: what methods put around the forward pass of a step, such as autocast, is not entered.
         """
         was_training = [module for module in self.model.modules() if module.training]
         self.model.eval()

@@ -7,7 +7,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.effects import changed_nothing
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import judge, worst_fidelity
+from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity, Goal
@@ -180,7 +180,7 @@ class Evaluator:
             reason=result.reason,
             measurement=result.measurement,
             fidelity=self._fidelity(policy),
-            loss_drift=self._trials.drift(Combination.of(policy)),
+            loss_drift=self._drift(policy),
             notes=notes,
             trial_key=result.key,
         )
@@ -272,8 +272,14 @@ class Evaluator:
             reason=reason,
             predicted_peak_bytes=predicted_peak_bytes,
             fidelity=self._fidelity(policy),
-            loss_drift=self._trials.drift(Combination.of(policy)),
+            loss_drift=self._drift(policy),
         )
+
+    def _drift(self, policy: Policy) -> float | None:
+        """The first look at its losses; ``None`` where they differ from plain training's by chance alone."""
+        if draws_other_masks(policy.methods, self._facts):
+            return None
+        return self._trials.drift(Combination.of(policy))
 
     def _fidelity(self, policy: Policy) -> Fidelity:
         return worst_fidelity(

@@ -9,6 +9,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured, worth_checking
 from advisor.decide.floor import keeps, largest_so_far, would_be_largest
+from advisor.methods.compose import draws_other_masks
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
@@ -218,7 +219,7 @@ class SizedTrials:
 
     def _drift_at_own_size(self, combination: Combination) -> float | None:
         """Where plain training does not fit there is nothing to compare losses with: the model's own size has it."""
-        if self.own is None:
+        if self.own is None or draws_other_masks(combination.uses, self._facts):
             return None
         self.evaluator(self.own)
         trials = self._at[self.own][0]

@@ -188,3 +188,11 @@ def test_on_several_devices_each_has_its_share_of_batch_and_memory() -> None:
     assert candidate.policy.gpu_count == 2
     assert candidate.policy.global_batch == 24
     assert candidate.policy.micro_batch <= 9, "200 MiB for each rank, of which 100 do not grow"
+
+
+@pytest.mark.parametrize(("has_dropout", "drift"), [(False, 0.0), (True, None)])
+def test_single_losses_are_no_evidence_where_dropout_draws_other_masks(has_dropout: bool, drift: float | None) -> None:
+    facts = msgspec.structs.replace(FACTS, has_dropout=has_dropout)
+    combination = Combination((use("channels_last"),))
+    found = evaluator(FakeTrials(), facts=facts).evaluate(combination, 1.0, Role.SEARCHED, best=None)
+    assert found.candidate.loss_drift == drift
