@@ -90,7 +90,7 @@ def returned(output: Any) -> torch.Tensor | None:
 def remembered(value: Any) -> Callable[[Any], bool]:
     """Whether a later value is the same one: the very same objects, or equal plain values, also inside containers.
 
-    Keeps no tensor alive.
+    A tensor that was written to since is another one. Keeps no tensor alive.
     """
     if isinstance(value, _PLAIN) or value is None:
         return lambda other: type(other) is type(value) and bool(other == value)
@@ -112,7 +112,13 @@ def remembered(value: Any) -> Callable[[Any], bool]:
         reference = weakref.ref(value)
     except TypeError:  # A few built-in kinds take no weak references; none of them holds a tensor.
         return lambda other: other is value
-    return lambda other: other is not None and other is reference()
+    version = _version(value)
+    return lambda other: other is not None and other is reference() and _version(other) == version
+
+
+def _version(value: Any) -> int | None:
+    """How often a tensor was written to; ``None`` where that is not counted."""
+    return None if not isinstance(value, torch.Tensor) or value.is_inference() else value._version
 
 
 def _first_parameter(block: nn.Module) -> str | None:

@@ -4,8 +4,9 @@ A model calls its blocks in a loop. What is to be done with several of them at o
 input; run them in another way altogether) has no place in that loop. Here every block is put into a
 :class:`ChainLink`; when the model calls the first link of a segment, the whole segment runs, and the calls of its
 other links pass their input through. That is only right if the model hands on what it was given, so each such call is
-checked: it must come in turn, on the very tensor that the segment returned, with the same further arguments, and with
-no random number drawn in between.
+checked: it must come in turn, on the very tensor that the segment returned, unchanged, with the same further arguments,
+and with no random number drawn in between. Nothing else in the loss may use what a block inside of a segment returns:
+it is what the whole segment returns.
 """
 
 from __future__ import annotations
@@ -75,7 +76,12 @@ class Chain:
         self._links = [weakref.ref(link) for link in _put_into_links(training.model, blocks, self)]
         self._pending: _Pending | None = None
         self._runs = 0
+        # Node in the graph of what a block inside of a segment returned -> the only node that may use it; in forward
+        # passes that are checked.
+        self._users: dict[Any, Any] | None = None
+        self._checked: tuple[Segment, ...] = ()
         training.forward_contexts.append(self._forward)
+        training.after_forward.append(self._check_users)
 
     def __len__(self) -> int:
         return len(self._links)
@@ -99,7 +105,7 @@ class Chain:
         if number == segment.start:
             hidden, in_tuple = self._run(segment, hidden, call)
         else:
-            in_tuple = self._passed(number, hidden, call)
+            hidden, in_tuple = self._passed(number, hidden, call)
         return (hidden,) if in_tuple else hidden
 
     def _run(self, segment: Segment, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
@@ -111,25 +117,48 @@ class Chain:
         output = segment.run(blocks, hidden, call)
         if len(blocks) > 1:
             after = drawn_so_far(hidden.device)
+            output = output[...]
             self._pending = _Pending(segment, output, call, None if after == before else after)
         return output, call.in_tuple
 
-    def _passed(self, number: int, hidden: torch.Tensor, call: BlockCall) -> bool:
-        """Check the call of a block that was run already; whether it returns its input in a tuple."""
+    def _passed(self, number: int, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
+        """Check the call of a block that was run already; its input under a name of its own, and whether in a tuple."""
         pending = self._pending
         if pending is None or number != pending.next:
             missed = "the first of its segment" if pending is None else f"block {pending.next}"
             raise self._refused(f"block {number} is called before {missed}")
         if not pending.is_output(hidden):
-            raise self._refused(f"block {number} is not called on what the block before it returned")
+            raise self._refused(f"block {number} is not called on what the block before it returned, unchanged")
         if not pending.is_rest(call.rest()):
             raise self._refused(f"block {number} is called with other arguments than the block before it")
         if pending.drawn is not None and pending.drawn != drawn_so_far(hidden.device):
             raise self._refused(DRAWN_BETWEEN, rule="")
+        output = hidden[...]
+        if output.grad_fn is not None and self._users is not None:
+            self._users[hidden.grad_fn] = output.grad_fn
+        pending.is_output = remembered(output)
         pending.next += 1
         if pending.next == pending.stop:
             self._pending = None
-        return pending.in_tuple
+        return output, pending.in_tuple
+
+    def _check_users(self, loss: torch.Tensor) -> None:
+        """Once for the segments in use: whether the loss uses what should only be handed to the next block."""
+        users, self._users = self._users, None
+        if not users:
+            return
+        visited: set[Any] = set()
+        open_nodes: list[Any] = [loss.grad_fn]
+        while open_nodes:
+            node = open_nodes.pop()
+            if node is None or node in visited:
+                continue
+            visited.add(node)
+            for following, _ in node.next_functions:
+                if users.get(following, node) is not node:
+                    raise self._refused("what a block returns is also used by something else than the next block")
+                open_nodes.append(following)
+        self._checked = self.segments
 
     def _require_all_called(self) -> None:
         if self._pending is not None:
@@ -143,8 +172,13 @@ class Chain:
     def _forward(self) -> Generator[None, None, None]:
         """Around every forward pass of the training: nothing is left over from one that failed."""
         self._pending = None
+        self._users = None if self._checked is self.segments else {}
         before = self._runs
-        yield
+        try:
+            yield
+        except BaseException:
+            self._users = None  # It holds the graph.
+            raise
         self._require_all_called()
         if self.segments and self._runs == before:
             raise self._refused("the model calls no block where it holds them: it keeps them in a list of its own")
@@ -183,7 +217,7 @@ class _Pending:
     Attributes:
         next: Number of the block that must be called next.
         stop: Number after that of the last block.
-        is_output: Whether a tensor is what the segment returned.
+        is_output: Whether a tensor is what was returned last.
         is_rest: Whether the further arguments are those of the first call.
         in_tuple: Whether the blocks return their hidden state in a tuple.
         drawn: Where the random numbers stood after the segment; ``None`` if it drew none.

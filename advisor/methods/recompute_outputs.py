@@ -22,6 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from advisor.methods.block_call import BlockCall
+from advisor.methods.packed_tensors import PassedTensor
 from advisor.methods.recompute import region_contexts
 
 __all__ = ["OutputRecomputation"]
@@ -148,14 +149,6 @@ class _Again:
         return self._output.again().as_strided(self._size, self._stride, self._offset)
 
 
-class _Kept:
-    """A tensor that is kept, with the version that autograd would have checked."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-        self.version = tensor._version
-
-
 class _Hooks:
     """Of one forward pass: what other hooks make of tensors that are kept."""
 
@@ -163,17 +156,12 @@ class _Hooks:
         self._below = below
 
     def keep(self, tensor: torch.Tensor) -> Any:
-        return _Kept(tensor) if self._below is None else self._below[0](tensor)
+        return PassedTensor(tensor) if self._below is None else self._below[0](tensor)
 
     def unpack(self, kept: Any) -> torch.Tensor:
         if isinstance(kept, _Again):
             return kept.tensor()
         if self._below is not None:
             return self._below[1](kept)
-        assert isinstance(kept, _Kept)
-        if kept.tensor._version != kept.version:
-            raise RuntimeError(
-                "a tensor needed for the gradient was modified by an inplace operation: shape "
-                f"{tuple(kept.tensor.shape)}, version {kept.tensor._version}, expected version {kept.version}"
-            )
-        return kept.tensor
+        assert isinstance(kept, PassedTensor)
+        return kept.unpack()

@@ -215,6 +215,36 @@ def scaling_between(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
     return hidden
 
 
+def adding_in_place_between(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        hidden = block(hidden)
+        hidden += 0.5
+    return hidden
+
+
+def summing_all(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(8)
+    for block in model.blocks:
+        hidden = block(hidden)
+        total = total + hidden
+    return total
+
+
+def using_first_twice(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    first = model.blocks[0](hidden)
+    hidden = first
+    for block in model.blocks[1:]:
+        hidden = block(hidden)
+    return hidden + first.tanh()
+
+
+def writing_to_mask_between(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        hidden = block(hidden, model.mask)
+        model.mask.mul_(0.5)
+    return hidden
+
+
 def another_mask_each(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
     for block in model.blocks:
         hidden = block(hidden, torch.ones(8))
@@ -242,6 +272,10 @@ class TestRefusals:
             (skipping_first, "block 1 is called before the first of its segment"),
             (skipping_last, "block 3 is not called after"),
             (scaling_between, "block 1 is not called on what the block before it returned"),
+            (adding_in_place_between, "block 1 is not called on what the block before it returned, unchanged"),
+            (writing_to_mask_between, "block 1 is called with other arguments"),
+            (summing_all, "what a block returns is also used by something else"),
+            (using_first_twice, "what a block returns is also used by something else"),
             (another_mask_each, "block 1 is called with other arguments"),
             (numbering, "block 1 is called with other arguments"),
         ],
@@ -252,6 +286,16 @@ class TestRefusals:
         for _ in range(2):  # In every step: nothing is left over from the one before.
             with pytest.raises(MethodRefusedError, match=f"must take one tensor.*{seen}"):
                 training.step(hidden_batch())
+
+    def test_what_a_whole_segment_returns_may_be_used_and_written_to(self) -> None:
+        def writing_between_segments(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+            middle = model.blocks[1](model.blocks[0](hidden))
+            middle += 0.5
+            return model.blocks[3](model.blocks[2](middle)) + middle.tanh()  # type: ignore[no-any-return]
+
+        plain, changed = looping(writing_between_segments), looping(writing_between_segments)
+        chained(changed)
+        assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
 
     def test_numbers_drawn_between_blocks_that_draw_too(self) -> None:
         drawing = looping(drawing_between, dropout=0.1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +113,19 @@ class TestWhatIsHeld:
 
 
 class TestWhatStaysTheSame:
+    def test_what_the_loss_does_not_use_is_let_go(self) -> None:
+        unused: list[weakref.ref[torch.Tensor]] = []
+
+        def forked(self: Any, batch: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(batch)
+            unused.append(weakref.ref(hidden.exp()))  # It keeps what it returned.
+            return self.norm(hidden)  # type: ignore[no-any-return]
+
+        training = training_with(lambda: Lambda(forked, first=nn.Linear(8, 8), norm=nn.LayerNorm(8)), changed=True)
+        training.step(BATCH)
+        gc.collect()
+        assert [reference() for reference in unused] == [None]
+
     def test_running_statistics_are_updated_once(self) -> None:
         training = training_of("convnet")
         apply_uses(training, [NORMALIZATION])
