@@ -23,8 +23,8 @@ class OptimalCheckpoint(Method):
     """Measures every block in the first step, then runs the fastest plan whose kept bytes are within the budget.
 
     The budget is a share of what keeping everything takes, so that a plan stays right at another batch size: the bytes
-    and seconds of all blocks grow alike. Where no plan is within it, the one that keeps the least is used, and
-    a note says how much that is.
+    and seconds of all blocks grow alike. It holds for each stage of the model (consecutive blocks that one module
+    holds). Where no plan is within it, the one that keeps the least is used, and a note says how much that is.
     """
 
     name = "optimal_checkpoint"
@@ -55,7 +55,8 @@ class OptimalCheckpoint(Method):
         """Recompute every block in the first step, and measure it; then plan, with rank 0's figures on every rank."""
         from advisor.methods.block_costs import BlockCosts, can_see_saved_tensors
         from advisor.methods.optimal_plan import bytes_of_everything, held_at_most, least_plan, optimal_plan
-        from advisor.methods.planned import chain_of, segments_of
+        from advisor.methods.planned import by_stages, chain_of, segments_of
+        from advisor.methods.plans import Plan
         from advisor.methods.random_state import default_generators
         from advisor.problem.units import format_bytes
 
@@ -71,15 +72,22 @@ class OptimalCheckpoint(Method):
         def switch() -> None:
             training.after_step.remove(switch)
             units = training.world.agreed(costs.units())
-            budget = int(share * bytes_of_everything(units))
-            plan = optimal_plan(units, budget)
-            if plan is None:
-                plan = least_plan(units)
-                least = held_at_most(plan, units)
+            held, too_little = 0, False
+
+            def planned(stage: range) -> Plan:
+                nonlocal held, too_little
+                own = units[stage.start : stage.stop]
+                plan = optimal_plan(own, int(share * bytes_of_everything(own)))
+                if plan is None:
+                    plan, too_little = least_plan(own), True
+                held += held_at_most(plan, own)
+                return plan
+
+            chain.segments = segments_of(by_stages(training.model, blocks, planned), blocks, generators)
+            if too_little:
                 training.notes.append(
-                    f"{self.name}(budget={share:g}): the blocks cannot keep less than {format_bytes(least)}, "
-                    f"{least / bytes_of_everything(units):.0%} of everything; that plan is used"
+                    f"{self.name}(budget={share:g}): the blocks cannot keep less than {format_bytes(held)}, "
+                    f"{held / bytes_of_everything(units):.0%} of everything; that plan is used"
                 )
-            chain.segments = segments_of(plan, blocks, generators)
 
         training.after_step.append(switch)

@@ -12,20 +12,20 @@ from torch.utils.checkpoint import checkpoint
 from advisor.errors import MethodRefusedError
 from advisor.methods.block_call import BlockCall
 from advisor.methods.chain import Chain, Segment
-from advisor.methods.plans import Plan, blocks_in
+from advisor.methods.plans import Plan, blocks_in, shifted
 from advisor.methods.random_state import default_generators
 from advisor.methods.recomputation import judge_chain_length
 from advisor.methods.recompute import region_contexts, stop_key_value_cache
-from advisor.methods.structure import find_blocks
+from advisor.methods.structure import find_blocks, stages_of
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
-__all__ = ["chain_of", "run_by_plan", "segments_of"]
+__all__ = ["by_stages", "chain_of", "run_by_plan", "segments_of"]
 
 
 def run_by_plan(training: Training, plan: Callable[[int], Plan], *, least: int) -> None:
-    """Have the blocks of a training run by a plan.
+    """Have the blocks of a training run by a plan, those of each stage of the model by one of their own.
 
     Args:
         training: Whose model to change in place.
@@ -36,7 +36,20 @@ def run_by_plan(training: Training, plan: Callable[[int], Plan], *, least: int) 
         MethodRefusedError: The model has fewer blocks.
     """
     chain, blocks = chain_of(training, least)
-    chain.segments = segments_of(plan(len(blocks)), blocks, default_generators(training.model))
+    whole = by_stages(training.model, blocks, lambda stage: plan(len(stage)))
+    chain.segments = segments_of(whole, blocks, default_generators(training.model))
+
+
+def by_stages(model: nn.Module, blocks: Sequence[nn.Module], plan: Callable[[range], Plan]) -> Plan:
+    """A plan for all blocks that runs none of two stages as one.
+
+    Args:
+        model: The model.
+        blocks: Its blocks.
+        plan: Numbers of the blocks of a stage -> their plan, numbered from 0.
+    """
+    stages = stages_of(model, blocks)
+    return tuple(item for stage in stages for item in shifted(plan(stage), stage.start))
 
 
 def chain_of(training: Training, least: int) -> tuple[Chain, list[nn.Module]]:

@@ -11,7 +11,7 @@ import itertools
 import math
 from typing import Union
 
-__all__ = ["Plan", "blocks_in", "halves", "root_segments", "runs", "segments"]
+__all__ = ["Plan", "blocks_in", "halves", "root_segments", "runs", "segments", "shifted"]
 
 Plan = tuple[Union[int, "Plan"], ...]
 
@@ -34,6 +34,11 @@ def halves(count: int, start: int = 0) -> Plan:
         return (start,)
     left = count // 2
     return (halves(left, start), halves(count - left, start + left))
+
+
+def shifted(plan: Plan, by: int) -> Plan:
+    """The same plan for blocks that are numbered from ``by``."""
+    return tuple(item + by if isinstance(item, int) else shifted(item, by) for item in plan)
 
 
 def blocks_in(item: int | Plan) -> list[int]:

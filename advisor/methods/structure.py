@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -26,6 +28,7 @@ __all__ = [
     "parameter_count",
     "parameter_dtypes",
     "qualified_class_name",
+    "stages_of",
     "trainable_parameter_count",
     "unwrapped",
 ]
@@ -66,6 +69,27 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
         if len(blocks) >= 2 and _is_block_class(kind, list(blocks.values()), leaves)
     ]
     return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else []
+
+
+def stages_of(model: nn.Module, blocks: Sequence[nn.Module]) -> list[range]:
+    """The numbers of consecutive blocks that one module holds: a stage of the model.
+
+    Between stages a model may use what the last block returned for something else too, as the skip connections of a
+    U-Net do; within one it hardly can.
+
+    Args:
+        model: The model.
+        blocks: Its blocks in their order.
+    """
+    numbers = {id(block): number for number, block in enumerate(blocks)}
+    holders: dict[int, int] = {}
+    for parent in model.modules():
+        for child in parent.children():
+            number = numbers.get(id(unwrapped(child)))
+            if number is not None and unwrapped(parent) is parent:  # A wrapper holds, and is no stage.
+                holders.setdefault(number, id(parent))
+    starts = [number for number in range(len(blocks)) if number == 0 or holders[number] != holders[number - 1]]
+    return [range(start, stop) for start, stop in itertools.pairwise([*starts, len(blocks)])]
 
 
 def find_attention(model: nn.Module) -> list[nn.Module]:

@@ -134,3 +134,16 @@ def test_sizes_count_tied_weights_once() -> None:
     assert buffer_bytes(model) == 40
     model["a"].weight.requires_grad_(False)
     assert trainable_parameter_count(model) == 0
+
+
+def test_blocks_that_one_module_holds_are_a_stage_also_inside_of_wrappers() -> None:
+    def stage(count: int) -> nn.Sequential:
+        return nn.Sequential(*(ConvBlock(4, 4, 0.0) for _ in range(count)))
+
+    model = nn.Sequential(stage(3), stage(1), stage(2))
+    blocks = find_blocks(model, (ConvBlock,))
+    assert stages_of(model, blocks) == [range(3), range(3, 4), range(4, 6)]
+    recompute_modules(model, blocks[1:2])
+    assert stages_of(model, blocks) == [range(3), range(3, 4), range(4, 6)]
+    listed = gpt2(4)
+    assert stages_of(listed, find_blocks(listed)) == [range(4)]
