@@ -51,8 +51,9 @@ def encode_float8(flat: torch.Tensor, float8: torch.dtype) -> torch.Tensor:
         values = flat[first * _GROUP : part.stop * _GROUP].float()
         values = torch.nn.functional.pad(values, (0, (part.stop - first) * _GROUP - values.numel())).view(-1, _GROUP)
         scale = values.abs().amax(1, keepdim=True) / most
+        # Of subnormal numbers the scale is so coarse that what it divides may not fit.
         scaled = values / torch.where(scale == 0, 1.0, scale)
-        scaled = torch.where(values == 0, values, scaled.abs().clamp_(min=least).copysign_(values))
+        scaled = torch.where(values == 0, values, scaled.abs().clamp_(min=least, max=most).copysign_(values))
         scales[part] = scale.squeeze(1)
         codes[part] = scaled.to(float8)
     return buffer

@@ -92,7 +92,7 @@ class OverlappedMove:
         self._copier_for = copier
         self._pass = _Pass()
         self._limit = 0
-        self._leaving: deque[tuple[Copier, HostCopy, torch.Tensor]] = deque()
+        self._leaving: deque[tuple[Copier, HostCopy, torch.Tensor, _Moved]] = deque()
         self._leaving_bytes = 0
 
     def begin(self) -> None:
@@ -140,18 +140,20 @@ class OverlappedMove:
         self._bound.add(copy)
         self.swapped_bytes += copy.bytes
         moved.copy, moved.flat = copy, None
-        self._leaving.append((copier, copy, flat))
+        self._leaving.append((copier, copy, flat, moved))
         self._leaving_bytes += copy.bytes
         self._release_down_to(self._limit, keep=1)
 
     def _release_down_to(self, limit: int, keep: int = 0) -> None:
         """Let go of device memory whose copy is out, and of as much more, the oldest first, as is above a limit."""
         while self._leaving:
-            copier, copy, _ = self._leaving[0]
+            copier, copy, flat, moved = self._leaving[0]
             if not copier.is_out(copy):
                 if self._leaving_bytes <= limit or len(self._leaving) <= keep:
                     return
                 copier.release(copy)
+            if flat._version != moved.version:
+                moved.flat, moved.copy = flat, None  # Written to while it may have been copied: an error if asked for.
             self._leaving.popleft()
             self._leaving_bytes -= copy.bytes
 

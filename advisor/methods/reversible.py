@@ -83,6 +83,9 @@ class MomentumRunner:
                         run.drop_anchor()
                     continue
                 hidden, run = run.end(), None
+                if not torch.is_grad_enabled():
+                    hidden = output
+                    continue
                 with step.recompute:
                     hidden = call.run(block, hidden)
             else:

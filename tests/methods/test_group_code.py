@@ -108,6 +108,13 @@ class TestFloat8:
         assert torch.equal(back.sign(), flat.sign())
         assert not coded_zeros(float8).count_nonzero()
 
+    @pytest.mark.parametrize("float8", FLOAT8)
+    def test_what_is_smaller_than_any_normal_number_stays_finite(self, float8: torch.dtype) -> None:
+        for largest in torch.logspace(-43, -39, 50).tolist():
+            flat = torch.full((GROUP,), largest)
+            back = decode_float8(encode_float8(flat, float8), count=GROUP, dtype=flat.dtype, float8=float8)
+            assert back.max() <= 2 * largest
+
 
 def coded_zeros(float8: torch.dtype) -> torch.Tensor:
     return decode_float8(encode_float8(torch.zeros(300), float8), count=300, dtype=torch.float32, float8=float8)

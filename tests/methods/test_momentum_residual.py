@@ -279,6 +279,15 @@ def test_evaluation_has_the_momentum_too() -> None:
     assert float(training.evaluate(lambda model: model(batch()))) == pytest.approx(recorded, rel=1e-6)
 
 
+def test_evaluation_before_the_first_step_finds_out_which_blocks_change_the_shape() -> None:
+    evaluated, stepped = Training(Narrowing(), build_optimizer=adamw), Training(Narrowing(), build_optimizer=adamw)
+    for training in (evaluated, stepped):
+        apply_uses(training, [momentum_residual()])
+        training.model.eval()
+    before = float(evaluated.evaluate(lambda model: model(batch())))
+    assert before == pytest.approx(float(stepped.forward((batch(),)).detach()), rel=1e-6)
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("momentum", MOMENTA)
 def test_losses_fall_as_in_plain_training(model: str, momentum: float) -> None:

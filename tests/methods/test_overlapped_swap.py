@@ -202,11 +202,23 @@ class TestInPlaceWrites:
             passes.pipeline.unpack(packed)
         assert passes.pipeline.unpack(later)[0] == 2
 
+    def test_a_write_to_what_is_on_its_way_out_is_an_error_too(self) -> None:
+        passes = Passes(ahead=0.1)
+        tensor = torch.ones(256)
+        with passes.pipeline.context():
+            packed = passes.pipeline.pack(tensor)
+            assert passes.recorder.take() == ["out 1"]
+            tensor.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            passes.pipeline.unpack(packed)
+
     def test_a_write_to_what_is_gone_does_not_change_it(self) -> None:
         passes = Passes(ahead=0.1)
         tensor = torch.ones(256)
         with passes.pipeline.context():
             packed = passes.pipeline.pack(tensor)
+            passes.pipeline.pack(torch.zeros(256))
+            assert passes.recorder.take() == ["out 1", "out 0", "release 1"]
         tensor.add_(1)
         assert torch.equal(passes.pipeline.unpack(packed), torch.ones(256))
 
