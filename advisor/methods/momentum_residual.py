@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
@@ -72,21 +72,24 @@ class MomentumResidual(Method):
         return Verdict.yes()
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Run all blocks as one segment."""
+        """Run the blocks of each stage as one segment."""
         from advisor.methods.chain import Chain, Segment
         from advisor.methods.checkpoint import judge_blocks
         from advisor.methods.recompute import stop_key_value_cache
         from advisor.methods.reversible import MomentumRunner
-        from advisor.methods.structure import find_blocks
+        from advisor.methods.structure import find_blocks, stages_of
 
         blocks = find_blocks(training.model, training.blocks)
         verdict = judge_blocks(len(blocks), 1, type(training.model).__name__)
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
         stop_key_value_cache(training)
-        runner = MomentumRunner(training.model, float(parameters["momentum"]))
+        momentum = float(parameters["momentum"])
+        runners = {stage: MomentumRunner(training.model, momentum) for stage in stages_of(training.model, blocks)}
         chain = Chain(training, blocks)
-        chain.segments = (Segment(0, len(blocks), runner, always=True),)
+        chain.segments = tuple(
+            Segment(stage.start, stage.stop, runner, always=True) for stage, runner in runners.items()
+        )
 
         training.notes.append(
             "momentum_residual: the trained weights are right only with the momentum; evaluate with training.evaluate, "
@@ -97,18 +100,20 @@ class MomentumResidual(Method):
         def check_first_step() -> None:
             if not checked:
                 checked.append(True)
-                _check(runner)
+                _check(list(runners.values()))
 
         training.after_step.append(check_first_step)
 
 
-def _check(runner: MomentumRunner) -> None:
+def _check(runners: Sequence[MomentumRunner]) -> None:
     """Whether there was a block to invert, and whether what was inverted was right."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    if runner.reversible == 0:
+    if not any(runner.reversible for runner in runners):
         raise MethodRefusedError(_NO_SUCH_BLOCK)
-    lost = max((float(part) for part in runner.lost if not isinstance(part, FakeTensor)), default=0.0)
+    lost = max(
+        (float(part) for runner in runners for part in runner.lost if not isinstance(part, FakeTensor)), default=0.0
+    )
     if lost > _MOST_LOST:
         raise MethodRefusedError(
             f"what the blocks were given must be found again within {_MOST_LOST:g}, but the error was {lost:.2g} after "

@@ -15,7 +15,7 @@ from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from tests.contract.observe import observe
 from tests.methods.test_chain import hidden_batch, looping, scaling_between
-from tests.methods.tiny import MODELS, adamw, cpu, facts_of, gpt2, images, text, training_of
+from tests.methods.tiny import MODELS, ConvBlock, adamw, cpu, facts_of, gpt2, images, text, training_of
 
 RESIDUAL = use("residual_checkpoint", blocks=2, inside="everything")
 STARRED = use("residual_checkpoint", blocks=2, inside="inputs")
@@ -149,3 +149,30 @@ class TestRefusals:
             apply_uses(Training(gpt2(3), build_optimizer=adamw), [method])
         with pytest.raises(MethodRefusedError, match="no repeated blocks were found"):
             apply_uses(Training(nn.Linear(2, 2), build_optimizer=adamw), [method])
+
+
+class SkipConnection(nn.Module):
+    """Two stages of three blocks; what the first returns is used after the second as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = (nn.Sequential(*(ConvBlock(4, 4, 0.1) for _ in range(3))) for _ in range(2))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        seen = self.first(images)
+        return torch.cat([seen, self.second(seen)]).square().mean()
+
+
+@pytest.mark.parametrize("method", [*ALL, use("optimal_checkpoint", budget=0.4)], ids=lambda method: method.label)
+def test_what_is_used_between_stages_is_what_the_stage_returned(method: MethodUse) -> None:
+    """Trap: a segment over both stages would hand the end of the second to whoever looks at the first."""
+    states = []
+    for uses in ([], [method]):
+        training = Training(SkipConnection(), build_optimizer=adamw, blocks=(ConvBlock,))
+        apply_uses(training, uses)
+        for step in range(3):
+            torch.manual_seed(step)
+            training.step((torch.randn(2, 4, 8, 8),))
+        states.append(training.state_dict()["model"])
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])

@@ -10,6 +10,7 @@ import transformers
 from torch import nn
 
 from advisor.errors import WorkloadError
+from advisor.methods.recompute import recompute_modules
 from advisor.methods.structure import (
     buffer_bytes,
     find_attention,
@@ -18,9 +19,10 @@ from advisor.methods.structure import (
     has_dropout,
     parameter_bytes,
     parameter_count,
+    stages_of,
     trainable_parameter_count,
 )
-from tests.methods.tiny import convnet, gpt2
+from tests.methods.tiny import ConvBlock, convnet, gpt2
 
 TINY = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
 
