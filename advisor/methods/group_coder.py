@@ -30,6 +30,7 @@ class GroupCoder:
         self._bits = bits
         self._draws = draws
         self._kernel: ModuleType | None = None
+        self._device = device
         if device.type == "cuda" and torch.cuda.is_available():
             self._kernel, self.why_plain = _working_kernel(bits, device)
 
@@ -39,15 +40,17 @@ class GroupCoder:
         if isinstance(flat, FakeTensor):  # Without values its size is all there is to know.
             count = group_code.buffer_bytes(-(-flat.numel() // group_code.GROUP), flat.dtype, self._bits)
             return flat.new_empty(count, dtype=torch.uint8)
-        code = group_code if self._kernel is None else self._kernel
-        return code.encode_groups(flat, bits=self._bits, seed=seed)  # type: ignore[no-any-return]
+        return self._code(flat).encode_groups(flat, bits=self._bits, seed=seed)  # type: ignore[no-any-return]
 
     def decode(self, buffer: torch.Tensor, *, count: int, dtype: torch.dtype) -> torch.Tensor:
         """The flat tensor, about as it was."""
         if isinstance(buffer, FakeTensor):
             return buffer.new_empty(count, dtype=dtype)
-        code = group_code if self._kernel is None else self._kernel
-        return code.decode_groups(buffer, count=count, dtype=dtype, bits=self._bits)  # type: ignore[no-any-return]
+        return self._code(buffer).decode_groups(buffer, count=count, dtype=dtype, bits=self._bits)  # type: ignore[no-any-return]
+
+    def _code(self, tensor: torch.Tensor) -> ModuleType:
+        """The kernels for what is on the device that they were tried on; a model may keep some tensors elsewhere."""
+        return group_code if self._kernel is None or tensor.device != self._device else self._kernel
 
 
 def _working_kernel(bits: int, device: torch.device) -> tuple[ModuleType | None, str]:

@@ -149,9 +149,6 @@ def test_the_combination_that_destroys_the_loss_never_wins(guard: Guard) -> None
     assert answer.winner.policy.methods == (CHECKPOINT,)
 
 
-@pytest.mark.skipif(
-    all(method.name != "momentum_residual" for method in CATALOGUE), reason="the catalogue has no momentum residuals"
-)
 def test_momentum_residuals_are_judged_by_their_loss(guard: Guard) -> None:
     for setting in settings_of(get_method("momentum_residual")):
         uses = [BF16, CHECKPOINT, setting]

@@ -10,7 +10,7 @@ import pytest
 
 from advisor.decide.guard import observed_class, why_worse
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared
-from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import fidelity_of, settings_of
 from advisor.methods.use import MethodUse, use
 from advisor.problem.goal import Fidelity
@@ -107,8 +107,17 @@ def test_exact_and_16_bit_training_is_within_its_class_whatever_the_seed(
     assert observed_class(fidelity_of(setting), found) is fidelity_of(setting), found
 
 
+_LEARNS = ("compress_activations",)
+"""With random gradients, but of so little noise in the first setting that nothing shows."""
+
+
 def _of_one_device() -> list[MethodUse]:
-    methods = [method for method in CATALOGUE if not method.distributes and not method.builds_on]
+    # Random gradients learn more slowly at first: whether too slowly, and so no winner, is for the guard to say.
+    methods = [
+        method
+        for method in CATALOGUE
+        if not (method.distributes or method.builds_on) and (not method.random_gradients or method.name in _LEARNS)
+    ]
     return [setting for method in methods for setting in settings_of(method)[:1]]
 
 
@@ -138,6 +147,12 @@ def test_what_the_catalogue_declares_is_what_the_guard_sees(
     assert result.fidelity is not None, result
     found = compared(result.fidelity, exact, reference="plain", micro_batch=2)
     assert found is not None
+    if get_method(setting.name).other_masks:
+        chance = bed.beside(exact, text, other_chance=True)
+        found = _with(
+            found,
+            NoiseFloor(loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient),
+        )
     observed = observed_class(declared, found)
     if declared.rank <= Fidelity.PRECISION.rank:
         assert observed is declared, why_worse(declared, found)
