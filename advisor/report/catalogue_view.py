@@ -53,13 +53,14 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
         head = Text(f"{method.name:<{width}}", style="bold")
         head.append(f"{method.fidelity.value:<12}", style="not bold").append(_here(verdicts))
         about = Text(method.summary)
-        about.append(f"\nSaves: {_saves(method)}. Costs: {method.costs}.", style="dim")
         for reason in _reasons(verdicts, applicable=False):
             about.append(f"\nNot here: {reason}.", style="yellow")
-        for reason in _reasons(verdicts, applicable=True):
-            about.append(f"\nHere: {reason}.", style="dim")
         parts += [head, Padding(about, (0, 0, 0, 2))]
-    parts.append(Text("\nmomadvise methods NAME says more about one.", style="dim"))
+    parts.append(
+        Text(
+            "\nmomadvise methods NAME: what one saves and costs, when it pays and when not, its settings.", style="dim"
+        )
+    )
     if facts is None:
         parts.append(Text("What depends on the model is judged when one is given.", style="dim"))
     return Group(*parts)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from rich.console import RenderableType
 
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.problem.hardware import DeviceKind
@@ -33,9 +32,14 @@ def test_a_refusal_has_its_reason_and_the_settings_that_it_is_for() -> None:
     assert "swap exact no" in text
 
 
-@pytest.mark.parametrize("view", [methods_view(CATALOGUE, CPU), method_view(get_method("precision"), CPU)])
-def test_what_applies_for_now_says_what_may_yet_refuse_it(view: RenderableType) -> None:
-    assert "dtype=bf16, dtype=fp16: the first step of a tuning measures whether this CPU only" in words(shown(view))
+def test_what_applies_for_now_says_what_may_yet_refuse_it() -> None:
+    text = words(shown(method_view(get_method("precision"), CPU)))
+    assert "dtype=bf16, dtype=fp16: the first step of a tuning measures whether this CPU only" in text
+
+
+def test_the_list_of_all_methods_is_no_longer_than_two_lines_for_each_and_the_reasons() -> None:
+    lines = shown(methods_view(CATALOGUE, CPU), width=120).splitlines()
+    assert len(lines) <= 2 * len(CATALOGUE) + sum("Not here" in line for line in lines) + 8
 
 
 @pytest.mark.parametrize("method", CATALOGUE, ids=lambda method: method.name)
