@@ -58,7 +58,7 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
         parts += [head, Padding(about, (0, 0, 0, 2))]
     parts.append(
         Text(
-            "\nmomadvise methods NAME: what one saves and costs, when it pays and when not, its settings.", style="dim"
+            "\nmomadvise methods NAME: what it saves and costs, when it pays, its settings.", style="dim"
         )
     )
     if facts is None:
