@@ -56,11 +56,7 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
         for reason in _reasons(verdicts, applicable=False):
             about.append(f"\nNot here: {reason}.", style="yellow")
         parts += [head, Padding(about, (0, 0, 0, 2))]
-    parts.append(
-        Text(
-            "\nmomadvise methods NAME: what it saves and costs, when it pays, its settings.", style="dim"
-        )
-    )
+    parts.append(Text("\nmomadvise methods NAME: what it saves and costs, when it pays, its settings.", style="dim"))
     if facts is None:
         parts.append(Text("What depends on the model is judged when one is given.", style="dim"))
     return Group(*parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,8 +79,17 @@ def training_for(model: str, uses: Sequence[MethodUse], **options: Any) -> Train
     return training_of(model, **{"dropout": dropout_for(uses), **options})
 
 
-def observe(model: str, uses: Sequence[MethodUse], monkeypatch: Any, **options: Any) -> Observation:
+def observe(
+    model: str, uses: Sequence[MethodUse], monkeypatch: Any, *, weighed: bool = True, **options: Any
+) -> Observation:
     """Apply methods to a fresh model and take :data:`STEPS` steps with fixed random numbers.
+
+    Args:
+        model: Name of the model.
+        uses: The methods.
+        monkeypatch: pytest's.
+        weighed: Whether to see which bytes are held after a forward pass, which takes time.
+        options: Of the training.
 
     Raises:
         MethodRefusedError: A method does not apply.
@@ -89,14 +99,14 @@ def observe(model: str, uses: Sequence[MethodUse], monkeypatch: Any, **options: 
     apply_uses(training, uses)
     seen = Observation(notes=training.notes)
     try:
-        _watch_steps(training, model, seen, monkeypatch)
+        _watch_steps(training, model, seen, monkeypatch, weighed=weighed)
     finally:
         training.close()
     seen.updates = {name: seen.state[name] - value for name, value in before.items()}
     return seen
 
 
-def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch: Any) -> None:
+def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch: Any, *, weighed: bool) -> None:
     names = {id(p): name.replace("_checkpoint_wrapped_module.", "") for name, p in training.model.named_parameters()}
     current: dict[str, torch.Tensor] = {}
 
@@ -125,7 +135,7 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
             current = {}
             for _ in range(10):  # Under float16, steps are skipped until the scale is found.
                 torch.manual_seed(step)
-                with live:
+                with live if weighed else contextlib.nullcontext():
                     loss = training.forward(make_batch(seed=step))
                 seen.held_bytes = live.live()
                 training.backward(loss)

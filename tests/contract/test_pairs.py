@@ -21,7 +21,6 @@ from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 
 FURTHER = (
-    use("compress_activations", bits=2),
     use("precision", dtype="fp16"),
     use("selective_checkpoint", recompute="elementwise"),
     use("selective_checkpoint", recompute="normalization"),
@@ -90,7 +89,7 @@ def test_two_methods_train_together_as_both_promise(
     model: str, pair: tuple[MethodUse, MethodUse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_bitsandbytes()
-    assert_trains_as_promised(pair, _plain(model, dropout_for(pair)), observe(model, pair, monkeypatch))
+    assert_trains_as_promised(pair, _plain(model, dropout_for(pair)), observe(model, pair, monkeypatch, weighed=False))
 
 
 @pytest.mark.parametrize("pair", IN_CONFLICT, ids=lambda pair: f"{pair[0].label}+{pair[1].label}")
