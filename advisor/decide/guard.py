@@ -12,8 +12,8 @@ gradient although Adam hides it from the loss. Other dropout masks differ by 0.1
 70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and excuses as much of it,
 except where bit-equal gradients are promised.
 
-A method that changes what is learned (LoRA, say, which trains a hundredth of the parameters) does not learn at plain
-training's pace, and promises nothing of the kind: it is broken only if its loss ends above where plain training began.
+A method that declares to learn more slowly (LoRA, say, which trains a hundredth of the parameters) is not held to plain
+training's pace: it is broken only if its loss ends above where plain training began.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         final_loss: Mean of the last losses.
         exact_final_loss: That of the exact run.
         learned: How far the exact run's own loss fell.
-        began: The largest loss of the exact run's first round of batches; ``None`` where the methods themselves do not
-            declare to change what is learned, so that nothing excuses them from learning as fast.
+        began: The largest loss of the exact run's first round of batches; ``None`` where no method declares to
+            learn more slowly, so that nothing excuses it from learning as fast.
         gradient: The first gradient against the exact run's.
         gradient_reason: Why the gradients were not compared.
         noise: What chance alone does; ``None`` where nothing had to be excused by it.

@@ -40,6 +40,7 @@ class Adafactor(Method):
     name = "adafactor"
     summary = "Trains with Adafactor in place of Adam: no first moment, and a second one of one row and one column."
     fidelity = Fidelity.MODEL
+    learns_slower = True
     saves = frozenset({Saves.OPTIMIZER_STATE})
     costs = "another optimizer: the learning rate becomes relative to the size of the parameters and must be tuned anew"
     pays = "for pre-training or fine-tuning large matrices, where even 8-bit moments are too much"

@@ -121,6 +121,8 @@ class Method(abc.ABC):
             only be compared with plain training where nothing drops out.
         slow_start: Whether its first steps take seconds to minutes however small the batch, because something is
             compiled: its trials are given more time before they count as hanging.
+        learns_slower: Whether it learns less in the same steps by design, as with fewer weights that train: its loss is
+            then not held to the pace of plain training's.
         saves: Categories of memory it lowers; empty for a method that only changes the time.
         costs: What it costs, in a few words ("about one more forward pass").
         pays: When to use it.
@@ -147,6 +149,7 @@ class Method(abc.ABC):
     update_tolerance: ClassVar[float | None] = None
     random_gradients: ClassVar[bool] = False
     other_masks: ClassVar[bool] = False
+    learns_slower: ClassVar[bool] = False
     slow_start: ClassVar[bool] = False
     saves: ClassVar[frozenset[Saves]]
     costs: ClassVar[str]

@@ -34,6 +34,7 @@ class Lora(Method):
     name = "lora"
     summary = "Freezes the weights and trains thin matrices beside them (peft): no gradients or moments of the weights."
     fidelity = Fidelity.MODEL
+    learns_slower = True
     saves = frozenset({Saves.GRADIENTS, Saves.OPTIMIZER_STATE})
     costs = "less can be learned; two thin matrix products more per layer; saved states hold adapted weights twice"
     pays = "when a pretrained model is adapted, and gradients and optimizer state are most of the memory"

@@ -35,6 +35,7 @@ class Qlora(Method):
         "Holds frozen weights of linear layers in 4 bits (bitsandbytes) and trains thin matrices beside them (peft)."
     )
     fidelity = Fidelity.MODEL
+    learns_slower = True
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE})
     costs = "weights rounded to 4 bits for good; each is made whole again in every forward and backward pass"
     pays = "when a pretrained model is adapted whose weights alone fill most of the memory"

@@ -42,6 +42,7 @@ class SparseReparameterization(Method):
     name = "sparse_reparameterization"
     summary = "Trains a fixed share of the weights and exchanges them; tells what a sparse format would take."
     fidelity = Fidelity.MODEL
+    learns_slower = True
     saves: ClassVar[frozenset[Saves]] = frozenset()
     costs = "a mask of one byte per weight and its product with every gradient and weight; less can be learned"
     pays = "to learn whether a model can be trained sparsely, for hardware or kernels that gain from it"

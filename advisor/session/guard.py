@@ -11,8 +11,6 @@ from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import fidelity_of
-from advisor.problem.goal import Fidelity
 from advisor.problem.sizes import size_words
 from advisor.report.progress import Progress
 from advisor.search.resolved import Combination
@@ -120,10 +118,7 @@ class Guard:
         found = compared(own.fidelity, exact, reference=label, micro_batch=micro_batch, model_size=size)
         if found is None:
             return None, _TOO_FEW
-        other_model = candidate.fidelity is Fidelity.MODEL and any(
-            fidelity_of(use) is Fidelity.MODEL for use in candidate.policy.methods
-        )
-        if not other_model:
+        if not any(get_method(use.name).learns_slower for use in candidate.policy.methods):
             found = msgspec.structs.replace(found, began=None)
         if observed_class(candidate.fidelity, found) is not candidate.fidelity:
             # What chance alone does is looked at only where something may have to be excused by it.

@@ -136,16 +136,16 @@ def test_a_model_that_changes_without_breaking_is_the_users_choice(guard: Guard)
     assert why_not_eligible(checked, goal(fidelity=Fidelity.LOSSY)) is not None
 
 
-def test_the_combination_that_destroys_the_loss_never_wins_unless_another_model_was_asked_for(guard: Guard) -> None:
-    """Under ``--fidelity model`` a method may learn more slowly, as LoRA does: there the figures are what warns."""
+def test_the_combination_that_destroys_the_loss_never_wins(guard: Guard) -> None:
     checked = guard.checked(candidate(BF16, CHECKPOINT, FRAGILE, rate=1000.0))
     assert checked.guard is not None
-    assert checked.guard.loss_drift > 0.2, "it is seen"
-    assert checked.guard.excess > 0.2 * checked.guard.learned, "and that it ends higher"
-    lossy = goal(fidelity=Fidelity.LOSSY)
-    assert why_not_eligible(checked, lossy) is not None
+    reason = why_not_eligible(checked, goal(fidelity=Fidelity.MODEL))
+    assert reason is not None, checked.guard
+    assert reason.startswith(("its loss ends", "its loss became"))
     everything = [baseline(100.0), guard.checked(candidate(CHECKPOINT, rate=120.0)), checked]
-    answer = choose(everything, lossy, refused_settings={}, untried=0, stopped_because="it ended")
+    answer = choose(
+        everything, goal(fidelity=Fidelity.MODEL), refused_settings={}, untried=0, stopped_because="it ended"
+    )
     assert answer.winner.policy.methods == (CHECKPOINT,)
 
 
