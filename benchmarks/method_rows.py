@@ -21,9 +21,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         outcome: How the trial ended, or ``"refused"``.
         reason: Why, when it was not measured.
         peak_bytes: Peak of the step: reserved on CUDA, live tensor storage on a CPU.
+        activation_bytes: What the backward pass kept, at the end of the forward pass.
         step_seconds: Median of full optimizer steps.
         spread: Half of its 95 % confidence interval, relative.
         peak_ratio: Peak relative to plain training of the same run.
+        activation_ratio: Kept activations relative to plain training.
         time_ratio: Step time relative to plain training, measured right before and after it.
         loss_drift: How far its losses are from plain training's, relative; ``None`` if they were not compared.
         gradient_error: Relative error of the first gradient; ``None`` if it was not compared.
@@ -40,9 +42,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     reason: str = ""
     peak_bytes: int | None = None
+    activation_bytes: int | None = None
     step_seconds: float | None = None
     spread: float | None = None
     peak_ratio: float | None = None
+    activation_ratio: float | None = None
     time_ratio: float | None = None
     loss_drift: float | None = None
     gradient_error: float | None = None

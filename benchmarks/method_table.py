@@ -146,6 +146,7 @@ class _Model:
         row = msgspec.structs.replace(
             row,
             peak_ratio=row.peak_bytes / plain.peak_bytes,
+            activation_ratio=_ratio(row.activation_bytes, plain.activation_bytes),
             time_ratio=row.step_seconds / plain.step_seconds,
         )
         return self._beside_exact(use, row)
@@ -194,6 +195,7 @@ class _Model:
             outcome=Outcome.REFUSED.value if result is None else result.outcome.value,
             reason=reason if result is None else result.reason,
             peak_bytes=None if measurement is None else measurement.memory.peak_bytes,
+            activation_bytes=None if measurement is None else measurement.memory.breakdown.activations,
             step_seconds=None if measurement is None else measurement.step_seconds,
             spread=None if measurement is None else measurement.relative_spread,
             notes=() if result is None else result.notes,
@@ -233,6 +235,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in rows:
             append(output, row)
             print(_line(row), flush=True)
+
+
+def _ratio(own: int | None, plain: int | None) -> float | None:
+    return own / plain if own is not None and plain else None
 
 
 def _line(row: Row) -> str:

@@ -68,9 +68,9 @@ def _measured() -> Iterator[str]:
         yield f"## Measured on {rows[-1]['device']}"
         yield ""
         yield (
-            "Every method alone, at the workload's own batch: peak memory and step time relative to plain training of "
-            "the same run, and how far the losses of eight steps and the first gradient were from plain training's "
-            "(0: to the bit; `±`: half the 95 % interval of the time; `-`: refused, or failed). "
+            "Every method alone, at the workload's own batch: peak memory, what the backward pass kept (activations) and "
+            "step time relative to plain training of the same run, and how far the losses of eight steps and the first "
+            "gradient were from plain training's (0: to the bit; `±`: half the 95 % interval of the time; `-`: refused, or failed). "
             f"{versions}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
         )
         yield ""
@@ -102,7 +102,10 @@ def _absolute(row: dict[str, Any] | None) -> str:
 def _relative(row: dict[str, Any] | None) -> str:
     if row is None or row["peak_ratio"] is None:
         return "-"
-    text = f"peak {row['peak_ratio']:.2f}, time {row['time_ratio']:.2f} ±{row['spread'] * 100:.0f}%"
+    text = f"peak {row['peak_ratio']:.2f}"
+    if row["activation_ratio"] is not None:
+        text += f" (activations {row['activation_ratio']:.2f})"
+    text += f", time {row['time_ratio']:.2f} ±{row['spread'] * 100:.0f}%"
     if row["loss_drift"] is not None:
         text += f", loss {_share(row['loss_drift'])}"
     if row["gradient_error"] is not None:
