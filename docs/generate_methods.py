@@ -68,9 +68,10 @@ def _measured() -> Iterator[str]:
         yield f"## Measured on {rows[-1]['device']}"
         yield ""
         yield (
-            "Every method alone, at the workload's own batch: peak memory, what the backward pass kept (activations) and "
-            "step time relative to plain training of the same run, and how far the losses of eight steps and the first "
-            "gradient were from plain training's (0: to the bit; `±`: half the 95 % interval of the time; `-`: refused, or failed). "
+            "Every method alone, at the workload's own batch: peak memory, what the backward pass kept (activations) "
+            "and step time relative to plain training of the same run, and how far the losses of eight steps and the "
+            "first gradient were from plain training's (0: to the bit; `±`: half the 95 % interval of the time; `-`: "
+            "refused, or failed). "
             f"{versions}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
         )
         yield ""
