@@ -21,11 +21,13 @@ __all__ = ["CompressActivations"]
 class CompressActivations(Method):
     """Codes activations in groups of 256 when they are saved, with random rounding that is right on the average.
 
-    The forward pass is untouched. Weights, masks, normalization statistics, logarithms of probabilities and what a
-    fused attention kernel saves stay exact: errors in those would not average out. Activations inside regions that
-    ``torch.compile`` made are not told apart from those and stay exact too. Attention of other libraries than torch
-    that computes probabilities again is not recognized; use it with 8 bits only. On a GPU the code is a Triton
-    kernel where Triton works, and plain PyTorch where it does not.
+    The forward pass is untouched. Weights, masks and normalization statistics stay exact, because errors in those
+    would not average out, and so does what a small error in would change the gradients without bound: what logarithms,
+    divisions (the divisor), roots, norms, binary cross entropies of probabilities, largest values and fused attention
+    save, and what a function of torch saves that calls one of these. Nobody knows what other functions do with what
+    they save: those of other libraries, your own (``torch.autograd.Function``), scripted ones and regions that
+    ``torch.compile`` made keep all of it exact. What a checkpointed region is recomputed from is coded. On a GPU the
+    code is a Triton kernel where Triton works, and plain PyTorch where it does not.
     """
 
     name = "compress_activations"
@@ -35,7 +37,9 @@ class CompressActivations(Method):
     saves = frozenset({Saves.ACTIVATIONS})
     costs = "one pass over each activation to code it and one to decode it; noise in the gradients of weights"
     pays = "when activations fill the memory and recomputing or moving them costs more time"
-    does_not_pay = "with fused attention in few bits per value, or where most activations are masks and statistics"
+    does_not_pay = (
+        "where most activations are masks and statistics, or are saved by fused attention or compiled regions"
+    )
     stage = Stage.STEP
     decides = ACTIVATION_FORMAT
     parameters = (

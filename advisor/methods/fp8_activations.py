@@ -24,8 +24,10 @@ _TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 class Fp8Activations(Method):
     """Casts activations to float8 when they are saved, each group of 256 scaled to fill the format.
 
-    The forward pass is untouched, and so is what must be exact: weights, masks, normalization statistics, logarithms
-    of probabilities, what a fused attention kernel saves, and activations inside regions that ``torch.compile`` made.
+    The forward pass is untouched, and so is what must be exact: weights, masks, normalization statistics, what
+    logarithms, divisions (the divisor), roots, norms, binary cross entropies of probabilities, largest values and fused
+    attention save, and what is saved by functions that nobody knows: those of other libraries, your own
+    (``torch.autograd.Function``), scripted ones and regions that ``torch.compile`` made.
     """
 
     name = "fp8_activations"
