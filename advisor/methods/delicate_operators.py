@@ -27,19 +27,20 @@ from advisor.methods.uncompiled import uncompiled
 
 __all__ = ["DelicateOperatorWatch", "saved_by_known_function"]
 
-_DELICATE = frozenset(
+_DELICATE_NAMES = (
     # Quotients, roots and logarithms; CopySlices hides which operator wrote to a view in place.
-    "Addcdiv Atan2 CopySlices Div Fmod Hypot KlDiv Log Log10 Log1P Log2 Logit Reciprocal Remainder Rsqrt "
-    "SpecialXlog1Py Sqrt Tan Xlogy "
-    "BinaryCrossEntropy Cdist Cumprod Dist Norm Prod Renorm Std StdMean "
+    "Addcdiv Atan2 CopySlices Div Fmod Hypot KlDiv Log Log10 Log1P Log2 Logit Reciprocal Remainder Rsqrt Sqrt Tan "
+    "BinaryCrossEntropy Cdist Cumprod Dist Norm Prod Renorm SpecialXlog1Py Std StdMean Xlogy "
     # Functions whose slope is infinite somewhere.
     "Acos Acosh Angle Asin Atanh Digamma Erfinv Igamma Igammac Lgamma Mvlgamma Polygamma SpecialNdtri "
     # Exponentials without what would divide them.
     "CtcLoss CudnnCtcLoss LogSoftmax LogSoftmaxBackwardData Logcumsumexp Logsumexp MiopenCtcLoss "
     # Comparisons for equality.
-    "Amax Amin Aminmax IndexReduce Max Median Min Nanmedian ScatterReduce SegmentReduce".split()
+    "Amax Amin Aminmax IndexReduce Max Median Min Nanmedian ScatterReduce SegmentReduce"
 )
 """Names of such nodes in the graph, without ``Backward`` and the number of their overload."""
+
+_DELICATE = frozenset(_DELICATE_NAMES.split())
 
 _DELICATE_FAMILIES = (
     "Cholesky",

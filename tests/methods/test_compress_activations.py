@@ -252,7 +252,7 @@ class TestWhatStaysExact:
         assert torch.equal(gradient(function, [setting]), gradient(function, []))
 
     def test_torchs_compiler_leaves_the_watch_alone_after_a_graph_break(self) -> None:
-        """Trap: compiled as if it were the model's, it takes itself for traced, and returns constants for properties."""
+        """Trap: compiled as if it were the model's, it takes itself for traced and properties for constants."""
 
         def broken(p: torch.Tensor) -> torch.Tensor:
             p = p + 0.0
