@@ -130,11 +130,14 @@ def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[s
 
 
 def _plain_options(optimizer: torch.optim.Optimizer) -> dict[str, _Option]:
-    """The options that are single values; a pair such as betas decides nothing about what can replace the optimizer."""
+    """The options that are single values; a pair such as betas decides nothing about what can replace the optimizer.
+
+    A tensor is one too, but not a number: it may be written to.
+    """
     return {
-        name: value
+        name: "a tensor" if isinstance(value, torch.Tensor) else value
         for name, value in optimizer.defaults.items()
-        if value is None or isinstance(value, bool | int | float | str)
+        if value is None or isinstance(value, bool | int | float | str | torch.Tensor)
     }
 
 
