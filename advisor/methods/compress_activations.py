@@ -37,9 +37,7 @@ class CompressActivations(Method):
     saves = frozenset({Saves.ACTIVATIONS})
     costs = "one pass over each activation to code it and one to decode it; noise in the gradients of weights"
     pays = "when activations fill the memory and recomputing or moving them costs more time"
-    does_not_pay = (
-        "where masks, statistics, fused attention and compiled regions keep most of what is saved"
-    )
+    does_not_pay = "where masks, statistics, fused attention and compiled regions keep most of what is saved"
     stage = Stage.STEP
     decides = ACTIVATION_FORMAT
     parameters = (

@@ -45,7 +45,7 @@ def probe(bench: Bench) -> Facts:
     with bench.meter() as meter, bench.training(policy) as training:
         bench.tell("first step")
         blocks = structure.find_blocks(training.model, bench.workload.blocks)
-        chain, functions = ChainWatch(blocks), FunctionCounts()
+        chain, functions = ChainWatch(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
         first_loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
         if first_loss is None:
             bench.empty_cache()

@@ -83,7 +83,9 @@ def test_a_learning_rate_in_a_tensor_is_refused_before_any_trial() -> None:
     options = {"lr": "a tensor", "amsgrad": False, "maximize": False, "weight_decay": 0.01}  # As a probe notes it.
     facts = facts_of("convnet", optimizer_options=options)
     assert "give a number" in judge([ADAM_8BIT], facts=facts, hardware=cpu()).reason
-    assert judge([ADAM_8BIT], facts=facts_of("convnet", optimizer_options=options | {"lr": 0.1}), hardware=cpu()).applicable
+    assert judge(
+        [ADAM_8BIT], facts=facts_of("convnet", optimizer_options=options | {"lr": 0.1}), hardware=cpu()
+    ).applicable
 
 
 def test_an_optimizer_that_has_stepped_is_refused() -> None:

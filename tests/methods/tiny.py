@@ -24,6 +24,7 @@ from advisor.methods.structure import (
     parameter_bytes,
     parameter_count,
     parameter_dtypes,
+    stages_of,
     trainable_parameter_count,
 )
 from advisor.methods.training import Training
@@ -119,7 +120,7 @@ def facts_of(model: str, **changes: Any) -> Facts:
     training = Training(build(), build_optimizer=adamw)
     linear_head, reason = exposes_linear_head(training, make_batch(2))
     blocks = find_blocks(training.model)
-    chain, functions = ChainWatch(blocks), FunctionCounts()
+    chain, functions = ChainWatch(blocks, stages_of(training.model, blocks)), FunctionCounts()
     with chain.watching(), functions:
         training.forward(make_batch(2))
     optimizer = training.optimizer
