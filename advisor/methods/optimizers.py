@@ -56,8 +56,8 @@ def judge_adam(
             return Verdict.no(f"{replacement} has no {option}, but the optimizer has {option}=True")
     if not tensor_rate and not isinstance(options.get("lr", 0.0), int | float):
         return Verdict.no(
-            f"the learning rate of {replacement} must be a number, but the optimizer's is a tensor, and what is written "
-            "to it would have no effect; give a number"
+            f"the learning rate of {replacement} must be a number, but the optimizer's is a tensor, and what is "
+            "written to it would have no effect; give a number"
         )
     if options.get("weight_decay") and not couples_decay and not decays_apart(optimizer, options):
         return Verdict.no(

@@ -16,10 +16,10 @@ __all__ = ["OtherUses"]
 
 _ABOUT_NAMES = """
     __hash__ __len__ data_ptr dim element_size get_device is_complex is_contiguous
-    is_floating_point nelement ndimension numel size storage_offset stride type untyped_storage
+    is_floating_point nelement ndimension numel register_hook size storage_offset stride type untyped_storage
 """
 _ABOUT = frozenset(_ABOUT_NAMES.split())
-"""Functions that ask for something else than a tensor's values."""
+"""Functions that ask for something else than a tensor's values. Hooks are set by tools that watch modules."""
 
 
 class OtherUses(TorchFunctionMode):
