@@ -29,18 +29,22 @@ __all__ = ["DelicateOperatorWatch", "saved_by_known_function"]
 
 _DELICATE_NAMES = (
     # Quotients, roots and logarithms; CopySlices hides which operator wrote to a view in place.
-    "Addcdiv Atan2 CopySlices Div Fmod Hypot KlDiv Log Log10 Log1P Log2 Logit Reciprocal Remainder Rsqrt Sqrt Tan "
-    "BinaryCrossEntropy Cdist Cumprod Dist Norm Prod Renorm SpecialXlog1Py Std StdMean Xlogy "
+    "Addcdiv Atan2 CopySlices Div Fmod KlDiv Log Log10 Log1P Log2 Logit Remainder SpecialXlog1Py Xlogy "
+    "BinaryCrossEntropy Cdist Cumprod Dist Norm Prod Renorm "
     # Functions whose slope is infinite somewhere.
     "Acos Acosh Angle Asin Atanh Digamma Erfinv Igamma Igammac Lgamma Mvlgamma Polygamma SpecialNdtri "
     # Exponentials without what would divide them.
-    "CtcLoss CudnnCtcLoss LogSoftmax LogSoftmaxBackwardData Logcumsumexp Logsumexp MiopenCtcLoss "
+    "CtcLoss CudnnCtcLoss Logcumsumexp Logsumexp MiopenCtcLoss "
     # Comparisons for equality.
     "Amax Amin Aminmax IndexReduce Max Median Min Nanmedian ScatterReduce SegmentReduce"
 )
 """Names of such nodes in the graph, without ``Backward`` and the number of their overload."""
 
 _DELICATE = frozenset(_DELICATE_NAMES.split())
+
+_DELICATE_RESULT_NAMES = "Hypot LogSoftmax LogSoftmaxBackwardData Reciprocal Rsqrt Sqrt Std StdMean Tan"
+_DELICATE_RESULTS = frozenset(_DELICATE_RESULT_NAMES.split())
+"""Names of those of which only the result is delicate: what else they save, and a function that calls them, is not."""
 
 _DELICATE_FAMILIES = (
     "Cholesky",
@@ -85,10 +89,12 @@ class DelicateOperatorWatch(TorchFunctionMode):
         before = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         with self._delaying() as delayed:
             out = func(*args, **(kwargs or {}))
+            for each in delayed:
+                each.exact = each.tensor is not None and _name(each.tensor.grad_fn) in _DELICATE_RESULTS
             if delayed and _any_delicate(out, before):
                 divisor = _divisor(func, args, kwargs or {})
                 for each in delayed:
-                    each.exact = divisor is None or each.shares(divisor)
+                    each.exact |= divisor is None or each.shares(divisor)
         return out
 
 
@@ -135,8 +141,12 @@ def _nodes_since(out: Any, before: int) -> Generator[Any, None, None]:
         open_nodes += [following for following, _ in node.next_functions]
 
 
+def _name(node: Any) -> str:
+    return "" if node is None else str(node.name()).rpartition("::")[2].partition("Backward")[0]
+
+
 def _is_delicate(node: Any) -> bool:
-    name = node.name().rpartition("::")[2].partition("Backward")[0]
+    name = _name(node)
     if name in _DELICATE or name.startswith(_DELICATE_FAMILIES):
         return True
     if name != "Pow":

@@ -219,6 +219,15 @@ class TestWhatStaysExact:
         assert stored(of_two, setting)[1] == coded
 
     @over_coders
+    def test_a_normalization_with_a_delicate_result_inside_is_still_coded(self, setting: MethodUse) -> None:
+        """Its reciprocal root is one number per sample; how often its input is saved depends on its kernel."""
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return functional.rms_norm(between_zero_and_one(x), (64,))
+
+        assert stored(function, setting)[1] > 0
+
+    @over_coders
     def test_attention_modules_of_torch_are_seen_to_be_fused(self, setting: MethodUse) -> None:
         attention = nn.MultiheadAttention(64, 4, batch_first=True).requires_grad_(False)
 
