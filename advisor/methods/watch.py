@@ -98,6 +98,8 @@ class ChainWatch:
         return ""
 
     def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return  # Blocks that the user compiles are compiled with their hooks, and cannot be run by others.
         self._uses.look_away()
         name = f"block {number} ({type(block).__name__})"
         call = BlockCall.read(block, args, kwargs)
@@ -117,6 +119,8 @@ class ChainWatch:
         self._is_rest = remembered(rest)
 
     def _after(self, number: int, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._uses.look_again()
         hidden = returned(output)
         if hidden is None:

@@ -118,6 +118,17 @@ def test_numbers_drawn_between_blocks_matter_where_blocks_draw_too() -> None:
     assert watched(drawing_between) == watched(plain_loop, dropout=0.1) == ""
 
 
+def test_blocks_that_the_user_compiles_are_no_chain_and_run_all_the_same() -> None:
+    """Trap: they are compiled with their hooks, which ask what no compiler can trace."""
+    model = Looping(plain_loop)
+    for block in model.blocks:
+        block.compile(backend="aot_eager", fullgraph=True)
+    chain = ChainWatch(find_blocks(model))
+    with chain.watching(), FunctionCounts():
+        model(hidden_batch())
+    assert chain.reason == "the 4 blocks are not each called once, in their order"
+
+
 def test_no_blocks_are_no_chain() -> None:
     assert "no repeated blocks were found" in ChainWatch([]).reason
 
