@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from advisor.methods.activation_storage import ACTIVATION_FORMAT
+from advisor.methods.activation_storage import ACTIVATION_FORMAT, LEFT_EXACT
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -37,7 +37,7 @@ class CompressActivations(Method):
     saves = frozenset({Saves.ACTIVATIONS})
     costs = "one pass over each activation to code it and one to decode it; noise in the gradients of weights"
     pays = "when activations fill the memory and recomputing or moving them costs more time"
-    does_not_pay = "where masks, statistics, fused attention and compiled regions keep most of what is saved"
+    does_not_pay = f"where most is left exact: {LEFT_EXACT}"
     stage = Stage.STEP
     decides = ACTIVATION_FORMAT
     parameters = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.activation_storage import ACTIVATION_FORMAT
+from advisor.methods.activation_storage import ACTIVATION_FORMAT, LEFT_EXACT
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -38,7 +38,10 @@ class Fp8Activations(Method):
     saves = frozenset({Saves.ACTIVATIONS})
     costs = "one cast of each activation in either direction; errors of some percent in the gradients of weights"
     pays = "when activations fill the memory; its casts are simpler than the kernels of compress_activations"
-    does_not_pay = "where 8 bits of compress_activations fit too, whose error is a third as large"
+    does_not_pay = (
+        "where 8 bits of compress_activations fit too, whose error is a third as large; where most is left exact: "
+        f"{LEFT_EXACT}"
+    )
     stage = Stage.STEP
     decides = ACTIVATION_FORMAT
     parameters = (
