@@ -1,0 +1,124 @@
+"""One training step of an applied policy without memory: fake tensors, from building the model to the second step.
+
+The optimizer makes its state in the first step, so that only the second one is like all that follow.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+
+from advisor.measure.memory import listening
+from advisor.measure.storages import tensors_in, view_bytes
+from advisor.methods.training import Phase, Training
+from advisor.predict.prediction import Category
+from advisor.predict.storage_log import StorageLog
+
+__all__ = ["StepTrace", "faked", "trace_step"]
+
+
+class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """What was born and died in one step.
+
+    Attributes:
+        micro_batch: Samples per pass.
+        events: ``(number of the storage, bytes)`` from the beginning of everything; see :class:`StorageLog`.
+        begin: Index of the first event of the step; those before it made what lives when it begins.
+        marks: ``(index of the first event, phase)``, in order; the first is the beginning.
+        categories: Of storages that are no activations or temporaries.
+        operators: Of every storage.
+        batch_bytes: The batch itself where it is not among the events, because it is on the device already.
+        notes: What the methods said.
+    """
+
+    micro_batch: int
+    events: list[tuple[int, int]]
+    begin: int
+    marks: list[tuple[int, Phase]]
+    categories: dict[int, Category]
+    operators: list[str]
+    batch_bytes: int
+    notes: tuple[str, ...]
+
+
+def trace_step(
+    build: Callable[[], Training],
+    batch: Any,
+    *,
+    micro_batch: int,
+    device: torch.device,
+    mode: FakeTensorMode,
+) -> StepTrace:
+    """Trace the second step of a training.
+
+    Args:
+        build: Builds the model and applies the policy; called under ``mode``.
+        batch: What the step is given, of fake tensors of ``mode``.
+        micro_batch: Samples per pass.
+        device: Whose memory is followed.
+        mode: Makes the tensors fake.
+
+    Raises:
+        Exception: Whatever the model or a method raises under fake tensors, such as for reading a value.
+    """
+    log = StorageLog(device)
+    log.ignore(batch)
+    marks: list[tuple[int, Phase]] = []
+    categories: dict[int, Category] = {}
+    with mode, log:
+        training = build()
+        try:
+            for _ in range(1 + training.settling_steps):
+                training.step(batch)
+            _name_what_stays(training, log, categories)
+            gc.collect()  # what only a reference cycle holds is no memory of the step
+            begin = len(log.events)
+
+            def listen(phase: Phase) -> None:
+                log.look_again()
+                if phase is Phase.OPTIMIZER:
+                    _name(log.add([parameter.grad for parameter in training.model.parameters()]), categories)
+                marks.append((len(log.events), phase))
+
+            with listening(training, listen):
+                training.step(batch)
+            log.look_again()
+            events = list(log.events)
+            notes = tuple(training.notes)
+        finally:
+            training.close()
+    return StepTrace(
+        micro_batch=micro_batch,
+        events=events,
+        begin=begin,
+        marks=marks,
+        categories=categories,
+        operators=list(log.operators),
+        # On an accelerator each pass copies its share there, which the log sees.
+        batch_bytes=view_bytes(tensors_in(batch)) if device.type == "cpu" else 0,
+        notes=notes,
+    )
+
+
+def faked(tree: Any, mode: FakeTensorMode) -> Any:
+    """The same with fake tensors."""
+    return tree_map_only(torch.Tensor, mode.from_tensor, tree)
+
+
+def _name_what_stays(training: Training, log: StorageLog, categories: dict[int, Category]) -> None:
+    """Give the storages that live between steps their category."""
+    _name(log.add([dict(state) for state in training.optimizer.state.values()]), categories, Category.OPTIMIZER_STATE)
+    _name(log.add(list(training.model.buffers())), categories, Category.BUFFERS)
+    _name(log.add(list(training.model.parameters())), categories, Category.PARAMETERS)
+
+
+def _name(numbers: list[int], categories: dict[int, Category], category: Category = Category.GRADIENTS) -> None:
+    for number in numbers:
+        if category is not Category.GRADIENTS or number not in categories:
+            categories[number] = category
