@@ -120,8 +120,10 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         return {category: round(part.at(micro_batch)) for category, part in parts.items()}
 
     def largest_batch(self, usable_bytes: float) -> float:
-        """The largest micro-batch whose peak stays within so many bytes: fractional, infinite if the batch adds
-        nothing, below 1 if not even one sample fits.
+        """The largest micro-batch whose peak stays within so many bytes.
+
+        Returns:
+            A fraction; infinite if the batch adds nothing, below 1 if not even one sample fits.
         """
         largest = math.inf
         for moment in self.moments:

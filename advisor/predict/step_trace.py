@@ -6,7 +6,7 @@ The optimizer makes its state in the first step, so that only the second one is 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,10 +17,11 @@ from torch.utils._pytree import tree_map_only
 from advisor.measure.memory import listening
 from advisor.measure.storages import tensors_in, view_bytes
 from advisor.methods.training import Phase, Training
-from advisor.predict.prediction import Category
+from advisor.predict.prediction import Affine, Category
+from advisor.predict.scratch import Call
 from advisor.predict.storage_log import StorageLog
 
-__all__ = ["StepTrace", "faked", "trace_step"]
+__all__ = ["StepTrace", "faked", "trace_step", "with_scratch"]
 
 
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,8 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         operators: Of every storage.
         batch_bytes: The batch itself where it is not among the events, because it is on the device already.
         notes: What the methods said.
+        calls: ``(index of the first event after it, call, batch)`` of operators of the step that take memory inside
+            themselves; empty once that is among the events.
     """
 
     micro_batch: int
@@ -45,6 +48,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     operators: list[str]
     batch_bytes: int
     notes: tuple[str, ...]
+    calls: list[tuple[int, Call, int]]
 
 
 def trace_step(
@@ -103,7 +107,29 @@ def trace_step(
         # On an accelerator each pass copies its share there, which the log sees.
         batch_bytes=view_bytes(tensors_in(batch)) if device.type == "cpu" else 0,
         notes=notes,
+        calls=[call for call in log.calls if call[0] >= begin],
     )
+
+
+def with_scratch(trace: StepTrace, scratch: Mapping[Call, Affine]) -> StepTrace:
+    """The trace with what operators take inside themselves, taken and given back before their results are there."""
+    inserted: dict[int, list[tuple[int, int]]] = {}
+    operators = list(trace.operators)
+    for index, call, batch in trace.calls:
+        size = round(scratch[call].at(batch))
+        if size:
+            inserted.setdefault(index, []).append((len(operators), size))
+            operators.append(f"inside {call.operator}")
+    events: list[tuple[int, int]] = []
+    moved = []
+    for index in range(len(trace.events) + 1):
+        moved.append(len(events))
+        for number, size in inserted.get(index, ()):
+            events += [(number, size), (number, -size)]
+        events += trace.events[index : index + 1]
+    # A phase that begins where an operator does has that operator in it.
+    marks = [(moved[index], phase) for index, phase in trace.marks]
+    return msgspec.structs.replace(trace, events=events, marks=marks, operators=operators, calls=[])
 
 
 def faked(tree: Any, mode: FakeTensorMode) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.storages import tensors_in
+from advisor.predict.scratch import Call, call_of
 
 __all__ = ["StorageLog"]
 
@@ -27,12 +28,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         events: ``(number, bytes)``: positive as a storage is born or grows, negative as it shrinks or dies.
         operators: For every storage the operator that it came from.
+        calls: ``(index of the first event after it, call, batch)`` of operators that take memory inside themselves.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[tuple[int, int]] = []
         self.operators: list[str] = []
+        self.calls: list[tuple[int, Call, int]] = []
         self._device = device.type
         self._sizes: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
@@ -78,8 +81,11 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        name = getattr(func, "__name__", "")
+        if (called := call_of(name, args)) is not None:
+            self.calls.append((len(self.events), *called))
         result = func(*args, **(kwargs or {}))
-        self.add(result, getattr(func, "__name__", ""))
+        self.add(result, name)
         return result
 
     def _see(self, storage: torch.UntypedStorage, operator: str) -> int | None:
