@@ -1,0 +1,1 @@
+"""What training will need, told before it is run."""
