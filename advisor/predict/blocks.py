@@ -1,6 +1,6 @@
 """Blocks of device memory and the pools of free ones, as PyTorch's CUDA caching allocator keeps them.
 
-Source: ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h`` of PyTorch 2.9 to 2.13.
+Source: ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h`` of PyTorch.
 """
 
 from __future__ import annotations

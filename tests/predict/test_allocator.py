@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -199,6 +201,11 @@ def test_marks_outside_the_log_are_refused() -> None:
     for marks in ((2,), (1, 0), (-1,)):
         with pytest.raises(AssertionError, match="marks ascend"):
             replay([(1, 512)], marks=marks)
+
+
+def test_the_parent_may_import_it() -> None:
+    code = "import sys, advisor.predict.allocator; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # What holds for every log.
