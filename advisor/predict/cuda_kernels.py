@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -61,8 +61,8 @@ def as_cuda(gpu: AttentionGpu | None = None) -> Generator[None, None, None]:
         raise AssertionError("one context may be open at a time")
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
-        library.impl("scaled_dot_product_attention", _unseen(attention), "AutogradCPU")
-        library.impl("dropout", _unseen(dropout), "AutogradCPU")
+        library.impl("scaled_dot_product_attention", attention, "AutogradCPU")
+        library.impl("dropout", dropout, "AutogradCPU")
         yield
     finally:
         library._destroy()
@@ -77,14 +77,3 @@ def _torchs_own(operator: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """The composite implementation that is registered for all devices; its own calls go through autograd as ever."""
     result: torch.Tensor = operator.redispatch(_CPU, *args, **kwargs)
     return result
-
-
-def _unseen(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A kernel whose own calls no torch function mode sees: it is inside of a function that the mode has seen."""
-
-    def unseen(*args: Any, **kwargs: Any) -> torch.Tensor:
-        disabled: Any = torch._C.DisableTorchFunction()
-        with disabled:
-            return kernel(*args, **kwargs)
-
-    return unseen
