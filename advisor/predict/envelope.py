@@ -28,7 +28,8 @@ class _Step(msgspec.Struct, frozen=True):
     operators: list[str]
 
     def total(self) -> _Bytes:
-        return numpy.sum(list(self.live.values()), axis=0)
+        total: _Bytes = numpy.sum(list(self.live.values()), axis=0)
+        return total
 
 
 def canonical(trace: StepTrace) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from advisor.predict.prediction import Affine, Category
 from advisor.predict.scratch import Call
 from advisor.predict.storage_log import StorageLog
 
-__all__ = ["StepTrace", "faked", "trace_step", "with_scratch"]
+__all__ = ["StepTrace", "faked", "faked_model", "trace_step", "with_scratch"]
 
 
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +135,29 @@ def with_scratch(trace: StepTrace, scratch: Mapping[Call, Affine]) -> StepTrace:
 def faked(tree: Any, mode: FakeTensorMode) -> Any:
     """The same with fake tensors."""
     return tree_map_only(torch.Tensor, mode.from_tensor, tree)
+
+
+def faked_model(model: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.Module:
+    """The model with fake parameters and buffers in the places of real ones; what is shared stays shared."""
+    known: dict[int, torch.Tensor] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:
+            made = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device, requires_grad=False
+            )
+            if isinstance(tensor, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+            known[id(tensor)] = made
+        return known[id(tensor)]
+
+    with mode:
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        tensors[name] = fake(tensor)  # type: ignore[assignment]
+    return model
 
 
 def _name_what_stays(training: Training, log: StorageLog, categories: dict[int, Category]) -> None:
