@@ -122,41 +122,38 @@ def predict_fitted(traces: Sequence[StepTrace], *, accumulation_steps: int = 1) 
 
 
 def _live(trace: StepTrace) -> _Step:
-    """Live bytes of every category at the beginning of the step and after each of its events."""
+    """Live bytes of every category as each phase begins and after each event of the step."""
     events = canonical(trace)
-    count = len(events) - trace.begin + 1
-    phases = _phases(trace)
-    born: dict[int, Phase] = {}
-    live = {category: numpy.zeros(count) for category in Category}
-    live[Category.BATCH][0] = trace.batch_bytes  # summed up below
-    for index, (number, change) in enumerate(events):
-        phase = phases[max(0, index - trace.begin)] if index >= trace.begin else Phase.IDLE
-        born.setdefault(number, phase)
-        category = trace.categories.get(number)
-        if category is None:
-            category = Category.ACTIVATIONS if born[number] is Phase.FORWARD else Category.TEMPORARIES
-        live[category][max(0, index - trace.begin + 1) if index >= trace.begin else 0] += change
-    names = ["", *(trace.operators[number] for number, _ in events[trace.begin :])]
-    # What lives when the step begins belongs to its first phase.
-    return _Step(
-        {category: numpy.cumsum(changes) for category, changes in live.items()},
-        [phases[0].value if phases else Phase.IDLE.value, *(phase.value for phase in phases)],
-        names,
-    )
+    begins: dict[int, list[Phase]] = {}
+    for at, phase in trace.marks:
+        begins.setdefault(at, []).append(phase)
+    category_of = dict(trace.categories)
+    changes: list[tuple[Category, int]] = []
+    phases: list[str] = []
+    operators: list[str] = []
 
+    def record(phase: Phase, category: Category, change: int, operator: str) -> None:
+        changes.append((category, change))
+        phases.append(phase.value)
+        operators.append(operator)
 
-def _phases(trace: StepTrace) -> list[Phase]:
-    """The phase of every event of the step."""
-    phases = []
-    marks = iter([*trace.marks, (len(trace.events) + 1, Phase.IDLE)])
-    coming, following = next(marks)
-    phase = Phase.IDLE
-    for index in range(trace.begin, len(trace.events)):
-        while coming <= index:
-            phase = following
-            coming, following = next(marks)
-        phases.append(phase)
-    return phases
+    before = dict.fromkeys(Category, 0)
+    before[Category.BATCH] = trace.batch_bytes
+    for number, change in events[: trace.begin]:
+        before[category_of.setdefault(number, Category.TEMPORARIES)] += change
+    current = Phase.IDLE
+    for index in range(trace.begin, len(events) + 1):
+        for phase in begins.get(index, ()):
+            current = phase
+            record(phase, Category.BATCH, 0, "")  # what lives as it begins is a moment of it
+        if index < len(events):
+            number, change = events[index]
+            made = Category.ACTIVATIONS if current is Phase.FORWARD else Category.TEMPORARIES
+            record(current, category_of.setdefault(number, made), change, trace.operators[number])
+    live = {category: numpy.zeros(len(changes)) for category in Category}
+    for position, (category, change) in enumerate(changes):
+        live[category][position] = change
+    return _Step({c: before[c] + numpy.cumsum(steps) for c, steps in live.items()}, phases, operators)
 
 
 def _moments(fixed: _Step, slopes: _Step) -> Iterator[Moment]:
