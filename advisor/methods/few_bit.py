@@ -7,11 +7,12 @@ import functools
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -53,8 +54,10 @@ class Levels:
         flat = values.detach().reshape(-1)
         parts = [
             pack(torch.bucketize(part.float(), self.boundaries, out_int32=True).to(torch.uint8), self.bits)
-            for part in torch.split(flat, _AT_ONCE)
+            for part in _parts(flat)
         ]
+        if isinstance(flat, FakeTensor) and flat.numel() > _AT_ONCE:
+            parts.append(parts[0].new_empty(self.bits, -(-(flat.numel() - _AT_ONCE) // 8)))
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def multiply(self, gradient: torch.Tensor, packed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -62,9 +65,17 @@ class Levels:
         flat = gradient.reshape(-1)
         result = torch.empty(flat.shape, dtype=dtype, device=flat.device)
         codes = torch.split(packed, _AT_ONCE // 8, dim=1)
-        for part, code, out in zip(torch.split(flat, _AT_ONCE), codes, torch.split(result, _AT_ONCE), strict=True):
-            out.copy_(part * self.levels[unpack(code, self.bits)[: part.numel()].int()].to(part.dtype))
+        for part, code, out in zip(_parts(flat), codes, _parts(result), strict=not isinstance(flat, FakeTensor)):
+            # An index of int32 would be made one of int64 by ``levels[index]``.
+            level = self.levels.index_select(0, unpack(code, self.bits)[: part.numel()].int())
+            out.copy_(part * level.to(part.dtype))
         return result.view(gradient.shape)
+
+
+def _parts(flat: torch.Tensor) -> Sequence[torch.Tensor]:
+    """What is coded at a time. Of a fake tensor the first part says all there is to know: its memory is used again."""
+    parts = torch.split(flat, _AT_ONCE)
+    return parts[:1] if isinstance(flat, FakeTensor) else parts
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
@@ -74,7 +85,13 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """
     padded = functional.pad(codes, (0, -codes.numel() % 8)).view(-1, 8)
     places = torch.arange(8, dtype=torch.uint8, device=codes.device)
-    planes = [((padded >> bit & 1) << places).sum(1, dtype=torch.uint8) for bit in range(bits)]
+    planes = []
+    for bit in range(bits):
+        plane = (padded >> bit & 1) << places
+        # Not by a sum, which makes int64 of every bit on a CPU.
+        for half in (4, 2, 1):
+            plane = plane[:, :half] | plane[:, half:]
+        planes.append(plane[:, 0])
     return torch.stack(planes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 __all__ = ["Float8Coder", "decode_float8", "encode_float8"]
 
@@ -46,7 +47,7 @@ def encode_float8(flat: torch.Tensor, float8: torch.dtype) -> torch.Tensor:
     scales, codes = _split(buffer, groups, float8)
     limits = torch.finfo(float8)
     most, least = limits.max, limits.smallest_normal * limits.eps
-    for first in range(0, groups, _CHUNK):
+    for first in _chunks(flat, groups):
         part = slice(first, min(first + _CHUNK, groups))
         values = flat[first * _GROUP : part.stop * _GROUP].float()
         values = torch.nn.functional.pad(values, (0, (part.stop - first) * _GROUP - values.numel())).view(-1, _GROUP)
@@ -64,10 +65,15 @@ def decode_float8(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, float
     groups = -(-count // _GROUP)
     scales, codes = _split(buffer, groups, float8)
     flat = torch.empty(groups * _GROUP, dtype=dtype, device=buffer.device)
-    for first in range(0, groups, _CHUNK):
+    for first in _chunks(buffer, groups):
         part = slice(first, min(first + _CHUNK, groups))
         flat.view(-1, _GROUP)[part] = (codes[part].float() * scales[part].unsqueeze(1)).to(dtype)
     return flat[:count]
+
+
+def _chunks(tensor: torch.Tensor, groups: int) -> range:
+    """Where the chunks begin. Of a fake tensor the first says all there is to know: its memory is used again."""
+    return range(0, min(groups, _CHUNK) if isinstance(tensor, FakeTensor) else groups, _CHUNK)
 
 
 def _split(buffer: torch.Tensor, groups: int, float8: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

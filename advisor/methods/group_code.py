@@ -16,8 +16,10 @@ __all__ = [
     "GROUP",
     "buffer_bytes",
     "compute_dtype",
+    "decode_first_chunk",
     "decode_groups",
     "encode_groups",
+    "first_chunk",
     "smallest_positive",
     "split_buffer",
 ]
@@ -65,6 +67,17 @@ def decode_groups(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, bits:
         part = slice(first, min(first + _CHUNK, groups))
         flat.view(-1, GROUP)[part] = _decode(lowest[part], highest[part], codes[part], bits)
     return flat[:count]
+
+
+def first_chunk(flat: torch.Tensor) -> torch.Tensor:
+    """What is coded at once of a flat tensor: coding takes the memory of that beside input and output."""
+    return flat[: _CHUNK * GROUP]
+
+
+def decode_first_chunk(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, bits: int) -> None:
+    """Decode as much as is decoded at once, for the memory that it takes alone."""
+    lowest, highest, codes = split_buffer(buffer, -(-count // GROUP), dtype, bits)
+    _decode(lowest[:_CHUNK], highest[:_CHUNK], codes[:_CHUNK], bits)
 
 
 def split_buffer(

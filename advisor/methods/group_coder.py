@@ -37,16 +37,26 @@ class GroupCoder:
     def encode(self, flat: torch.Tensor) -> torch.Tensor:
         """A flat tensor as a flat uint8 tensor."""
         seed = self._draws.next_seed()
-        if isinstance(flat, FakeTensor):  # Without values its size is all there is to know.
+        if isinstance(flat, FakeTensor):  # Without values its size is all there is to know, and what coding it takes.
             count = group_code.buffer_bytes(-(-flat.numel() // group_code.GROUP), flat.dtype, self._bits)
-            return flat.new_empty(count, dtype=torch.uint8)
+            buffer = flat.new_empty(count, dtype=torch.uint8)
+            if self._is_plain(flat):
+                group_code.encode_groups(group_code.first_chunk(flat), bits=self._bits, seed=seed)
+            return buffer
         return self._code(flat).encode_groups(flat, bits=self._bits, seed=seed)  # type: ignore[no-any-return]
 
     def decode(self, buffer: torch.Tensor, *, count: int, dtype: torch.dtype) -> torch.Tensor:
         """The flat tensor, about as it was."""
         if isinstance(buffer, FakeTensor):
-            return buffer.new_empty(count, dtype=dtype)
+            flat = buffer.new_empty(count, dtype=dtype)
+            if self._is_plain(buffer):
+                group_code.decode_first_chunk(buffer, count=count, dtype=dtype, bits=self._bits)
+            return flat
         return self._code(buffer).decode_groups(buffer, count=count, dtype=dtype, bits=self._bits)  # type: ignore[no-any-return]
+
+    def _is_plain(self, tensor: torch.Tensor) -> bool:
+        """Whether a fake tensor's data would be coded by plain PyTorch, which takes memory on the way."""
+        return tensor.device.type == "cpu" or bool(self.why_plain)
 
     def _code(self, tensor: torch.Tensor) -> ModuleType:
         """The kernels for what is on the device that they were tried on; a model may keep some tensors elsewhere."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compiler import why_not_compiled
@@ -57,7 +58,10 @@ def build(plain: torch.optim.Optimizer, state: str, *, decays_apart: bool) -> to
     except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
         raise MethodRefusedError(f"torchao.optim.{name} cannot be imported: {error}") from error
     optimizer: torch.optim.Optimizer = made([_translate(group) for group in plain.param_groups])
-    _let_copy(type(made._subclass_zeros(torch.empty(_BLOCKS[state]), True, _BLOCKS[state])))
+    with unset_fake_temporarily():  # Their tables are computed once in a process, from values.
+        for signed in (True, False):
+            kind = type(made._subclass_zeros(torch.empty(_BLOCKS[state]), signed, _BLOCKS[state]))
+    _let_copy(kind)
     # On the object and not in a subclass: torch runs the hooks around ``step`` once for each class that has its own.
     optimizer.step = types.MethodType(_step, optimizer)  # type: ignore[method-assign]
     return optimizer

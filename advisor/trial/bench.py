@@ -149,12 +149,16 @@ class Bench:
         names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
         return {name: value for name in names if (value := getattr(self.workload, name))}
 
+    def build_model(self) -> torch.nn.Module:
+        """The user's model, the same every time."""
+        seed_everything(self.spec.seed)
+        build_model = self.workload.build_model
+        return build_model(**accepted(build_model, self.spec.model_size))
+
     @contextlib.contextmanager
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
         self.tell("building the model")
-        seed_everything(self.spec.seed)
-        build_model = self.workload.build_model
-        model = build_model(**accepted(build_model, self.spec.model_size))
+        model = self.build_model()
         if any(parameter.untyped_storage() in self._host_data for parameter in model.parameters()):
             raise WorkloadError(
                 "build_model must build a new model on every call, but it returned one whose parameters existed "

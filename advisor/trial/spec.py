@@ -10,6 +10,7 @@ import msgspec
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
+from advisor.predict.prediction import MemoryPrediction
 from advisor.problem.facts import Facts
 from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
@@ -25,6 +26,8 @@ class TrialKind(enum.Enum):
     """Build, one plain step, and learn the facts."""
     COUNT = "count"
     """Count the parameters of every size, without memory for them."""
+    PREDICT = "predict"
+    """Trace the applied policy without memory: its peak at every batch."""
     SIZE = "size"
     """Short steps at growing batches: memory against batch."""
     TIME = "time"
@@ -41,8 +44,8 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         kind: What to do.
         workload: Where the user's functions are.
-        policy: What to apply. For SIZE, ``micro_batch`` is the first batch tried. Its ``gpu_count`` is the number of
-            ranks, one process each.
+        policy: What to apply. For SIZE, ``micro_batch`` is the first batch tried; for PREDICT, about the largest
+            batch that is of interest. Its ``gpu_count`` is the number of ranks, one process each.
         model_size: Arguments of ``build_model`` and ``make_batch`` (the workload's ``SIZES``); empty for the model as
             it is.
         device: torch's device name.
@@ -120,10 +123,11 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         key: The spec's key.
         outcome: How it ended.
-        reason: One line for people when the outcome is not OK.
+        reason: One line for people when the outcome is not OK, or a policy cannot be traced.
         traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
         facts: PROBE: what was learned.
         counts: COUNT: parameters of every size.
+        prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
@@ -138,6 +142,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     traceback_text: str | None = None
     facts: Facts | None = None
     counts: SizeCounts | None = None
+    prediction: MemoryPrediction | None = None
     sizing: Sizing | None = None
     measurement: Measurement | None = None
     fidelity: FidelityRecord | None = None

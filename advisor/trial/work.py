@@ -12,6 +12,7 @@ from advisor.trial.counting import count_sizes
 from advisor.trial.failure import AllocatorRefusals, failed_result
 from advisor.trial.fidelity import record_fidelity
 from advisor.trial.outcome import Outcome
+from advisor.trial.predicting import predict
 from advisor.trial.probe import probe
 from advisor.trial.sizing import size
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
@@ -47,12 +48,15 @@ def run_trial(
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
-    facts = counts = sizing = measurement = fidelity = None
+    facts = counts = sizing = measurement = fidelity = prediction = None
+    reason = ""
     match spec.kind:
         case TrialKind.PROBE:
             facts = probe(bench)
         case TrialKind.COUNT:
             counts = count_sizes(bench)
+        case TrialKind.PREDICT:
+            prediction, reason = predict(bench)
         case TrialKind.SIZE:
             sizing = size(bench)
         case TrialKind.TIME:
@@ -67,8 +71,10 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
     return TrialResult(
         key=spec.key,
         outcome=Outcome.OK,
+        reason=reason,
         facts=facts,
         counts=counts,
+        prediction=prediction,
         sizing=sizing,
         measurement=measurement,
         fidelity=fidelity,

@@ -1,0 +1,1 @@
+"""Before running: what a policy will need, from a trace without memory."""

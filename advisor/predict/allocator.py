@@ -1,0 +1,202 @@
+"""Reserved memory from allocated memory: a log of allocations replayed through PyTorch's CUDA caching allocator.
+
+An out-of-memory error comes when *reserved* bytes meet the limit, and those depend on the order of allocations: on
+what was split, what lies between blocks in use, and what could be given back. The replay follows the allocator's own
+rules as they are set by default (no ``max_split_size_mb``, ``roundup_power2_divisions`` or
+``garbage_collection_threshold``), for one stream and outside CUDA graphs.
+
+Not followed: the driver's choice of addresses (they only decide between free blocks of one size), memory that is held
+until another stream is done with it, and the CUDA context, which is not the allocator's.
+
+Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch; its default settings in ``c10/core/AllocatorConfig.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from advisor.predict.blocks import LARGEST_SMALL_BYTES, Block, Pool, rounded
+from advisor.predict.segments import ExpandableSegments, FixedSegments, Segments, segment_bytes
+
+__all__ = ["CachingAllocator", "PhasePeak", "Replay", "replay"]
+
+
+class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Peaks of a stretch of the log, with what was there when it began.
+
+    Attributes:
+        reserved_bytes: As ``torch.cuda.max_memory_reserved`` would say.
+        allocated_bytes: As ``torch.cuda.max_memory_allocated`` would say.
+    """
+
+    reserved_bytes: int
+    allocated_bytes: int
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the allocator would have come to.
+
+    Attributes:
+        peak_reserved_bytes: Most memory taken from the device at once, as ``torch.cuda.max_memory_reserved`` says.
+        peak_allocated_bytes: Most memory in blocks in use, as ``torch.cuda.max_memory_allocated`` says: sizes rounded
+            to 512 bytes, and with the rest of a large block where that is too small to be split off.
+        segments: Most segments held at once; expandable ones are one per pool, however much of them is mapped.
+        retries: How often the cache was released because the limit was met (``num_alloc_retries``).
+        out_of_memory: An allocation failed even so. The replay ended there: the peaks are those of the events before,
+            which fitted.
+        phases: Peaks of each stretch between two marks, in order; none for stretches that were not reached.
+    """
+
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    segments: int
+    retries: int
+    out_of_memory: bool
+    phases: tuple[PhasePeak, ...]
+
+
+def replay(
+    events: Iterable[tuple[int, int]],
+    *,
+    expandable: bool = False,
+    limit_bytes: int | None = None,
+    workspace_bytes: int = 0,
+    marks: Sequence[int] = (),
+) -> Replay:
+    """Play a log of allocations and frees through a model of the caching allocator.
+
+    Args:
+        events: ``(identity of the storage, bytes)`` in order: positive when it is allocated, negative when it is
+            freed. An identity may come again once it is free. Empty storages (0 bytes) have no block.
+        expandable: Whether ``expandable_segments`` is on.
+        limit_bytes: Reserved bytes that the allocator may not pass, as ``torch.cuda.set_per_process_memory_fraction``
+            sets it; ``None`` for no limit. Expandable segments may pass it by less than a page, as in PyTorch: there
+            the limit is held against the size of a fixed segment, and whole pages are mapped.
+        workspace_bytes: Held from the beginning to the end, such as the workspace of cuBLAS.
+        marks: Indices of the events with which a phase begins, ascending; a phase lasts until the next mark. What
+            comes before the first mark is in no phase.
+    """
+    log = list(events)
+    bounds = [0, *marks, len(log)]
+    assert bounds == sorted(bounds), f"marks ascend within the log, but these are {marks} for {len(log)} events"
+    allocator = CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)
+    peaks: list[PhasePeak] = []
+    fits = workspace_bytes == 0 or allocator.allocate(workspace_bytes) is not None
+    live: dict[int, Block] = {}
+    for begin, end in pairwise(bounds):
+        if not fits:
+            break
+        fits = _play(allocator, log, begin, end, live)
+        peaks.append(allocator.take_peak())
+    return Replay(
+        peak_reserved_bytes=max((peak.reserved_bytes for peak in peaks), default=0),
+        peak_allocated_bytes=max((peak.allocated_bytes for peak in peaks), default=0),
+        segments=allocator.segments,
+        retries=allocator.retries,
+        out_of_memory=not fits,
+        phases=tuple(peaks[1:]),
+    )
+
+
+def _play(
+    allocator: CachingAllocator, log: Sequence[tuple[int, int]], begin: int, end: int, live: dict[int, Block]
+) -> bool:
+    """Whether all events from ``begin`` up to ``end`` could be served."""
+    for index in range(begin, end):
+        identity, size = log[index]
+        if size > 0:
+            assert identity not in live, f"storage {identity} is allocated twice, the second time by event {index}"
+            block = allocator.allocate(size)
+            if block is None:
+                return False
+            live[identity] = block
+        elif size < 0:
+            assert identity in live, f"event {index} frees storage {identity}, which is not allocated"
+            block = live.pop(identity)
+            assert block.requested == -size, f"storage {identity} has {block.requested} bytes, but {-size} are freed"
+            allocator.free(block)
+    return True
+
+
+class CachingAllocator:
+    """The allocator's state.
+
+    Args:
+        expandable: Whether ``expandable_segments`` is on.
+        limit_bytes: Reserved bytes that may not be passed, or ``None``.
+
+    Attributes:
+        allocated_bytes: In blocks in use now.
+        retries: How often the cache was released because the limit was met.
+    """
+
+    def __init__(self, *, expandable: bool = False, limit_bytes: int | None = None) -> None:
+        self.allocated_bytes = 0
+        self.retries = 0
+        self._source: Segments = ExpandableSegments() if expandable else FixedSegments()
+        self._limit_bytes = limit_bytes
+        self._small, self._large = Pool(small=True), Pool(small=False)
+        self._peak_reserved = self._peak_allocated = 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Taken from the device now."""
+        return self._source.held_bytes
+
+    @property
+    def segments(self) -> int:
+        """Most segments held at once so far."""
+        return self._source.most
+
+    def allocate(self, requested: int) -> Block | None:
+        """A block for so many bytes (at least 1); ``None`` when even the released cache leaves no room."""
+        assert requested > 0
+        size = rounded(requested)
+        pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
+        block = self._source.best_fit(pool, size)
+        if block is None:
+            if not self._may_grow(size):
+                return None
+            block = self._source.grow(pool, size)
+            self._peak_reserved = max(self._peak_reserved, self._source.held_bytes)
+        if self._source.splits(pool, block.size - size):
+            pool.add(block.cut(size))
+        block.allocated = True
+        block.requested = requested
+        self.allocated_bytes += block.size
+        if self.allocated_bytes > self._peak_allocated:
+            self._peak_allocated = self.allocated_bytes
+        return block
+
+    def free(self, block: Block) -> None:
+        """Give a block back to its pool, as one with its free neighbours."""
+        assert block.allocated
+        block.allocated = False
+        block.requested = 0
+        self.allocated_bytes -= block.size
+        block.absorb_free_neighbours()
+        block.pool.add(block)
+
+    def empty_cache(self) -> None:
+        """Give all free memory back to the device that can be given back."""
+        self._source.release((self._large, self._small))
+
+    def take_peak(self) -> PhasePeak:
+        """Peaks since the last call, or the beginning; they start again from what is there now."""
+        peak = PhasePeak(reserved_bytes=self._peak_reserved, allocated_bytes=self._peak_allocated)
+        self._peak_reserved, self._peak_allocated = self._source.held_bytes, self.allocated_bytes
+        return peak
+
+    def _may_grow(self, size: int) -> bool:
+        """Whether the limit has room for a segment, if need be after the cache has been released."""
+        if self._limit_bytes is None:
+            return True
+        segment = segment_bytes(size)
+        if self._source.held_bytes + segment <= self._limit_bytes:
+            return True
+        self.retries += 1
+        self.empty_cache()
+        return self._source.held_bytes + segment <= self._limit_bytes

@@ -1,0 +1,134 @@
+"""What a trace foretells of a policy's memory: a few lines against the micro-batch, and the largest batch that fits.
+
+In one step every allocation is affine in the micro-batch, and so is what lives at any moment. The peak is the largest
+of these moments, and which one it is changes with the batch (from the optimizer step to the start of the backward
+pass, say). Of thousands of moments only those count that are the largest for some batch: their lines are kept, each
+with what lives then. That is exact for every batch, where a line through two peaks may be off by a half.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+__all__ = ["Affine", "Category", "Manner", "MemoryPrediction", "Moment"]
+
+
+class Category(enum.Enum):
+    """What memory is used for."""
+
+    PARAMETERS = "parameters"
+    BUFFERS = "buffers"
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATIONS = "activations"
+    """Made in the forward pass."""
+    TEMPORARIES = "temporaries"
+    """Made in the backward pass or the optimizer step, and neither gradients nor state."""
+    BATCH = "batch"
+    """The batch itself, on the device."""
+
+
+class Manner(enum.Enum):
+    """How a prediction was made; a person is told unless it is the first."""
+
+    ALIGNED = "aligned"
+    """Two traces, allocation by allocation."""
+    FITTED = "fitted"
+    """The traces of two batches differ in more than sizes: lines through the peaks of each phase, at large batches."""
+
+
+class Affine(msgspec.Struct, frozen=True):
+    """Bytes against the micro-batch: ``fixed + per_sample * micro_batch``.
+
+    Attributes:
+        fixed: Bytes whatever the batch.
+        per_sample: Bytes that every sample adds.
+    """
+
+    fixed: float
+    per_sample: float
+
+    def at(self, micro_batch: float) -> float:
+        """Bytes at a micro-batch."""
+        return self.fixed + self.per_sample * micro_batch
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """A moment of the step that is a phase's largest for some micro-batch.
+
+    Attributes:
+        phase: ``"forward"``, ``"backward"`` or ``"optimizer"``; ``"idle"`` between steps.
+        live: Live bytes.
+        parts: Their categories; categories of nothing are left out.
+        operator: The operator whose result made it the largest.
+    """
+
+    phase: str
+    live: Affine
+    parts: dict[Category, Affine]
+    operator: str = ""
+
+
+class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of one optimizer step, with the optimizer state in place, against the micro-batch.
+
+    Attributes:
+        moments: For every phase those that are its largest for some batch; at least one.
+        activations: What the backward pass needs: born in the forward pass and alive at its end.
+        accumulation_steps: Passes of the traced step: 1, or 2 for any more (a third adds nothing).
+        manner: How it was made.
+        traced_at: The micro-batches that were traced.
+        trace_seconds: What that took.
+        notes: What is known to differ from a real run.
+    """
+
+    moments: tuple[Moment, ...]
+    activations: Affine
+    accumulation_steps: int = 1
+    manner: Manner = Manner.ALIGNED
+    traced_at: tuple[int, ...]
+    trace_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def peak_moment(self, micro_batch: int, phase: str | None = None) -> Moment:
+        """The moment at which most lives, of one phase or of all.
+
+        Raises:
+            KeyError: There is no such phase in the step.
+        """
+        moments = [moment for moment in self.moments if phase is None or moment.phase == phase]
+        if not moments:
+            raise KeyError(phase)
+        return max(moments, key=lambda moment: moment.live.at(micro_batch))
+
+    def peak(self, micro_batch: int) -> int:
+        """Peak of live bytes at a micro-batch: a prediction, never to be shown as measured."""
+        return math.ceil(self.peak_moment(micro_batch).live.at(micro_batch))
+
+    def phase_peaks(self, micro_batch: int) -> dict[str, int]:
+        """The most that lives in each phase."""
+        phases = dict.fromkeys(moment.phase for moment in self.moments)
+        return {phase: math.ceil(self.peak_moment(micro_batch, phase).live.at(micro_batch)) for phase in phases}
+
+    def breakdown(self, micro_batch: int) -> dict[Category, int]:
+        """What lives at the peak, by category."""
+        parts: Mapping[Category, Affine] = self.peak_moment(micro_batch).parts
+        return {category: round(part.at(micro_batch)) for category, part in parts.items()}
+
+    def largest_batch(self, usable_bytes: float) -> float:
+        """The largest micro-batch whose peak stays within so many bytes.
+
+        Returns:
+            A fraction; infinite if the batch adds nothing, below 1 if not even one sample fits.
+        """
+        largest = math.inf
+        for moment in self.moments:
+            if moment.live.per_sample > 0:
+                largest = min(largest, (usable_bytes - moment.live.fixed) / moment.live.per_sample)
+            elif moment.live.at(1) > usable_bytes:
+                return 0.0
+        return largest

@@ -1,0 +1,202 @@
+"""Where the caching allocator gets memory: segments of fixed size, or expandable ones that are mapped page by page.
+
+Source: ``alloc_block``, ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``, ``release_blocks`` and
+``get_free_block`` in ``c10/cuda/CUDACachingAllocator.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from advisor.predict.blocks import (
+    LARGE_SEGMENT_BYTES,
+    LARGEST_SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    SMALLEST_BLOCK_BYTES,
+    Block,
+    Pool,
+)
+
+__all__ = ["ExpandableSegments", "FixedSegments", "Segments", "segment_bytes"]
+
+_SMALLEST_OWN_SEGMENT = 10 << 20
+"""``kMinLargeAlloc``: from here on a request gets a segment of its own size."""
+
+_LARGE_ROUNDING = 2 << 20
+"""``kRoundLarge``: the multiple such a segment is rounded to."""
+
+_ENDLESS = 1 << 62
+"""Addresses of an expandable segment. In truth 9/8 of the device's memory; another segment begins where they end."""
+
+
+def segment_bytes(size: int) -> int:
+    """Bytes that the allocator asks the driver for when no free block has ``size`` bytes."""
+    if size <= LARGEST_SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if size < _SMALLEST_OWN_SEGMENT:
+        return LARGE_SEGMENT_BYTES
+    return -(-size // _LARGE_ROUNDING) * _LARGE_ROUNDING
+
+
+class Segments(Protocol):
+    """A way to get memory from the driver and to give it back.
+
+    Attributes:
+        held_bytes: Reserved now.
+        most: Largest number of segments held at once.
+    """
+
+    held_bytes: int
+    most: int
+
+    def best_fit(self, pool: Pool, size: int) -> Block | None:
+        """Take the free block that suits the size best out of its pool."""
+
+    def grow(self, pool: Pool, size: int) -> Block:
+        """Get more memory: a free block of at least this size, in no pool."""
+
+    def splits(self, pool: Pool, remaining: int) -> bool:
+        """Whether so many bytes too many are split off a block."""
+
+    def release(self, pools: Sequence[Pool]) -> None:
+        """Give all free memory back to the driver that can be given back."""
+
+
+class FixedSegments:
+    """One ``cudaMalloc`` per segment; a segment goes back only as a whole, when nothing of it is in use."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.most = 0
+        self._count = 0
+        self._next_address = 0
+
+    def best_fit(self, pool: Pool, size: int) -> Block | None:
+        """The smallest free block that is large enough; of equal ones, that at the lowest address."""
+        place = pool.first_fit(size)
+        return pool.free.pop(place)[2] if place < len(pool.free) else None
+
+    def grow(self, pool: Pool, size: int) -> Block:
+        """A new segment. The driver's addresses are not known: they are taken to rise."""
+        segment = Block(pool, self._next_address, segment_bytes(size))
+        self._next_address += segment.size
+        self.held_bytes += segment.size
+        self._count += 1
+        self.most = max(self.most, self._count)
+        return segment
+
+    def splits(self, pool: Pool, remaining: int) -> bool:
+        """Any rest of a small block, but no rest of up to 1 MiB of a large one, as in ``should_split``."""
+        return remaining >= SMALLEST_BLOCK_BYTES if pool.small else remaining > LARGEST_SMALL_BYTES
+
+    def release(self, pools: Sequence[Pool]) -> None:
+        """Give back the segments that are free as a whole."""
+        for pool in pools:
+            for _, _, block in list(pool.free):
+                if block.before is None and block.after is None:
+                    pool.remove(block)
+                    self.held_bytes -= block.size
+                    self._count -= 1
+
+
+class ExpandableSegments:
+    """One range of addresses per pool; whole pages of it are mapped when needed and unmapped when memory is short."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.most = 0
+        self._begun: set[bool] = set()
+
+    def best_fit(self, pool: Pool, size: int) -> Block | None:
+        """The smallest free block that is large enough, where one that can still grow counts with all it could be."""
+        place = pool.first_fit(size)
+        if place == len(pool.free):
+            return None
+        while place + 1 < len(pool.free) and _room(pool.free[place + 1][2]) < _room(pool.free[place][2]):
+            place += 1
+        return pool.free.pop(place)[2]
+
+    def grow(self, pool: Pool, size: int) -> Block:
+        """Map pages at the lowest addresses where mapped and unmapped free blocks together are large enough."""
+        block = self._lowest_room(pool, size)
+        if not block.mapped:
+            self._map(block, min(block.size, size))
+        while block.size < size:
+            unmapped = block.after
+            assert unmapped is not None, "the room was looked for"
+            self._map(unmapped, min(unmapped.size, size - block.size))
+            block = unmapped
+        pool.remove(block)
+        return block
+
+    def splits(self, pool: Pool, remaining: int) -> bool:
+        """Every rest, in both pools (``should_split``)."""
+        return remaining >= SMALLEST_BLOCK_BYTES
+
+    def release(self, pools: Sequence[Pool]) -> None:
+        """Unmap every page that no block in use touches."""
+        for pool in pools:
+            for _, _, block in list(pool.free):
+                self._unmap(block)
+
+    def _lowest_room(self, pool: Pool, size: int) -> Block:
+        if pool.small not in self._begun:
+            self._begun.add(pool.small)
+            self.most = len(self._begun)
+            begun = Block(pool, 0, _ENDLESS)
+            begun.mapped = False
+            pool.add(begun)
+        for _, unmapped in pool.unmapped:
+            before = unmapped.before
+            first = before if before is not None and not before.allocated else unmapped
+            room, block = 0, first
+            while room < size and not block.allocated:
+                room += block.size
+                if block.after is None:
+                    break
+                block = block.after
+            if room >= size:
+                return first
+        raise AssertionError("the last unmapped block is endless")
+
+    def _map(self, block: Block, size: int) -> None:
+        """Map the first pages of an unmapped block, which becomes one with its free neighbours."""
+        page = _page(block.pool)
+        mapped = -(-size // page) * page
+        block.pool.remove(block)
+        if mapped < block.size:
+            block.pool.add(block.cut(mapped))
+        block.mapped = True
+        self.held_bytes += mapped
+        block.absorb_free_neighbours()
+        block.pool.add(block)
+
+    def _unmap(self, block: Block) -> None:
+        """Unmap the whole pages of a free block; what lies before and after them stays free and mapped."""
+        page = _page(block.pool)
+        begin = -(-block.address // page) * page
+        end = (block.address + block.size) // page * page
+        if begin >= end:
+            return
+        pool = block.pool
+        pool.remove(block)
+        if begin > block.address:
+            rest = block.cut(begin - block.address)
+            pool.add(block)
+            block = rest
+        if end < block.address + block.size:
+            pool.add(block.cut(end - block.address))
+        block.mapped = False
+        self.held_bytes -= block.size
+        block.absorb_free_neighbours()
+        pool.add(block)
+
+
+def _page(pool: Pool) -> int:
+    return SMALL_SEGMENT_BYTES if pool.small else LARGE_SEGMENT_BYTES
+
+
+def _room(block: Block) -> int:
+    after = block.after
+    return block.size + (after.size if after is not None and not after.mapped else 0)

@@ -1,0 +1,173 @@
+"""One training step of an applied policy without memory: fake tensors, from building the model to the second step.
+
+The optimizer makes its state in the first step, so that only the second one is like all that follow.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+
+from advisor.measure.memory import listening
+from advisor.measure.storages import tensors_in, view_bytes
+from advisor.methods.training import Phase, Training
+from advisor.predict.prediction import Affine, Category
+from advisor.predict.scratch import Call
+from advisor.predict.storage_log import StorageLog
+
+__all__ = ["StepTrace", "faked", "faked_model", "trace_step", "with_scratch"]
+
+
+class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """What was born and died in one step.
+
+    Attributes:
+        micro_batch: Samples per pass.
+        events: ``(number of the storage, bytes)`` from the beginning of everything; see :class:`StorageLog`.
+        begin: Index of the first event of the step; those before it made what lives when it begins.
+        marks: ``(index of the first event, phase)``, in order; the first is the beginning.
+        categories: Of storages that are no activations or temporaries.
+        operators: Of every storage.
+        batch_bytes: The batch itself where it is not among the events, because it is on the device already.
+        notes: What the methods said.
+        calls: ``(index of the first event after it, call, batch)`` of operators of the step that take memory inside
+            themselves; empty once that is among the events.
+    """
+
+    micro_batch: int
+    events: list[tuple[int, int]]
+    begin: int
+    marks: list[tuple[int, Phase]]
+    categories: dict[int, Category]
+    operators: list[str]
+    batch_bytes: int
+    notes: tuple[str, ...]
+    calls: list[tuple[int, Call, int]]
+
+
+def trace_step(
+    build: Callable[[], Training],
+    batch: Any,
+    *,
+    micro_batch: int,
+    device: torch.device,
+    mode: FakeTensorMode,
+) -> StepTrace:
+    """Trace the second step of a training.
+
+    Args:
+        build: Builds the model and applies the policy; called under ``mode``.
+        batch: What the step is given, of fake tensors of ``mode``.
+        micro_batch: Samples per pass.
+        device: Whose memory is followed.
+        mode: Makes the tensors fake.
+
+    Raises:
+        Exception: Whatever the model or a method raises under fake tensors, such as for reading a value.
+    """
+    log = StorageLog(device)
+    log.ignore(batch)
+    marks: list[tuple[int, Phase]] = []
+    categories: dict[int, Category] = {}
+    with mode, log:
+        training = build()
+        try:
+            for _ in range(1 + training.settling_steps):
+                training.step(batch)
+            _name_what_stays(training, log, categories)
+            gc.collect()  # what only a reference cycle holds is no memory of the step
+            begin = len(log.events)
+
+            def listen(phase: Phase) -> None:
+                log.look_again()
+                if phase is Phase.OPTIMIZER:
+                    _name(log.add([parameter.grad for parameter in training.model.parameters()]), categories)
+                marks.append((len(log.events), phase))
+
+            with listening(training, listen):
+                training.step(batch)
+            log.look_again()
+            events = list(log.events)
+            notes = tuple(training.notes)
+        finally:
+            training.close()
+    return StepTrace(
+        micro_batch=micro_batch,
+        events=events,
+        begin=begin,
+        marks=marks,
+        categories=categories,
+        operators=list(log.operators),
+        # On an accelerator each pass copies its share there, which the log sees.
+        batch_bytes=view_bytes(tensors_in(batch)) if device.type == "cpu" else 0,
+        notes=notes,
+        calls=[call for call in log.calls if call[0] >= begin],
+    )
+
+
+def with_scratch(trace: StepTrace, scratch: Mapping[Call, Affine]) -> StepTrace:
+    """The trace with what operators take inside themselves, taken and given back before their results are there."""
+    inserted: dict[int, list[tuple[int, int]]] = {}
+    operators = list(trace.operators)
+    for index, call, batch in trace.calls:
+        size = round(scratch[call].at(batch))
+        if size:
+            inserted.setdefault(index, []).append((len(operators), size))
+            operators.append(f"inside {call.operator}")
+    events: list[tuple[int, int]] = []
+    moved = []
+    for index in range(len(trace.events) + 1):
+        moved.append(len(events))
+        for number, size in inserted.get(index, ()):
+            events += [(number, size), (number, -size)]
+        events += trace.events[index : index + 1]
+    # A phase that begins where an operator does has that operator in it.
+    marks = [(moved[index], phase) for index, phase in trace.marks]
+    return msgspec.structs.replace(trace, events=events, marks=marks, operators=operators, calls=[])
+
+
+def faked(tree: Any, mode: FakeTensorMode) -> Any:
+    """The same with fake tensors."""
+    return tree_map_only(torch.Tensor, mode.from_tensor, tree)
+
+
+def faked_model(model: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.Module:
+    """The model with fake parameters and buffers in the places of real ones; what is shared stays shared."""
+    known: dict[int, torch.Tensor] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:
+            made = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device, requires_grad=False
+            )
+            if isinstance(tensor, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+            known[id(tensor)] = made
+        return known[id(tensor)]
+
+    with mode:
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        tensors[name] = fake(tensor)  # type: ignore[assignment]
+    return model
+
+
+def _name_what_stays(training: Training, log: StorageLog, categories: dict[int, Category]) -> None:
+    """Give the storages that live between steps their category."""
+    _name(log.add([dict(state) for state in training.optimizer.state.values()]), categories, Category.OPTIMIZER_STATE)
+    _name(log.add(list(training.model.buffers())), categories, Category.BUFFERS)
+    _name(log.add(list(training.model.parameters())), categories, Category.PARAMETERS)
+
+
+def _name(numbers: list[int], categories: dict[int, Category], category: Category = Category.GRADIENTS) -> None:
+    for number in numbers:
+        if category is not Category.GRADIENTS or number not in categories:
+            categories[number] = category

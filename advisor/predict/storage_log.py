@@ -1,0 +1,118 @@
+"""The births and deaths of every tensor storage, in order: also of fake tensors, which have sizes but no memory."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from advisor.measure.storages import tensors_in
+from advisor.predict.scratch import Call, call_of
+
+__all__ = ["StorageLog"]
+
+
+class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that numbers storages in the order of their birth and writes down what becomes of them.
+
+    It sees what every operator returns, also inside of the backward pass. What an operator takes and gives back before
+    it returns is not seen.
+
+    Args:
+        device: Type of the device whose storages are followed. A fake tensor says where it would be.
+
+    Attributes:
+        events: ``(number, bytes)``: positive as a storage is born or grows, negative as it shrinks or dies.
+        operators: For every storage the operator that it came from.
+        calls: ``(index of the first event after it, call, batch)`` of operators that take memory inside themselves.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.events: list[tuple[int, int]] = []
+        self.operators: list[str] = []
+        self.calls: list[tuple[int, Call, int]] = []
+        self._device = device.type
+        self._sizes: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._ignored: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def ignore(self, tree: Any) -> None:
+        """Leave out the storages behind the tensors of ``tree``."""
+        for tensor in tensors_in(tree):
+            storage = tensor.untyped_storage()
+            self._ignored[storage._cdata] = weakref.ref(storage)
+
+    def add(self, tree: Any, operator: str = "") -> list[int]:
+        """Write down the storages behind the tensors of ``tree`` that are new.
+
+        Returns:
+            The numbers of all of them, new or known; those that are left out are not among them.
+        """
+        numbers = []
+        for tensor in tensors_in(tree):
+            if tensor.device.type == self._device:
+                number = self._see(tensor.untyped_storage(), operator)
+                if number is not None:
+                    numbers.append(number)
+        return numbers
+
+    def look_again(self) -> None:
+        """Notice storages that were resized in place, as sharded parameters are: no operator says so."""
+        for key, reference in list(self._references.items()):
+            storage = reference()
+            if storage is not None:
+                self._resize(self._numbers[key], storage.nbytes())
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile below this mode."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if (called := call_of(name, args)) is not None:
+            self.calls.append((len(self.events), *called))
+        result = func(*args, **(kwargs or {}))
+        self.add(result, name)
+        return result
+
+    def _see(self, storage: torch.UntypedStorage, operator: str) -> int | None:
+        key = storage._cdata
+        known = self._references.get(key)
+        if known is not None and known() is storage:
+            number = self._numbers[key]
+            self._resize(number, storage.nbytes())
+            return number
+        ignored = self._ignored.get(key)
+        if ignored is not None and ignored() is storage:
+            return None
+        number = len(self.operators)
+        self.operators.append(operator)
+        self._numbers[key] = number
+        self._sizes[number] = 0
+        self._references[key] = weakref.ref(storage, functools.partial(self._forget, key, number))
+        self._resize(number, storage.nbytes())
+        return number
+
+    def _resize(self, number: int, size: int) -> None:
+        growth = size - self._sizes[number]
+        if growth:
+            self._sizes[number] = size
+            self.events.append((number, growth))
+
+    def _forget(self, key: int, number: int, _reference: weakref.ref[torch.UntypedStorage]) -> None:
+        if self._numbers.get(key) == number:  # the address may already be that of another storage
+            del self._numbers[key], self._references[key]
+        self._resize(number, 0)

@@ -1,0 +1,65 @@
+"""PREDICT answers with the memory of every batch, or with the reason why a policy cannot be traced."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.trial.outcome import Outcome
+from advisor.trial.predicting import traced_batches
+from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.work import run_trial
+from tests.trial.specs import spec
+
+
+def predicted(name: str = "tiny", **changes: object) -> TrialResult:
+    return run_trial(spec(name, kind=TrialKind.PREDICT, **changes), lambda text: None)[0]
+
+
+def measured(policy: Policy) -> TrialResult:
+    return run_trial(spec(kind=TrialKind.TIME, policy=policy), lambda text: None)[0]
+
+
+@pytest.mark.parametrize(("around", "traced"), [(1, (2, 4)), (4, (2, 4)), (5, (2, 5)), (64, (32, 64))])
+def test_two_batches_are_traced_where_the_prediction_is_wanted(around: int, traced: tuple[int, int]) -> None:
+    assert traced_batches(around) == traced
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Policy(micro_batch=48), Policy(micro_batch=48, accumulation_steps=2)],
+    ids=["one pass", "two passes"],
+)
+def test_it_says_what_a_real_step_takes(policy: Policy) -> None:
+    prediction = predicted(policy=Policy(micro_batch=8, accumulation_steps=policy.accumulation_steps)).prediction
+    real = measured(policy).measurement
+    assert prediction is not None
+    assert real is not None
+    assert prediction.peak(48) == pytest.approx(real.memory.peak_bytes, abs=256)  # scalars that the engine makes
+    assert prediction.accumulation_steps == policy.accumulation_steps
+
+
+def test_a_model_that_reads_values_while_it_is_built_is_built_with_them() -> None:
+    result = predicted("reading", model_size={"when": 1})
+    assert result.prediction is not None, result.reason
+    assert result.prediction.peak(8) == predicted("reading", model_size={"when": 0}).prediction.peak(8)  # type: ignore[union-attr]
+
+
+def test_a_step_that_reads_values_is_not_traced_and_the_reason_says_so() -> None:
+    result = predicted("reading", model_size={"when": 2})
+    assert result.outcome is Outcome.OK
+    assert result.prediction is None
+    assert result.reason == "a step reads the value of a tensor (.item(), an if on a tensor), and a trace has no values"
+
+
+def test_a_step_whose_shapes_depend_on_values_is_not_traced() -> None:
+    result = predicted("reading", model_size={"when": 3})
+    assert result.prediction is None
+    assert "shape of a result depends on values" in result.reason
+
+
+def test_a_method_that_does_not_apply_is_refused_as_in_every_trial() -> None:
+    result = predicted(policy=Policy(methods=(use("few_bit_activation", bits=4),), micro_batch=4))
+    assert result.outcome is Outcome.REFUSED
+    assert result.prediction is None
