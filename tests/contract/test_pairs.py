@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, conflict_between, settings_of
 from advisor.methods.use import MethodUse, use
 from tests.contract.expected import unable
@@ -91,6 +91,18 @@ def test_two_methods_train_together_as_both_promise(
     import_bitsandbytes()
     plain = _plain(model, dropout_for(pair), samples_for(pair))
     assert_trains_as_promised(pair, plain, observe(model, pair, monkeypatch, weighed=False))
+
+
+@pytest.mark.parametrize("method", ["few_bit_activation", "randomized_linear"])
+def test_what_counts_or_draws_in_every_call_is_not_compiled_anew_in_every_step(method: str) -> None:
+    training = training_of("gpt2", dropout=0.0)
+    apply_uses(training, [settings_of(get_method(method))[0], use("compile", scope="blocks")])
+    batch = MODELS["gpt2"][1](2)
+    for _ in range(2):
+        training.step(batch)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        training.step(batch)
+    training.close()
 
 
 @pytest.mark.parametrize("pair", IN_CONFLICT, ids=lambda pair: f"{pair[0].label}+{pair[1].label}")
