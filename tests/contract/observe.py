@@ -91,7 +91,7 @@ def observe(
     monkeypatch: Any,
     *,
     weighed: bool = True,
-    samples: int | None = None,
+    samples: int = Expected.samples,
     **options: Any,
 ) -> Observation:
     """Apply methods to a fresh model and take :data:`STEPS` steps with fixed random numbers.
@@ -101,7 +101,7 @@ def observe(
         uses: The methods.
         monkeypatch: pytest's.
         weighed: Whether to see which bytes are held after a forward pass, which takes time.
-        samples: In a batch, by default as many as the methods need.
+        samples: In a batch; see :func:`samples_for`.
         options: Of the training.
 
     Raises:
@@ -112,7 +112,7 @@ def observe(
     apply_uses(training, uses)
     seen = Observation(notes=training.notes)
     try:
-        _watch_steps(training, model, seen, monkeypatch, samples=samples or samples_for(uses), weighed=weighed)
+        _watch_steps(training, model, seen, monkeypatch, samples=samples, weighed=weighed)
     finally:
         training.close()
     seen.updates = {name: seen.state[name] - value for name, value in before.items()}

@@ -89,8 +89,9 @@ def test_two_methods_train_together_as_both_promise(
     model: str, pair: tuple[MethodUse, MethodUse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_bitsandbytes()
-    plain = _plain(model, dropout_for(pair), samples_for(pair))
-    assert_trains_as_promised(pair, plain, observe(model, pair, monkeypatch, weighed=False))
+    samples = samples_for(pair)
+    together = observe(model, pair, monkeypatch, samples=samples, weighed=False)
+    assert_trains_as_promised(pair, _plain(model, dropout_for(pair), samples), together)
 
 
 @pytest.mark.parametrize("method", ["few_bit_activation", "randomized_linear"])
@@ -130,8 +131,10 @@ def _matched(conflict: tuple[str, str], pair: tuple[MethodUse, MethodUse]) -> li
 def test_checkpointing_leaves_only_block_inputs_for_swap_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = use("checkpoint", every=1)
     swap = use("swap", min_bytes=2**20)
-    alone = observe("gpt2", [checkpoint], monkeypatch, samples=samples_for([swap])).held_bytes
-    together = observe("gpt2", [checkpoint, swap], monkeypatch).held_bytes
+    samples = samples_for([swap])
+    alone, together = (
+        observe("gpt2", [checkpoint, *more], monkeypatch, samples=samples).held_bytes for more in ([], [swap])
+    )
     assert together < alone
 
 
