@@ -60,7 +60,7 @@ class FewBitActivation(Method):
         def context() -> Generator[None, None, None]:
             nonlocal said
             yield
-            if activations.calls == 0 and not said:
+            if not (activations.called or said):
                 said = True
                 training.notes.append(
                     f"few_bit_activation(bits={bits}) changed nothing: no GELU or SiLU was called whose input needs a "

@@ -137,7 +137,7 @@ class Tuning:
 
     def _probe(self, trials: Trials, runner: Runner) -> Facts:
         self._progress.stage("the model's first plain step")
-        result = trials.probe()
+        result = trials.probe(self._space.libraries)
         if result.facts is not None:
             return result.facts
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)

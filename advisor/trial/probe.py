@@ -15,7 +15,6 @@ from advisor.measure.arithmetic import matmul_rates
 from advisor.measure.batches import tokens_per_sample
 from advisor.measure.memory import MemoryMeter
 from advisor.methods import structure
-from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compiler import why_not_compiled
 from advisor.methods.linear_head import exposes_linear_head
 from advisor.methods.loss import check_loss
@@ -91,7 +90,7 @@ def probe(bench: Bench) -> Facts:
             torch_version=str(torch.__version__),  # a class of its own otherwise
             workload_options=tuple(bench.options()),
             size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
-            libraries=libraries(sorted({name for method in CATALOGUE for name in method.requires})),
+            libraries=libraries(bench.spec.libraries),
         )
 
 
@@ -141,7 +140,7 @@ def _plain_options(optimizer: torch.optim.Optimizer) -> dict[str, _Option]:
     }
 
 
-def libraries(names: list[str]) -> dict[str, str]:
+def libraries(names: Iterable[str]) -> dict[str, str]:
     """Import optional libraries: name -> version, or the error; one that is not installed is left out."""
     found = {}
     for name in names:

@@ -27,6 +27,7 @@ class Expected:
         same_bits: Models in which it changes nothing in two steps although it is not exact.
         not_faked: Why it cannot run under fake tensors; empty if it can.
         slow: Models with which it takes seconds.
+        samples: In a batch: more, at the price of time, for what moves only tensors of a mebibyte and more.
     """
 
     refused: dict[str, str] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class Expected:
     same_bits: tuple[str, ...] = ()
     not_faked: str = ""
     slow: tuple[str, ...] = ()
+    samples: int = 2
 
 
 BOTH = ("gpt2", "convnet")
@@ -62,14 +64,14 @@ EXPECTED = {
     "float8": Expected(not_on_cpu="CPU", no_effect=BOTH, same_bits=BOTH),
     "host_optimizer": Expected(not_on_cpu="CPU", same_bits=BOTH),
     "lora(rank=32)": Expected(refused={"convnet": "lower rank"}),
-    "overlapped_swap": Expected(not_on_cpu="CPU"),
-    "overlapped_swap(ahead=0.1, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),
-    "overlapped_swap(ahead=0.25, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),
+    "overlapped_swap": Expected(not_on_cpu="CPU", samples=8),
+    "overlapped_swap(ahead=0.1, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH, samples=8),
+    "overlapped_swap(ahead=0.25, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH, samples=8),
     "precision(dtype=tf32)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "qlora": Expected(refused={"convnet": "lower rank"}),
     "selective_checkpoint(recompute=attention)": Expected(refused={"convnet": "no attention"}),
-    "swap": Expected(not_on_cpu="CPU"),
-    "swap(min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH),
+    "swap": Expected(not_on_cpu="CPU", samples=8),
+    "swap(min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH, samples=8),
 }
 
 

@@ -94,9 +94,10 @@ def convnet(dropout: float = 0.1) -> nn.Module:
     return ConvNet(dropout)
 
 
-def images(samples: int = 8, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def images(samples: int = 8, seed: int = 0, side: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(samples, 3, 32, 32, generator=generator), torch.randint(0, 10, (samples,), generator=generator)
+    pixels = torch.randn(samples, 3, side, side, generator=generator)
+    return pixels, torch.randint(0, 10, (samples,), generator=generator)
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:

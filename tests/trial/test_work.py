@@ -341,6 +341,19 @@ def test_a_probe_learns_the_facts(bed: Bed) -> None:
     assert bed.leftover == ""
 
 
+def test_a_probe_imports_the_libraries_that_are_asked_for_and_says_which_work(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sound_library.py").write_text("__version__ = '1.2'\n")
+    (tmp_path / "broken_library.py").write_text("raise OSError('libcuda.so is not there')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = ("broken_library", "no_such_library", "sound_library")
+    assert bed.run(kind=TrialKind.PROBE).facts.libraries == {}  # type: ignore[union-attr]
+    facts = bed.run(kind=TrialKind.PROBE, libraries=asked).facts
+    assert facts is not None
+    assert facts.libraries == {"broken_library": "error: OSError: libcuda.so is not there", "sound_library": "1.2"}
+
+
 def test_a_probe_learns_the_facts_of_a_model_that_only_fits_with_methods(bed: Bed) -> None:
     result = bed.run(kind=TrialKind.PROBE, micro_batch=2048, memory_limit_bytes=10**6)
     assert result.outcome is Outcome.OK
