@@ -27,7 +27,7 @@ class Expected:
         same_bits: Models in which it changes nothing in two steps although it is not exact.
         not_faked: Why it cannot run under fake tensors; empty if it can.
         slow: Models with which it takes seconds.
-        samples: In a batch: more, at the price of time, for what moves only tensors of a mebibyte and more.
+        samples: In a batch: more, at the price of time, for what moves only tensors of a mebibyte and more, or is coarse.
     """
 
     refused: dict[str, str] = field(default_factory=dict)
@@ -44,6 +44,7 @@ BOTH = ("gpt2", "convnet")
 
 EXPECTED = {
     "adafactor": Expected(not_faked="its step reads the norm of each parameter and of its update"),
+    "adam_low_bit(state=fp8)": Expected(samples=8),  # smaller gradients are lost in its coarser steps
     "attention_backend(kernel=cudnn)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "attention_backend(kernel=efficient)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "attention_backend(kernel=flash)": Expected(
