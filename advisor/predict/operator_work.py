@@ -28,7 +28,7 @@ _PICKED_FROM = {
     ("nll_loss_forward", "self"),
     ("nll_loss2d_forward", "self"),
 }
-"""Tables of which no more is read than is returned."""
+"""Tables of which as much is read as is returned."""
 
 _SHAPE_ONLY = {
     ("nll_loss_backward", "self"),
@@ -133,7 +133,7 @@ def _read_and_written(
         size = sum(touched_bytes(tensor) for tensor in tensors if id(tensor) not in seen)
         seen |= {id(tensor) for tensor in tensors}
         if (name, argument.name) in _PICKED_FROM:
-            size = min(size, fresh_bytes)
+            size = fresh_bytes
         if writes and name in _SCATTERING:
             size = min(size, brought)
         written += size if writes else 0
