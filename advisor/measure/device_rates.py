@@ -19,7 +19,7 @@ __all__ = ["device_rates"]
 _LEAST_SECONDS = 2e-3
 """A run repeats what it times until it takes this long: clocks and their reading are no better than microseconds."""
 _MOST_REPETITIONS = 64
-_RUNS = 3
+_RUNS = 5
 
 _MIB = 2**20
 _TENSOR_BYTES = {"cuda": (64 * _MIB,), "cpu": (_MIB // 4, 4 * _MIB, 16 * _MIB, 32 * _MIB)}
@@ -56,6 +56,8 @@ def device_rates(device: torch.device) -> DeviceRates:
         convolution_flops_per_second={name: _convolution_rate(_FORMATS[name], device) for name in useful},
         bandwidth=bandwidth,
         fresh_bandwidth=fresh_bandwidth,
+        function_bytes_per_second=_result_rate(torch.Tensor.tanh_, device),
+        random_bytes_per_second=_result_rate(torch.Tensor.bernoulli_, device),
         to_device_bytes_per_second=to_device,
         to_host_bytes_per_second=to_host,
         launch_seconds=_launch_seconds(device),
@@ -98,6 +100,13 @@ def _bandwidths(device: torch.device) -> tuple[Bandwidth, Bandwidth]:
         Bandwidth(sizes=tuple(2.0 * size for size in sizes), bytes_per_second=tuple(copying)),
         Bandwidth(sizes=tuple(float(size) for size in sizes), bytes_per_second=tuple(writing)),
     )
+
+
+def _result_rate(operator: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> float:
+    """Bytes per second of the results of an in-place operator on a tensor that lies in a CPU's cache."""
+    size = _TENSOR_BYTES.get(device.type, _TENSOR_BYTES["cpu"])[0]
+    tensor = torch.ones(size // 4, device=device)
+    return size / _fastest(lambda: operator(tensor), device)
 
 
 def _links(device: torch.device) -> tuple[float, float]:

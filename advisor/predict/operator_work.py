@@ -40,6 +40,18 @@ _SHAPE_ONLY = {
 _SCATTERING = {"index_put_", "_index_put_impl_", "index_add_", "scatter_", "scatter_add_"}
 """In-place operators that touch no more of their first argument than the others bring."""
 
+_FUNCTIONS = {
+    *("exp", "exp_", "log", "log_", "pow", "pow_", "tanh", "tanh_", "sigmoid", "sigmoid_", "erf", "sin", "cos"),
+    *("gelu", "gelu_backward", "silu", "silu_", "silu_backward", "softplus", "elu", "mish", "logsumexp"),
+    *("_softmax", "_log_softmax", "_log_softmax_backward_data"),
+}
+"""Operators that compute an exponential or the like of every element: on a CPU that takes longer than to move it."""
+
+_RANDOM = {
+    *("bernoulli", "bernoulli_", "native_dropout", "exponential_", "normal_", "uniform_", "random_", "randperm"),
+    *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like"),
+}
+
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_backward
 _SAME_FORMULA = {
@@ -152,6 +164,10 @@ def _kind(name: str, tensors: Sequence[torch.Tensor]) -> Kind:
         return Kind.CONVOLUTION
     if "attention" in name:
         return Kind.ATTENTION
+    if name in _FUNCTIONS:
+        return Kind.FUNCTION
+    if name in _RANDOM:
+        return Kind.RANDOM
     return Kind.MATRIX if getattr(torch.ops.aten, name, None) in flop_registry else Kind.OTHER
 
 

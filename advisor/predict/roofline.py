@@ -151,8 +151,12 @@ def predicted_seconds(work: Work, rates: DeviceRates) -> dict[Bound, float]:
         return {Bound.TRANSFER: seconds, Bound.LAUNCH: launching}
     rate = rates.convolution if work.kind is Kind.CONVOLUTION else rates.matmul
     old_bytes = work.read_bytes + work.written_bytes
+    computing = work.flops / rate(work.number_format)
+    result_rate = {Kind.FUNCTION: rates.function_bytes_per_second, Kind.RANDOM: rates.random_bytes_per_second}
+    if elementwise := result_rate.get(work.kind):
+        computing = (work.written_bytes + work.fresh_bytes) / elementwise
     return {
-        Bound.COMPUTE: work.flops / rate(work.number_format),
+        Bound.COMPUTE: computing,
         Bound.BANDWIDTH: old_bytes / rates.bandwidth.at(work.moved_bytes / calls)
         + work.fresh_bytes / rates.fresh_bandwidth.at(work.fresh_bytes / calls),
         Bound.LAUNCH: launching,

@@ -19,6 +19,8 @@ class Kind(enum.Enum):
     MATRIX = "matrix product"
     CONVOLUTION = "convolution"
     ATTENTION = "attention"
+    FUNCTION = "exponential and its like"
+    RANDOM = "random numbers"
     OTHER = "other"
     TO_DEVICE = "copy to the device"
     TO_HOST = "copy to the host"

@@ -50,6 +50,9 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         bandwidth: Bytes read and written per second in memory that is in use already.
         fresh_bandwidth: Bytes written per second into memory that an operator takes for its result. On a CPU the
             operating system hands large blocks out page by page, at a fraction of the bandwidth.
+        function_bytes_per_second: Bytes of float32 results per second of an exponential or the like; ``None`` if not
+            known: then moving them is what counts, as it does on a GPU.
+        random_bytes_per_second: The same of random numbers.
         to_device_bytes_per_second: From pinned host memory to the device; ``None`` where the host is the device.
         to_host_bytes_per_second: The way back.
         launch_seconds: Least time between the beginnings of two operators of a training; ``None`` if not known: no
@@ -62,6 +65,8 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     convolution_flops_per_second: dict[str, float] = {}
     bandwidth: Bandwidth
     fresh_bandwidth: Bandwidth
+    function_bytes_per_second: float | None = None
+    random_bytes_per_second: float | None = None
     to_device_bytes_per_second: float | None = None
     to_host_bytes_per_second: float | None = None
     launch_seconds: float | None = None
