@@ -20,7 +20,6 @@ def build_model():
             bos_token_id=0,
             eos_token_id=0,
             use_cache=False,
-            loss_type="ForCausalLM",
         )
     )
 
