@@ -36,7 +36,9 @@ __all__ = ["Row", "main", "rows_of", "table"]
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {
-    "smoke": {name: ROOT / "benchmarks" / "workloads" / f"{name}.py" for name in ("tiny_gpt2", "tiny_bert", "tiny_cnn")},
+    "smoke": {
+        name: ROOT / "benchmarks" / "workloads" / f"{name}.py" for name in ("tiny_gpt2", "tiny_bert", "tiny_cnn")
+    },
     "full": {name: ROOT / "examples" / f"{name}.py" for name in ("gpt2", "bert_classifier", "resnet50")},
 }
 _BATCHES = {"smoke": (4, 8, 24), "full": (2, 4, 8)}

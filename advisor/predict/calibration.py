@@ -46,7 +46,8 @@ class TimePrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         roofline = predict_step(self.work, batch, self.rates)
         if not self.measured_seconds:
             return roofline
-        return roofline.scaled(self._seconds(batch, roofline) / roofline.predicted_seconds, tuple(self.measured_seconds))
+        factor = self._seconds(batch, roofline) / roofline.predicted_seconds
+        return roofline.scaled(factor, tuple(self.measured_seconds))
 
     def _seconds(self, batch: int, roofline: PredictedStep) -> float:
         batches, seconds = zip(*sorted(self.measured_seconds.items()), strict=True)
@@ -60,4 +61,4 @@ class TimePrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             measured / predict_step(self.work, known, self.rates).predicted_seconds
             for known, measured in zip(batches, seconds, strict=True)
         ]
-        return statistics.median(factors) * roofline.predicted_seconds
+        return float(statistics.median(factors)) * roofline.predicted_seconds

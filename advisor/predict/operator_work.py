@@ -119,9 +119,7 @@ _Given = tuple[Any, list[torch.Tensor], bool]
 """An argument's schema, the tensors given for it, and whether it is written to."""
 
 
-def _given(
-    operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[_Given]:
+def _given(operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[_Given]:
     for position, argument in enumerate(operator._schema.arguments):
         value = args[position] if position < len(args) else kwargs.get(argument.name)
         tensors = list({id(tensor): tensor for tensor in tensors_in(value)}.values())
@@ -190,7 +188,7 @@ def _tf32(kind: Kind) -> bool:
 
 
 def _launches(name: str, given: Sequence[_Given], device: torch.device) -> int:
-    """One for an operator; one on a list does every tensor for itself on the CPU, and (nearly) all at once elsewhere."""
+    """One for an operator. One on a list does each tensor for itself on the CPU, and (nearly) all at once elsewhere."""
     if name.startswith("_foreach_") and device.type == "cpu" and given:
         return len(given[0][1])
     return 1

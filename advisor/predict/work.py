@@ -10,7 +10,7 @@ import msgspec
 
 from advisor.methods.phase import Phase
 
-__all__ = ["Amount", "Work", "Kind", "StepWork", "Work", "WorkGroup", "work_through"]
+__all__ = ["Amount", "Kind", "StepWork", "Work", "WorkGroup", "work_through"]
 
 
 class Kind(enum.Enum):

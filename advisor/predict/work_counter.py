@@ -71,9 +71,7 @@ def count_step(training: Training, batch: Any) -> list[Work]:
     return counter.works
 
 
-def count_work(
-    training: Training, make_batch: Callable[[int], Any], *, batches: tuple[int, int] = (2, 4)
-) -> StepWork:
+def count_work(training: Training, make_batch: Callable[[int], Any], *, batches: tuple[int, int] = (2, 4)) -> StepWork:
     """The work of a step at any batch, from steps at two.
 
     Args:
