@@ -27,7 +27,7 @@ class Kind(enum.Enum):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator as it was called in one step. Also what :meth:`WorkGroup.at` returns: many calls at once.
+    """What one call of an operator took, or many calls that are alike.
 
     Attributes:
         phase: When.
@@ -56,9 +56,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         """All bytes that are read or written."""
         return self.read_bytes + self.written_bytes + self.fresh_bytes
 
-
-Work = Work
-"""The sum of calls that are alike."""
 
 _AMOUNTS = ("launches", "flops", "read_bytes", "written_bytes", "fresh_bytes")
 
@@ -182,4 +179,4 @@ def _group(first: tuple[int, list[Work]], second: tuple[int, list[Work]]) -> Wor
 
 
 def _total(calls: Iterable[Work], name: str) -> float:
-    return sum(getattr(call, name) for call in calls)
+    return float(sum(getattr(call, name) for call in calls))

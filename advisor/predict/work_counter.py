@@ -66,7 +66,8 @@ def count_step(training: Training, batch: Any) -> list[Work]:
         training: The training, of real or of fake tensors, with its optimizer state in place.
         batch: What it takes its step on.
     """
-    with WorkCounter() as counter, listening(training, counter.enter):
+    counter = WorkCounter()
+    with counter, listening(training, counter.enter):
         training.step(batch)
     return counter.works
 

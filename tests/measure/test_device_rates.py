@@ -59,3 +59,42 @@ def test_the_first_run_and_what_disturbs_one_do_not_count(monkeypatch: pytest.Mo
     monkeypatch.setattr(measured.time, "perf_counter", lambda: now[0])
     assert measured._fastest(run, CPU) == pytest.approx(0.9)
     assert next(taken, None) is None, "a run that takes long enough by itself is not repeated inside of it"
+
+
+# ---- formats that only GPUs have, without one
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A GPU whose TF32 products are eight times as fast; what the process lets products be is looked at."""
+
+    def products(device: torch.device, formats: tuple[str, ...]) -> dict[str, float]:
+        return dict.fromkeys(
+            formats, 800000000000.0 if torch.backends.cuda.matmul.fp32_precision == "tf32" else 100000000000.0
+        )
+
+    monkeypatch.setattr(measured, "matmul_rates", products)
+    monkeypatch.setattr(measured, "_float8_rate", lambda device: 16e11)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((7, 0), {}), ((8, 0), {"tf32": 8e11}), ((9, 0), {"tf32": 8e11, "float8": 16e11})],
+)
+def test_a_gpu_is_asked_for_the_formats_of_its_generation(
+    on_gpu: pytest.MonkeyPatch, capability: tuple[int, int], expected: dict[str, float]
+) -> None:
+    on_gpu.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    before = torch.backends.cuda.matmul.fp32_precision
+    assert measured._tensor_core_rates(torch.device("cuda:0")) == expected
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+def test_a_format_that_the_library_refuses_is_left_out(on_gpu: pytest.MonkeyPatch) -> None:
+    def refuses(device: torch.device) -> float:
+        raise RuntimeError("no kernel")
+
+    on_gpu.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    on_gpu.setattr(measured, "_float8_rate", refuses)
+    assert measured._tensor_core_rates(torch.device("cuda:0")) == {"tf32": 8e11}
