@@ -118,7 +118,7 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The work of one training step at any batch.
 
     Attributes:
-        groups: By phase, in the order in which they were first met.
+        groups: In the order in which their operators were first met.
         batches: The two batches that were counted; the work is exact at these, and at others where every operator's is
             a straight line in the batch, as it is unless samples are compared with each other.
     """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import msgspec
-import numpy as np
 
 from advisor.problem.profiles import Figure, Profile
 
@@ -36,6 +35,9 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def at(self, size: float) -> float:
         """The rate for a size: between two points by the logarithm of the size, outside of all that of the nearest."""
+        # Imported here: the methods' declarations, which know the facts of a device, load in no time.
+        import numpy as np
+
         logs = [math.log(known) for known in self.sizes]
         return float(np.interp(math.log(max(size, 1.0)), logs, self.bytes_per_second))
 

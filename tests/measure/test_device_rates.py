@@ -69,9 +69,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A GPU whose TF32 products are eight times as fast; what the process lets products be is looked at."""
 
     def products(device: torch.device, formats: tuple[str, ...]) -> dict[str, float]:
-        return dict.fromkeys(
-            formats, 800000000000.0 if torch.backends.cuda.matmul.fp32_precision == "tf32" else 100000000000.0
-        )
+        rate = 8e11 if torch.backends.cuda.matmul.fp32_precision == "tf32" else 1e11
+        return dict.fromkeys(formats, rate)
 
     monkeypatch.setattr(measured, "matmul_rates", products)
     monkeypatch.setattr(measured, "_float8_rate", lambda device: 16e11)

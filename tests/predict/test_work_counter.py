@@ -7,12 +7,13 @@ import itertools
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.methods.phase import Phase
 from advisor.methods.use import use
-from advisor.predict.work import Kind
+from advisor.predict.work import Kind, work_through
 from advisor.predict.work_counter import WorkCounter, count_step
-from tests.methods.tiny import adamw, gpt2, text
+from tests.methods.tiny import adamw, convnet, gpt2, images, text
 from tests.predict.steps import counted, fake_step, fake_work, flops, named, training_of
 
 FLOAT = 4
@@ -276,6 +277,14 @@ def test_a_step_of_real_tensors_has_the_same_work() -> None:
 # ---- the line in the batch
 
 
+def test_the_operations_are_those_that_torch_counts() -> None:
+    """Of a network without groups, whose operators torch's own counter all knows."""
+    training = training_of(convnet(), compute_loss=lambda model, batch: model(*batch))
+    with FlopCounterMode(display=False) as counter:
+        training.step(images(3))
+    assert flops(count_step(training, images(3))) == counter.get_total_flops()
+
+
 @pytest.mark.parametrize("methods", [(), (use("checkpoint", every=1),)])
 def test_the_work_at_a_third_batch_is_what_is_counted_there(methods) -> None:  # type: ignore[no-untyped-def]
     def build() -> torch.nn.Module:
@@ -309,8 +318,6 @@ def test_a_step_in_more_pieces_at_a_larger_batch_is_still_a_line() -> None:
         training.micro_batch = 2
         training.step(step_of(2))
         counts = {samples: count_step(training, step_of(samples)) for samples in (4, 8, 12)}
-    from advisor.predict.work import work_through
-
     work = work_through((4, counts[4]), (8, counts[8]))
     assert flops(work.work_at(12)) == flops(counts[12])
     assert sum(one.launches for one in work.work_at(12)) == sum(one.launches for one in counts[12])
