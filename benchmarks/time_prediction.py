@@ -91,7 +91,7 @@ def rows_of(
     rates = device_rates(device)
     plain: TimePrediction | None = None
     for setting, uses in _SETTINGS.items():
-        prediction = TimePrediction(work=_counted(workload, uses, device), rates=rates)
+        prediction = TimePrediction(work=_counted(workload, uses, (batches[0], batches[-1]), device), rates=rates)
         measured = {batch: _measured(workload, uses, batch, device, clock, seconds) for batch in batches}
         first, second, last = batches
         one = prediction.calibrated({first: measured[first]})
@@ -150,13 +150,15 @@ def _cell(row: Row, name: str) -> str:
     return "" if error is None else f"{getattr(row, name) * 1e3:.1f} ms ({error:+.0%})"
 
 
-def _counted(workload: Workload, uses: tuple[MethodUse, ...], device: torch.device) -> StepWork:
+def _counted(
+    workload: Workload, uses: tuple[MethodUse, ...], batches: tuple[int, int], device: torch.device
+) -> StepWork:
     with FakeTensorMode():
         training = apply_policy(
             Policy(methods=uses, micro_batch=2**20), workload.build_model(), device=device, **_options(workload)
         )
         try:
-            return count_work(training, workload.make_batch)
+            return count_work(training, workload.make_batch, batches=batches)
         finally:
             training.close()
 

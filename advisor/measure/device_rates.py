@@ -16,10 +16,13 @@ from advisor.problem.rates import Bandwidth, DeviceRates
 
 __all__ = ["device_rates"]
 
-_LEAST_SECONDS = 2e-3
-"""A run repeats what it times until it takes this long: clocks and their reading are no better than microseconds."""
+_LEAST_SECONDS = 1e-3
+"""A run repeats what it times until it takes this long: longer than reading a clock, shorter than the slices in which
+an operating system shares a processor, so that some runs are left undisturbed."""
 _MOST_REPETITIONS = 64
-_RUNS = 5
+_FEWEST_RUNS = 3
+_MOST_RUNS = 20
+_ENOUGH_SECONDS = 0.03
 
 _MIB = 2**20
 _TENSOR_BYTES = {"cuda": (64 * _MIB,), "cpu": (_MIB // 4, 4 * _MIB, 16 * _MIB, 32 * _MIB)}
@@ -78,7 +81,11 @@ def _fastest(run: Callable[[], object], device: torch.device) -> float:
 
     timed(1)
     repetitions = min(_MOST_REPETITIONS, max(1, round(_LEAST_SECONDS / max(timed(1), 1e-9))))
-    return min(timed(repetitions) for _ in range(_RUNS))
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < _FEWEST_RUNS or (len(times) < _MOST_RUNS and time.perf_counter() - begin < _ENOUGH_SECONDS):
+        times.append(timed(repetitions))
+    return min(times)
 
 
 def _synchronize(device: torch.device) -> None:

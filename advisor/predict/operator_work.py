@@ -154,9 +154,9 @@ def _read_and_written(
 
 def _kind(name: str, tensors: Sequence[torch.Tensor]) -> Kind:
     devices = [tensor.device.type for tensor in tensors]
-    if name in ("_to_copy", "copy_", "_copy_from") and len(set(devices)) > 1:
+    if name in ("_to_copy", "copy_", "_foreach_copy_") and len(set(devices)) > 1:
         # ``copy_`` names its target first, ``_to_copy`` its source.
-        target = devices[0] if name == "copy_" else devices[-1]
+        target = devices[-1] if name == "_to_copy" else devices[0]
         return Kind.TO_HOST if target == "cpu" else Kind.TO_DEVICE
     if "convolution" in name or "_conv" in name:
         return Kind.CONVOLUTION

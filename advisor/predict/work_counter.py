@@ -81,7 +81,7 @@ def count_work(training: Training, make_batch: Callable[[int], Any], *, batches:
     Args:
         training: The training. It takes a few steps: have it of fake tensors, so that they cost nothing.
         make_batch: Makes a batch of a number of samples, of tensors like the training's.
-        batches: The two.
+        batches: The two, near those that will be trained with: methods may leave tensors below a size alone.
 
     Raises:
         Exception: What the user's code raises; on fake tensors whatever looks at the value of one.

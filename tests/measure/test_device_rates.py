@@ -51,14 +51,26 @@ def test_bytes_per_second_follow_from_the_fastest_run(monkeypatch: pytest.Monkey
 
 def test_the_first_run_and_what_disturbs_one_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    taken = iter([5.0, 1.0, *[1.2, 0.9, 7.0, 1.1, 1.3]])
+    taken = iter([0.5, 0.002, *[0.03, 0.01, 0.02]])
 
     def run() -> None:
         now[0] += next(taken)
 
     monkeypatch.setattr(measured.time, "perf_counter", lambda: now[0])
-    assert measured._fastest(run, CPU) == pytest.approx(0.9)
-    assert next(taken, None) is None, "a run that takes long enough by itself is not repeated inside of it"
+    assert measured._fastest(run, CPU) == pytest.approx(0.01)
+    assert next(taken, None) is None, "a run that takes long enough by itself is neither repeated nor often taken"
+
+
+def test_short_runs_are_repeated_and_taken_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, runs = [0.0], []
+
+    def run() -> None:
+        runs.append(now[0])
+        now[0] += 1e-4
+
+    monkeypatch.setattr(measured.time, "perf_counter", lambda: now[0])
+    assert measured._fastest(run, CPU) == pytest.approx(1e-4)
+    assert len(runs) == 1 + 1 + 20 * 10
 
 
 # ---- formats that only GPUs have, without one

@@ -214,12 +214,18 @@ def test_plain_products_count_in_float32() -> None:
 # ---- copies between host and device
 
 
-def test_copies_to_another_device_and_back_are_transfers() -> None:
+def test_copies_to_another_device_are_transfers() -> None:
     """No device is needed for it: tensors of the ``meta`` device are somewhere else, too."""
     here, there = torch.zeros(100), torch.zeros(100, device="meta")
-    sent, copied = counted(lambda: (here.to("meta"), there.copy_(here)))
+    sent, copied, all_copied = counted(
+        lambda: (here.to("meta"), there.copy_(here), torch._foreach_copy_([there, there], [here, here]))
+    )
     assert (sent.kind, sent.read_bytes) == (Kind.TO_DEVICE, 400)
     assert (copied.kind, copied.read_bytes) == (Kind.TO_DEVICE, 400)
+    assert (all_copied.kind, all_copied.read_bytes) == (Kind.TO_DEVICE, 400), "the same tensor is read once"
+    with FakeTensorMode():
+        on_gpu = counted(lambda: torch.zeros(100, device="meta").to("meta").add(1.0))
+    assert {one.kind for one in on_gpu} == {Kind.OTHER}
 
 
 def test_copies_on_one_device_are_none() -> None:
