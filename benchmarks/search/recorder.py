@@ -1,0 +1,235 @@
+"""Measures every valid combination of a search space on one workload, and yields the lines of its table."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from advisor.errors import OptionError, WorkloadError
+from advisor.measure.measurement import Sizing
+from advisor.methods.use import MethodUse
+from advisor.policy.policy import Policy
+from advisor.problem.facts import Facts
+from advisor.problem.hardware import Hardware
+from advisor.problem.workload import WorkloadSource
+from advisor.search.batching import choose_batch
+from advisor.search.memory_model import MemoryModel
+from advisor.search.resolve import resolve
+from advisor.search.resolved import Combination
+from advisor.search.space import load_space
+from advisor.session.limits import memory_budget
+from advisor.session.versions import versions
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from benchmarks.search.recordings import Recording
+from benchmarks.search.rows import Header, Line, Sized, Timed
+
+__all__ = ["Recorder"]
+
+_BETWEEN_PLAIN = 8
+"""Combinations between two measurements of plain training."""
+
+_FIRST_BATCH = 2
+"""First batch of every sizing, as in a session."""
+
+_ORDER_SEED = 0
+_TIME_LIMIT_SECONDS = 120.0
+
+
+class Recorder:
+    """Records one table.
+
+    Args:
+        recording: What to record.
+        source: The workload.
+        hardware: The device.
+        runner: Runs the trials.
+        measure_seconds: Seconds of timed steps of each measurement, and of each sizing.
+        known: Lines of earlier runs.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        source: WorkloadSource,
+        hardware: Hardware,
+        runner: Runner,
+        *,
+        measure_seconds: float,
+        known: Sequence[Line] = (),
+    ) -> None:
+        self._recording = recording
+        self._source = source
+        self._hardware = hardware
+        self._runner = runner
+        self._measure_seconds = measure_seconds
+        self._usable_bytes = memory_budget(hardware, None).usable_bytes
+        self._headers = [line for line in known if isinstance(line, Header)]
+        self._sized = {line.combination.label: line for line in known if isinstance(line, Sized)}
+        timed = [line for line in known if isinstance(line, Timed)]
+        self._timed = {(line.combination.label, line.fraction) for line in timed}
+        self._run_number = 1 + max((line.run for line in timed), default=-1)
+        self._references = 0
+        self._plain_seconds: float | None = None
+        self._begin = time.monotonic()
+
+    def lines(self, policies: int | None = None) -> Iterator[Line]:
+        """Measure what is missing; a line as soon as it is known.
+
+        Args:
+            policies: Stop after so many combinations; ``None`` for all.
+
+        Raises:
+            OptionError: The lines that are known belong to another table.
+            WorkloadError: The workload cannot be probed, or plain training does not fit at the reference batch.
+        """
+        header = self._header()
+        if not self._headers:
+            yield header
+        elif _without_date(self._headers[0]) != _without_date(header):
+            raise OptionError(
+                f"A table must be of one workload, space, limit, device and set of versions, but the file holds one of "
+                f"{self._headers[0].workload} on {self._headers[0].device} that differs. Give another --output."
+            )
+        combinations = list(header.space.combinations())
+        random.Random(_ORDER_SEED).shuffle(combinations)
+        missing = [one for one in combinations[:policies] if not self._is_complete(one)]
+        for position, combination in enumerate(missing):
+            if position % _BETWEEN_PLAIN == 0:
+                yield self._reference()
+            yield from self._measured(combination)
+        if missing:
+            yield self._reference()
+
+    def _header(self) -> Header:
+        facts = self._facts()
+        return Header.of(
+            resolve(load_space(str(self._recording.space)), facts, self._hardware),
+            workload=self._recording.name,
+            fingerprint=self._source.fingerprint,
+            limit_bytes=self._recording.limit_bytes,
+            largest_batch=self._recording.largest_batch,
+            reference_batch=self._recording.reference_batch,
+            device=self._hardware.name,
+            versions=versions(),
+            date=datetime.date.today().isoformat(),
+        )
+
+    def _facts(self) -> Facts:
+        result = self._trial(TrialKind.PROBE, (), _FIRST_BATCH, limit_bytes=self._usable_bytes)
+        if result.facts is None:
+            raise WorkloadError(f"{self._recording.name}: {result.reason}", result.traceback_text)
+        return result.facts
+
+    def _is_complete(self, combination: Combination) -> bool:
+        sized = self._sized.get(combination.label)
+        if sized is None:
+            return False
+        return not sized.points or all(
+            (combination.label, fraction) in self._timed for fraction, _ in self._batches(sized)
+        )
+
+    def _batches(self, sized: Sized) -> list[tuple[float, int]]:
+        """The fractions and batches to time; the largest first, each batch once."""
+        sizing = Sizing(points=sized.points, out_of_memory_at=sized.out_of_memory_at, loss_trace=())
+        largest = min(MemoryModel.fit(sizing).largest_batch(self._recording.limit_bytes), self._recording.largest_batch)
+        batches: dict[int, float] = {}
+        for fraction in load_space(str(self._recording.space)).batch_fractions:
+            batch = choose_batch(largest=largest, fraction=fraction)
+            if batch is not None:
+                batches.setdefault(batch.micro_batch, fraction)
+        return [(fraction, batch) for batch, fraction in batches.items()]
+
+    def _measured(self, combination: Combination) -> Iterator[Line]:
+        sized = self._sized.get(combination.label)
+        if sized is None:
+            sized = self._size(combination)
+            yield sized
+        if not sized.points:
+            return
+        for fraction, batch in self._batches(sized):
+            if (combination.label, fraction) not in self._timed:
+                yield self._time(combination.uses, batch, fraction)
+
+    def _size(self, combination: Combination) -> Sized:
+        result = self._trial(TrialKind.SIZE, combination.uses, _FIRST_BATCH, limit_bytes=self._usable_bytes)
+        sizing = result.sizing
+        return Sized(
+            uses=combination.uses,
+            outcome=result.outcome.value,
+            reason=result.reason,
+            points=() if sizing is None else sizing.points,
+            out_of_memory_at=None if sizing is None else sizing.out_of_memory_at,
+            wall_seconds=round(result.wall_seconds, 3),
+        )
+
+    def _reference(self) -> Timed:
+        """Plain training, measured anew."""
+        self._references += 1
+        line = self._time((), self._recording.reference_batch, None, repeat=self._references)
+        if line.step_seconds is None:
+            raise WorkloadError(
+                f"Plain training of {self._recording.name} must fit at a batch of {self._recording.reference_batch}, "
+                f"but it ended as {line.outcome}: {line.reason}. Raise its limit in benchmarks/search/recordings.py."
+            )
+        self._plain_seconds = line.step_seconds
+        return line
+
+    def _time(self, uses: tuple[MethodUse, ...], batch: int, fraction: float | None, *, repeat: int = 0) -> Timed:
+        moment = time.monotonic() - self._begin
+        result = self._trial(TrialKind.TIME, uses, batch, limit_bytes=self._recording.limit_bytes, repeat=repeat)
+        line = Timed(
+            uses=uses,
+            batch=batch,
+            fraction=fraction,
+            outcome=result.outcome.value,
+            reason=result.reason,
+            plain_seconds=self._plain_seconds,
+            run=self._run_number,
+            moment=round(moment, 2),
+            wall_seconds=round(result.wall_seconds, 3),
+        )
+        return line if result.outcome is not Outcome.OK else _with_figures(line, result)
+
+    def _trial(
+        self, kind: TrialKind, uses: tuple[MethodUse, ...], batch: int, *, limit_bytes: int, repeat: int = 0
+    ) -> TrialResult:
+        return self._runner.run(
+            TrialSpec(
+                kind=kind,
+                workload=self._source,
+                policy=Policy(methods=uses, micro_batch=batch),
+                device=self._hardware.device,
+                memory_limit_bytes=limit_bytes,
+                largest_batch=self._recording.largest_batch,
+                measure_seconds=self._measure_seconds,
+                time_limit_seconds=_TIME_LIMIT_SECONDS,
+                repeat=repeat,
+            )
+        )
+
+
+def _with_figures(line: Timed, result: TrialResult) -> Timed:
+    measurement = result.measurement
+    assert measurement is not None, "a timed trial that went well has figures"
+    plain = line.plain_seconds if line.fraction is not None else measurement.step_seconds
+    return msgspec.structs.replace(
+        line,
+        step_seconds=measurement.step_seconds,
+        spread=round(measurement.relative_spread, 5),
+        peak_bytes=measurement.memory.peak_bytes,
+        forward_peak_bytes=measurement.memory.forward_peak_bytes,
+        backward_peak_bytes=measurement.memory.backward_peak_bytes,
+        optimizer_peak_bytes=measurement.memory.optimizer_peak_bytes,
+        plain_seconds=plain,
+        ratio=None if plain is None else round(measurement.step_seconds / plain, 5),
+    )
+
+
+def _without_date(header: Header) -> Header:
+    return msgspec.structs.replace(header, date="")
