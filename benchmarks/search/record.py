@@ -72,7 +72,7 @@ def _shown(line: Line) -> str:
         )
     if line.step_seconds is None or line.peak_bytes is None:
         return f"    batch {line.batch}: {line.outcome}{_because(line.reason)}"
-    what = "plain training again, " if line.is_reference else "    "
+    what = "plain training again, " if line.reference else "    "
     ratio = "" if line.ratio is None else f"  x{line.ratio:.2f}"
     return f"{what}batch {line.batch}: {line.step_seconds * 1e3:.1f} ms, {line.peak_bytes / 2**20:.1f} MiB{ratio}"
 

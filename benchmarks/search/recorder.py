@@ -10,14 +10,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from advisor.errors import OptionError, WorkloadError
-from advisor.measure.measurement import Sizing
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
 from advisor.problem.hardware import Hardware
 from advisor.problem.workload import WorkloadSource
-from advisor.search.batching import choose_batch
-from advisor.search.memory_model import MemoryModel
 from advisor.search.resolve import resolve
 from advisor.search.resolved import Combination
 from advisor.search.space import load_space
@@ -28,6 +25,7 @@ from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.search.recordings import Recording
 from benchmarks.search.rows import Header, Line, Sized, Timed
+from benchmarks.search.timed_batches import first_batch, next_batch
 
 __all__ = ["Recorder"]
 
@@ -36,6 +34,9 @@ _BETWEEN_PLAIN = 8
 
 _FIRST_BATCH = 2
 """First batch of every sizing, as in a session."""
+
+_SIZING_SECONDS = 3.0
+"""Seconds of short runs, at most: they end by themselves when they have seen the batch set the peak."""
 
 _ORDER_SEED = 0
 _TIME_LIMIT_SECONDS = 120.0
@@ -49,7 +50,7 @@ class Recorder:
         source: The workload.
         hardware: The device.
         runner: Runs the trials.
-        measure_seconds: Seconds of timed steps of each measurement, and of each sizing.
+        measure_seconds: Seconds of timed steps of each measurement.
         known: Lines of earlier runs.
     """
 
@@ -70,19 +71,18 @@ class Recorder:
         self._measure_seconds = measure_seconds
         self._usable_bytes = memory_budget(hardware, None).usable_bytes
         self._headers = [line for line in known if isinstance(line, Header)]
-        self._sized = {line.combination.label: line for line in known if isinstance(line, Sized)}
-        timed = [line for line in known if isinstance(line, Timed)]
-        self._timed = {(line.combination.label, line.fraction) for line in timed}
-        self._run_number = 1 + max((line.run for line in timed), default=-1)
+        self._complete = {line.combination.label for line in known if isinstance(line, Sized | Timed) and line.last}
+        runs = [line.run for line in known if isinstance(line, Timed)]
+        self._run_number = 1 + max(runs, default=-1)
         self._references = 0
         self._plain_seconds: float | None = None
         self._begin = time.monotonic()
 
-    def lines(self, policies: int | None = None) -> Iterator[Line]:
+    def lines(self, count: int | None = None) -> Iterator[Line]:
         """Measure what is missing; a line as soon as it is known.
 
         Args:
-            policies: Stop after so many combinations; ``None`` for all.
+            count: Only so many combinations; ``None`` for all.
 
         Raises:
             OptionError: The lines that are known belong to another table.
@@ -98,7 +98,7 @@ class Recorder:
             )
         combinations = list(header.space.combinations())
         random.Random(_ORDER_SEED).shuffle(combinations)
-        missing = [one for one in combinations[:policies] if not self._is_complete(one)]
+        missing = [one for one in combinations[:count] if one.label not in self._complete]
         for position, combination in enumerate(missing):
             if position % _BETWEEN_PLAIN == 0:
                 yield self._reference()
@@ -126,35 +126,25 @@ class Recorder:
             raise WorkloadError(f"{self._recording.name}: {result.reason}", result.traceback_text)
         return result.facts
 
-    def _is_complete(self, combination: Combination) -> bool:
-        sized = self._sized.get(combination.label)
-        if sized is None:
-            return False
-        return not sized.points or all(
-            (combination.label, fraction) in self._timed for fraction, _ in self._batches(sized)
-        )
-
-    def _batches(self, sized: Sized) -> list[tuple[float, int]]:
-        """The fractions and batches to time; the largest first, each batch once."""
-        sizing = Sizing(points=sized.points, out_of_memory_at=sized.out_of_memory_at, loss_trace=())
-        largest = min(MemoryModel.fit(sizing).largest_batch(self._recording.limit_bytes), self._recording.largest_batch)
-        batches: dict[int, float] = {}
-        for fraction in load_space(str(self._recording.space)).batch_fractions:
-            batch = choose_batch(largest=largest, fraction=fraction)
-            if batch is not None:
-                batches.setdefault(batch.micro_batch, fraction)
-        return [(fraction, batch) for batch, fraction in batches.items()]
-
     def _measured(self, combination: Combination) -> Iterator[Line]:
-        sized = self._sized.get(combination.label)
-        if sized is None:
-            sized = self._size(combination)
-            yield sized
-        if not sized.points:
+        """Short runs, about half of the batch that they promise, and the largest that fits by what that took.
+
+        Where the peak moves from the optimizer step to the passes, short runs promise too much. What half of it really
+        takes corrects them before a trial is lost; one that is lost all the same bounds the next.
+        """
+        sized = self._size(combination)
+        half = first_batch(sized, self._recording.limit_bytes, self._recording.largest_batch)
+        if half == 0:
+            yield msgspec.structs.replace(sized, last=True)
             return
-        for fraction, batch in self._batches(sized):
-            if (combination.label, fraction) not in self._timed:
-                yield self._time(combination.uses, batch, fraction)
+        yield sized
+        batch, timed = half, list[Timed]()
+        while batch > 0:
+            line = self._time(combination.uses, batch)
+            timed.append(line)
+            following = next_batch(sized, timed, self._recording.limit_bytes, self._recording.largest_batch)
+            yield msgspec.structs.replace(line, last=following == 0)
+            batch = following
 
     def _size(self, combination: Combination) -> Sized:
         result = self._trial(TrialKind.SIZE, combination.uses, _FIRST_BATCH, limit_bytes=self._usable_bytes)
@@ -171,7 +161,7 @@ class Recorder:
     def _reference(self) -> Timed:
         """Plain training, measured anew."""
         self._references += 1
-        line = self._time((), self._recording.reference_batch, None, repeat=self._references)
+        line = self._time((), self._recording.reference_batch, repeat=self._references)
         if line.step_seconds is None:
             raise WorkloadError(
                 f"Plain training of {self._recording.name} must fit at a batch of {self._recording.reference_batch}, "
@@ -180,13 +170,13 @@ class Recorder:
         self._plain_seconds = line.step_seconds
         return line
 
-    def _time(self, uses: tuple[MethodUse, ...], batch: int, fraction: float | None, *, repeat: int = 0) -> Timed:
+    def _time(self, uses: tuple[MethodUse, ...], batch: int, *, repeat: int = 0) -> Timed:
         moment = time.monotonic() - self._begin
         result = self._trial(TrialKind.TIME, uses, batch, limit_bytes=self._recording.limit_bytes, repeat=repeat)
         line = Timed(
             uses=uses,
             batch=batch,
-            fraction=fraction,
+            reference=repeat > 0,
             outcome=result.outcome.value,
             reason=result.reason,
             plain_seconds=self._plain_seconds,
@@ -207,7 +197,7 @@ class Recorder:
                 device=self._hardware.device,
                 memory_limit_bytes=limit_bytes,
                 largest_batch=self._recording.largest_batch,
-                measure_seconds=self._measure_seconds,
+                measure_seconds=(_SIZING_SECONDS if kind is TrialKind.SIZE else self._measure_seconds),
                 time_limit_seconds=_TIME_LIMIT_SECONDS,
                 repeat=repeat,
             )
@@ -217,7 +207,7 @@ class Recorder:
 def _with_figures(line: Timed, result: TrialResult) -> Timed:
     measurement = result.measurement
     assert measurement is not None, "a timed trial that went well has figures"
-    plain = line.plain_seconds if line.fraction is not None else measurement.step_seconds
+    plain = measurement.step_seconds if line.reference else line.plain_seconds
     return msgspec.structs.replace(
         line,
         step_seconds=measurement.step_seconds,

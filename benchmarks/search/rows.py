@@ -93,6 +93,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         reason: Why, when not well.
         points: What they measured, by growing batch.
         out_of_memory_at: The smallest batch that did not fit, if one was met.
+        last: Whether nothing of the combination is timed: it does not run, or no batch fits.
         wall_seconds: What they took.
     """
 
@@ -101,6 +102,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
     reason: str = ""
     points: tuple[SizePoint, ...] = ()
     out_of_memory_at: int | None = None
+    last: bool = False
     wall_seconds: float = 0.0
 
     @property
@@ -115,8 +117,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
     Attributes:
         uses: The methods.
         batch: Samples per step, in one micro-batch.
-        fraction: Share of the largest feasible batch that it stands for; ``None`` for a repetition of plain training
-            that tells how the machine drifts.
+        reference: Whether it is a repetition of plain training that tells how the machine drifts.
+        last: Whether it is the last line of its combination, which is complete with it.
         outcome: How the trial ended.
         reason: Why, when not well.
         step_seconds: Median of full steps.
@@ -134,7 +136,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
 
     uses: tuple[MethodUse, ...]
     batch: int
-    fraction: float | None
+    reference: bool = False
+    last: bool = False
     outcome: str
     reason: str = ""
     step_seconds: float | None = None
@@ -153,11 +156,6 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
     def combination(self) -> Combination:
         """The methods on one device."""
         return Combination(self.uses)
-
-    @property
-    def is_reference(self) -> bool:
-        """Whether it is a repetition of plain training."""
-        return self.fraction is None
 
 
 Line = Header | Sized | Timed
