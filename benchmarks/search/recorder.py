@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import random
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -67,6 +69,7 @@ class Recorder:
         self._recording = recording
         self._source = source
         self._hardware = hardware
+        self._space = load_space(str(recording.space))
         self._runner = runner
         self._measure_seconds = measure_seconds
         self._usable_bytes = memory_budget(hardware, None).usable_bytes
@@ -88,14 +91,16 @@ class Recorder:
             OptionError: The lines that are known belong to another table.
             WorkloadError: The workload cannot be probed, or plain training does not fit at the reference batch.
         """
-        header = self._header()
-        if not self._headers:
+        if self._headers:
+            header = self._headers[0]
+            if any(getattr(header, name) != value for name, value in self._identity().items()):
+                raise OptionError(
+                    "A table must be of one workload, space, limit, device and set of versions, but the file holds one "
+                    f"of {header.workload} on {header.device} that differs. Give another --output."
+                )
+        else:
+            header = self._header()
             yield header
-        elif _without_date(self._headers[0]) != _without_date(header):
-            raise OptionError(
-                f"A table must be of one workload, space, limit, device and set of versions, but the file holds one of "
-                f"{self._headers[0].workload} on {self._headers[0].device} that differs. Give another --output."
-            )
         combinations = list(header.space.combinations())
         random.Random(_ORDER_SEED).shuffle(combinations)
         missing = [one for one in combinations[:count] if one.label not in self._complete]
@@ -107,18 +112,21 @@ class Recorder:
             yield self._reference()
 
     def _header(self) -> Header:
-        facts = self._facts()
-        return Header.of(
-            resolve(load_space(str(self._recording.space)), facts, self._hardware),
-            workload=self._recording.name,
-            fingerprint=self._source.fingerprint,
-            limit_bytes=self._recording.limit_bytes,
-            largest_batch=self._recording.largest_batch,
-            reference_batch=self._recording.reference_batch,
-            device=self._hardware.name,
-            versions=versions(),
-            date=datetime.date.today().isoformat(),
-        )
+        resolved = resolve(self._space, self._facts(), self._hardware)
+        return Header.of(resolved, date=datetime.date.today().isoformat(), **self._identity())
+
+    def _identity(self) -> dict[str, Any]:
+        """What must not change while a table is recorded."""
+        return {
+            "workload": self._recording.name,
+            "fingerprint": self._source.fingerprint,
+            "space_fingerprint": hashlib.sha256(self._space.canonical_text.encode()).hexdigest()[:16],
+            "limit_bytes": self._recording.limit_bytes,
+            "largest_batch": self._recording.largest_batch,
+            "reference_batch": self._recording.reference_batch,
+            "device": self._hardware.name,
+            "versions": versions(),
+        }
 
     def _facts(self) -> Facts:
         result = self._trial(TrialKind.PROBE, (), _FIRST_BATCH, limit_bytes=self._usable_bytes)
@@ -219,7 +227,3 @@ def _with_figures(line: Timed, result: TrialResult) -> Timed:
         plain_seconds=plain,
         ratio=None if plain is None else round(measurement.step_seconds / plain, 5),
     )
-
-
-def _without_date(header: Header) -> Header:
-    return msgspec.structs.replace(header, date="")

@@ -28,6 +28,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
         workload: Name of the workload.
         fingerprint: Of its source: another source is another table.
         space_name: Name of the search space.
+        space_fingerprint: Hash of its file's content.
         fidelity: Its ceiling.
         axes: Its methods with the settings that apply.
         conflicts: Two settings' labels, and why they exclude each other.
@@ -44,6 +45,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
     workload: str
     fingerprint: str
     space_name: str
+    space_fingerprint: str
     fidelity: Fidelity
     axes: tuple[Axis, ...]
     conflicts: tuple[tuple[str, str, str], ...]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from advisor.measure.measurement import Sizing
 from advisor.search.batching import choose_batch
-from advisor.search.memory_model import MemoryModel, round_batch
+from advisor.search.memory_model import DEFAULT_MARGIN, MemoryModel, round_batch
 from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import PeakCurve
 from benchmarks.search.rows import Sized, Timed
@@ -34,13 +34,16 @@ def first_batch(sized: Sized, limit_bytes: int, largest_batch: int) -> int:
 
 
 def next_batch(sized: Sized, timed: Sequence[Timed], limit_bytes: int, largest_batch: int) -> int:
-    """The next batch to time: the largest that fits by all that was measured; 0 when that one was timed.
+    """The next batch to time: the largest that fits by all that was measured, with the margin of a session.
 
     Args:
         sized: The short runs of a combination.
         timed: What was timed of it, at least one batch.
         limit_bytes: The memory limit.
         largest_batch: No batch above this one.
+
+    Returns:
+        0 when nothing larger than what ran is left to be timed.
     """
     lost = [line.batch for line in timed if line.outcome == Outcome.OUT_OF_MEMORY.value]
     if len(timed) == _MOST_TIMED or timed[-1].outcome not in (Outcome.OK.value, Outcome.OUT_OF_MEMORY.value):
@@ -49,7 +52,7 @@ def next_batch(sized: Sized, timed: Sequence[Timed], limit_bytes: int, largest_b
     ran = [line for line in timed if line.outcome == Outcome.OK.value]
     if not ran:
         return round_batch(below // 2)
-    peak = PeakCurve(sized, ran)
-    largest = next((batch for batch in range(below - 1, 0, -1) if peak.at(batch) <= limit_bytes), 0)
+    peak, usable = PeakCurve(sized, ran), limit_bytes * (1 - DEFAULT_MARGIN)
+    largest = next((batch for batch in range(below - 1, 0, -1) if peak.at(batch) <= usable), 0)
     following = round_batch(largest)
     return following if following > max(line.batch for line in ran) else 0
