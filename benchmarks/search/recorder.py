@@ -37,7 +37,7 @@ _BETWEEN_PLAIN = 8
 _FIRST_BATCH = 2
 """First batch of every sizing, as in a session."""
 
-_SIZING_SECONDS = 3.0
+_SIZING_SECONDS = 1.5
 """Seconds of short runs, at most: they end by themselves when they have seen the batch set the peak."""
 
 _ORDER_SEED = 0

@@ -42,9 +42,9 @@ def page(folder: Path = _RESULTS) -> str:
 
 
 def _title(result: Result) -> str:
-    source = (
-        f"recorded on {result.recorded_on}, {result.recorded}" if result.recorded_on else "a fresh one for each seed"
-    )
+    source = "A fresh one for each seed"
+    if result.recorded_on:
+        source = f"Recorded on {result.recorded_on}, {result.recorded}"
     versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
     return (
         f"## {result.problem}: {result.combinations:,} combinations\n\n{source}; "
