@@ -9,9 +9,10 @@ import msgspec
 
 from advisor.search.batching import choose_batch
 from advisor.search.resolved import ResolvedSpace
-from advisor.search.sampler import Proposer
+from advisor.search.sampler import Proposal, Proposer
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
+from benchmarks.search.problem import Trial
 from benchmarks.search.trials import Trials
 
 __all__ = ["SAMPLERS", "guided"]
@@ -42,24 +43,37 @@ def guided(trials: Trials, seed: int, *, sampler: str, second_batch: bool = True
     proposer = _proposer(space, seed, sampler)
     batches = Batches(problem)
     while (proposal := proposer.ask()) is not None:
-        largest = batches.largest(proposal.combination)
-        batch = choose_batch(largest=largest, fraction=proposal.batch_fraction)
-        if batch is None:
-            # Known before any trial, which it does not cost.
-            proposer.tell(proposal, None, {"memory": 1.0}, excludes_combination=True)
-            continue
-        half = choose_batch(largest=largest, fraction=0.5) if second_batch and batch.micro_batch > 1 else None
-        results = trials.run(proposal.combination, batch.micro_batch, also=None if half is None else half.micro_batch)
-        for result in results:
-            batches.learn(result)
+        results = _run(trials, batches, proposal, second_batch=second_batch)
+        if results and results[0].outcome is Outcome.OUT_OF_MEMORY and second_batch:
+            # It has no smaller batch to be proposed with: once more, at half of what was lost at most.
+            results = _run(trials, batches, proposal, second_batch=True, bound=results[0].batch // 2)
         rates = [result.rate for result in results if result.rate is not None]
         peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
         if rates:
             proposer.tell(proposal, max(rates), {"memory": max(peaks) / problem.limit_bytes - 1})
+        elif not results:
+            # Known before any trial, which it does not cost.
+            proposer.tell(proposal, None, {"memory": 1.0}, excludes_combination=True)
         elif results[0].outcome is Outcome.OUT_OF_MEMORY:
             proposer.tell(proposal, None, {"memory": 1.0})
         else:
             proposer.tell(proposal, None, {"outcome": 1.0}, excludes_combination=True)
+
+
+def _run(
+    trials: Trials, batches: Batches, proposal: Proposal, *, second_batch: bool, bound: int | None = None
+) -> list[Trial]:
+    """One trial at the proposal's share of the largest batch; nothing when not one sample is expected to fit."""
+    largest = batches.largest(proposal.combination)
+    largest = largest if bound is None else min(largest, bound)
+    batch = choose_batch(largest=largest, fraction=proposal.batch_fraction)
+    if batch is None:
+        return []
+    half = choose_batch(largest=largest, fraction=0.5) if second_batch and batch.micro_batch > 1 else None
+    results = trials.run(proposal.combination, batch.micro_batch, also=None if half is None else half.micro_batch)
+    for result in results:
+        batches.learn(result)
+    return results
 
 
 def _proposer(space: ResolvedSpace, seed: int, sampler: str) -> Proposer:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
@@ -102,20 +103,18 @@ def _combination(chosen: Sequence[MethodUse | None], gpu_count: int) -> Combinat
     return Combination(tuple(sorted(uses, key=lambda use: use.name)), gpu_count)
 
 
-class _quietly:  # noqa: N801  (used as a function is)
-    """Keeps Optuna's log and its warnings of experimental features away."""
-
-    def __enter__(self) -> None:
-        self._logger = logging.getLogger("optuna")
-        self._level = self._logger.level
-        self._logger.setLevel(logging.ERROR)
-        self._warnings = warnings.catch_warnings()
-        self._warnings.__enter__()
-        warnings.simplefilter("ignore", ExperimentalWarning)
-
-    def __exit__(self, *exception: object) -> None:
-        self._warnings.__exit__(None, None, None)
-        self._logger.setLevel(self._level)
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep Optuna's log and its warnings of experimental features away."""
+    logger = logging.getLogger("optuna")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -123,6 +122,7 @@ STRATEGIES: dict[str, Strategy] = {
     "optuna default": tpe,
     "deepspeed": deepspeed,
     "deepspeed, every option": functools.partial(deepspeed, leave_out=False),
+    "ours, tpe, one batch": functools.partial(guided, sampler="tpe", second_batch=False),
     **{f"ours, {sampler}": functools.partial(guided, sampler=sampler) for sampler in SAMPLERS},
 }
 """Name -> strategy."""
