@@ -23,7 +23,7 @@ class Table:
     """What was recorded, with the drift of the machine divided out, and what lies between the recorded batches.
 
     Time and the peaks of the three phases are interpolated between recorded batches by straight lines each. A batch
-    runs when its peak is below the limit; what was recorded as out of memory bounds that from above.
+    runs when its peak is below the limit; a recorded batch that did not run bounds that from above.
 
     Args:
         lines: The lines of the table.
@@ -153,8 +153,7 @@ class _Recorded:
         self._limit_bytes = limit_bytes
         self._failed = _failure(sized, timed) if not ran else None
         self._ran_at = max((line.batch for line in ran), default=0)
-        out_of_memory = [line.batch for line in timed if line.outcome == Outcome.OUT_OF_MEMORY.value]
-        self._too_large = min(out_of_memory, default=None)
+        self._lost = min(((line.batch, line.outcome) for line in timed if line.step_seconds is None), default=None)
         self.forecast: MemoryModel | None = None
         self.rates: dict[int, float] = {}
         if sized.points:
@@ -177,8 +176,9 @@ class _Recorded:
             return self._failed
         if batch <= self._ran_at:
             return Outcome.OK
-        too_large = self._too_large is not None and batch >= self._too_large
-        return Outcome.OUT_OF_MEMORY if too_large or self.peak_bytes(batch) > self._limit_bytes else Outcome.OK
+        if self._lost is not None and batch >= self._lost[0]:
+            return Outcome(self._lost[1])
+        return Outcome.OUT_OF_MEMORY if self.peak_bytes(batch) > self._limit_bytes else Outcome.OK
 
     def seconds(self, batch: int) -> float:
         return self._seconds.at(batch)

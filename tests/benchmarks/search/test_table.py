@@ -49,12 +49,11 @@ def test_between_and_beyond_recorded_batches_time_and_memory_are_straight_lines(
         table.outcome(PLAIN, 41)
 
 
-def test_what_ran_out_of_memory_bounds_what_runs() -> None:
-    lines = complete()
-    lines.insert(4, lost(batch=10))
-    table = Table(lines)
+@pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT])
+def test_a_batch_that_was_lost_bounds_what_runs(outcome: Outcome) -> None:
+    table = Table([*complete(), lost(batch=10, outcome=outcome.value)])
     assert table.outcome(PLAIN, 9) is Outcome.OK
-    assert table.outcome(PLAIN, 10) is Outcome.OUT_OF_MEMORY
+    assert table.outcome(PLAIN, 10) is outcome
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.DIVERGED])
