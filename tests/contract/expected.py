@@ -27,7 +27,7 @@ class Expected:
         same_bits: Models in which it changes nothing in two steps although it is not exact.
         not_faked: Why it cannot run under fake tensors; empty if it can.
         slow: Models with which it takes seconds.
-        samples: In a batch: more, at the price of time, for what moves only tensors of a mebibyte and more, or is coarse.
+        samples: In a batch: more, at the price of time, for what moves only tensors of a mebibyte or is coarse.
     """
 
     refused: dict[str, str] = field(default_factory=dict)
