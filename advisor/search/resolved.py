@@ -86,6 +86,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         dropped_recipes: Recipe -> why it is not tried.
         conflicts: Pairs of settings' labels that exclude each other -> why.
         gpu_counts: Numbers of devices that may train together, ascending.
+        time_ratios: Setting's label -> what it is expected to do to the time of a step here, as a ratio; others: 1.
     """
 
     name: str
@@ -97,6 +98,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
     dropped_recipes: dict[str, str]
     conflicts: dict[tuple[str, str], str]
     gpu_counts: tuple[int, ...] = (1,)
+    time_ratios: dict[str, float] = {}
 
     def conflict_in(self, uses: Sequence[MethodUse]) -> str | None:
         """Why these settings exclude each other, or ``None`` if they do not."""
