@@ -10,16 +10,16 @@ import numpy as np
 
 from advisor.methods.use import MethodUse
 from advisor.search.factors import Choice, Factors, Levels
-from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.search.resolved import Axis, Combination, ResolvedSpace
 from advisor.search.tried import Tried
 
 __all__ = ["Pool"]
 
-_DRAWS = 1000
+_DRAWS = 500
 """Combinations drawn at random, so that no part of a large space is out of sight."""
 
-_MOST_NEIGHBOURS = 1000
-"""Combinations two changes away of each good one: drawn at random where there are more."""
+_TWO_CHANGES = 200
+"""Combinations two changes away from each good one; with many methods all of them would be thousands."""
 
 
 class Pool:
@@ -76,23 +76,30 @@ class Pool:
             if (label, fraction) not in self._tried
         ]
 
-    def _near(self, combination: Combination, generator: random.Random) -> list[Combination]:
+    def _near(self, combination: Combination, generator: random.Random) -> Iterator[Combination]:
         """A combination, those one change away, and some of those two changes away."""
         once = list(self._changed(combination))
-        twice = [again for one in generator.sample(once, min(len(once), 30)) for again in self._changed(one)]
-        return [combination, *once, *generator.sample(twice, min(len(twice), _MOST_NEIGHBOURS))]
+        yield combination
+        yield from once
+        for _ in range(_TWO_CHANGES if once else 0):
+            axis = generator.choice(self._space.axes)
+            yield self._with(generator.choice(once), axis, generator.choice((None, *axis.settings)))
 
     def _changed(self, combination: Combination) -> Iterator[Combination]:
         """Every valid combination with one setting more, less or another, or on another number of devices."""
         for axis in self._space.axes:
-            others = tuple(use for use in combination.uses if use.name != axis.method)
-            choices: list[tuple[MethodUse, ...]] = [(setting,) for setting in axis.settings]
-            for chosen in ((), *choices):
-                uses = tuple(sorted((*others, *chosen), key=lambda use: use.name))
-                changed = Combination(uses, combination.gpu_count)
+            for setting in (None, *axis.settings):
+                changed = self._with(combination, axis, setting)
                 if changed != combination and self._tried.is_valid(changed):
                     yield changed
         for gpu_count in self._space.gpu_counts:
             moved = self._space.completed(combination.uses, gpu_count)
             if moved is not None and moved != combination:
                 yield moved
+
+    def _with(self, combination: Combination, axis: Axis, setting: MethodUse | None) -> Combination:
+        """A combination with another setting of one method, valid or not."""
+        uses = [use for use in combination.uses if use.name != axis.method]
+        if setting is not None:
+            uses.append(setting)
+        return Combination(tuple(sorted(uses, key=lambda use: use.name)), combination.gpu_count)
