@@ -7,8 +7,8 @@ for Machine Learning, 2006, sections 2.2, 2.7 and 5.4.1; the kernel over categor
 Algorithm runtime prediction, 2014, section 4). A sum of main effects is a Gaussian process too, so that both are one
 covariance, and the posterior has a closed form.
 
-How large main effects and interactions are is not known beforehand. Of a few scales the likeliest is taken: a search
-over a grid of nine cannot run away with five measurements, as an optimizer of the likelihood does.
+How large main effects and interactions are is not known beforehand, and five measurements do not tell. So nine guesses
+each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be too sure of itself.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ _LEVEL_DEVIATION = 1.0
 _EFFECT_SCALES = (0.6, 1.0, 1.7)
 """Factors on the prior standard deviations of the main effects."""
 
-_INTERACTION_DEVIATIONS = (0.015, 0.04, 0.1)
+_INTERACTION_DEVIATIONS = (0.02, 0.06, 0.18)
 """Standard deviations of what is not a sum."""
 
 _SHARED_OVER = 2.5
 """Settings after which two combinations share 1/e of what is not a sum."""
+
+_LEAST_VARIANCE = 1e-12
+"""Rounding may leave less than nothing of a variance."""
+
+_UNLIKELY = 0.02
+"""Guesses of which less is thought are left out."""
 
 _DOUBT_OF_SCALE = math.log(2.5)
 """Scales are held to be off the middle one by a factor like this before anything is known."""
@@ -70,6 +76,22 @@ class _Scales(msgspec.Struct, frozen=True):
         return -0.5 * sum((one / _DOUBT_OF_SCALE) ** 2 for one in off)
 
 
+class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
+    """What the measurements say if a guess is right.
+
+    Attributes:
+        scales: The guess.
+        log_weight: The log of how likely it is, up to a constant.
+        factor: Cholesky factor of the covariance of the measurements.
+        weights: Its inverse times what surprised in them.
+    """
+
+    scales: _Scales
+    log_weight: float
+    factor: Floats
+    weights: Floats
+
+
 class CostModel:
     """The posterior after some measurements.
 
@@ -92,27 +114,37 @@ class CostModel:
         self._level = float(np.mean(logs - from_priors))
         surprise = logs - from_priors - self._level
         guesses = itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS))
-        _, self._scales, self._factor = max(
-            (self._likelihood(scales, surprise, noise) for scales in guesses), key=lambda found: found[0]
-        )
-        self._weights: Floats = cho_solve((self._factor, True), surprise)
+        posteriors = [self._posterior(scales, surprise, noise) for scales in guesses]
+        likeliest = max(posterior.log_weight for posterior in posteriors)
+        self._posteriors = [one for one in posteriors if one.log_weight > likeliest + math.log(_UNLIKELY)]
 
     def estimate(self, levels: Levels) -> Estimate:
         """What is expected of combinations, one row each."""
         design = self._factors.effects(levels)
-        shared = self._covariance(self._scales, design, self._design, differences(levels, self._levels))
-        known = solve_triangular(self._factor, shared.T, lower=True)
-        spread = (self._factors.prior_deviation * self._scales.effects) ** 2
-        prior_variance = _LEVEL_DEVIATION**2 + design**2 @ spread + self._scales.interactions**2
-        mean = self._level + design @ self._factors.prior_mean + shared @ self._weights
-        return Estimate(mean, np.sqrt(np.maximum(prior_variance - np.sum(known**2, axis=0), 1e-12)))
+        distances = differences(levels, self._levels)
+        found = [self._estimate(posterior, design, distances) for posterior in self._posteriors]
+        weights = np.exp([posterior.log_weight for posterior in self._posteriors])
+        mean = np.average([one.mean for one in found], axis=0, weights=weights)
+        squares = np.average([one.deviation**2 + one.mean**2 for one in found], axis=0, weights=weights)
+        deviation = np.sqrt(np.maximum(squares - mean**2, _LEAST_VARIANCE))
+        return Estimate(self._level + design @ self._factors.prior_mean + mean, deviation)
 
-    def _likelihood(self, scales: _Scales, surprise: Floats, noise: Floats) -> tuple[float, _Scales, Floats]:
-        """The log of the posterior of some scales up to a constant, and the Cholesky factor that came with it."""
+    def _posterior(self, scales: _Scales, surprise: Floats, noise: Floats) -> _Posterior:
         covariance = self._covariance(scales, self._design, self._design, self._distances)
         factor, _ = cho_factor(covariance + np.diag(noise**2), lower=True)
-        fit = float(surprise @ cho_solve((factor, True), surprise))
-        return scales.log_prior - 0.5 * fit - float(np.sum(np.log(np.diag(factor)))), scales, factor
+        weights: Floats = cho_solve((factor, True), surprise)
+        evidence = -0.5 * float(surprise @ weights) - float(np.sum(np.log(np.diag(factor))))
+        return _Posterior(scales=scales, log_weight=scales.log_prior + evidence, factor=factor, weights=weights)
+
+    def _estimate(self, posterior: _Posterior, design: Floats, distances: Floats) -> Estimate:
+        """What one guess makes of combinations: by how much they surprise, and how sure that is."""
+        scales = posterior.scales
+        shared = self._covariance(scales, design, self._design, distances)
+        known = solve_triangular(posterior.factor, shared.T, lower=True)
+        spread = (self._factors.prior_deviation * scales.effects) ** 2
+        prior_variance = _LEVEL_DEVIATION**2 + design**2 @ spread + scales.interactions**2
+        variance = np.maximum(prior_variance - np.sum(known**2, axis=0), _LEAST_VARIANCE)
+        return Estimate(shared @ posterior.weights, np.sqrt(variance))
 
     def _covariance(self, scales: _Scales, some: Floats, others: Floats, distances: Floats) -> Floats:
         sums = (some * (self._factors.prior_deviation * scales.effects) ** 2) @ others.T

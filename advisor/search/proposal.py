@@ -64,5 +64,5 @@ class GainLeft(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_noise(self) -> bool:
-        """Whether no measurement could tell the improvement from chance."""
-        return self.expected < self.noise
+        """Whether the improvement is lost in the noise: an expectation of half of it is a chance of one that shows."""
+        return self.expected < self.noise / 2
