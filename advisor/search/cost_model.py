@@ -123,7 +123,8 @@ class CostModel:
         design = self._factors.effects(levels)
         distances = differences(levels, self._levels)
         found = [self._estimate(posterior, design, distances) for posterior in self._posteriors]
-        weights = np.exp([posterior.log_weight for posterior in self._posteriors])
+        log_weights = np.array([posterior.log_weight for posterior in self._posteriors])
+        weights = np.exp(log_weights - log_weights.max())
         mean = np.average([one.mean for one in found], axis=0, weights=weights)
         squares = np.average([one.deviation**2 + one.mean**2 for one in found], axis=0, weights=weights)
         deviation = np.sqrt(np.maximum(squares - mean**2, _LEAST_VARIANCE))

@@ -11,6 +11,7 @@ from advisor.decide.candidate import Candidate
 from advisor.methods.use import use
 from advisor.problem.goal import Fidelity
 from advisor.report.progress import SilentProgress
+from advisor.search.proposal import GainLeft
 from advisor.search.resolved import Combination
 from advisor.search.sampler import Proposal
 from advisor.session.budget import TimeBudget
@@ -29,6 +30,9 @@ class FakeProposer:
         self.abandoned = 0
         self.constraints: list[dict[str, float]] = []
         self.to_try_again: list[bool] = []
+        self.gains: list[GainLeft] = []
+        self.records: list[str] = []
+        self.told: list[tuple[Any, float | None]] = []
 
     def ask(self) -> Any:
         if not self.left:
@@ -39,6 +43,18 @@ class FakeProposer:
     def tell(self, proposal: Any, value: Any, constraints: dict[str, float], *rest: Any, **options: Any) -> None:
         self.constraints.append(constraints)
         self.to_try_again.append(options["try_again"])
+        self.told.append((value, options["noise"]))
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self.records)
+
+    def gain_left(self) -> GainLeft | None:
+        return self.gains.pop(0) if self.gains else None
+
+    def take_records(self) -> list[str]:
+        records, self.records = self.records, []
+        return records
 
     def abandon(self, proposal: Any) -> None:
         self.abandoned += 1
