@@ -87,8 +87,8 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(f"--memory-limit must be above zero, but got {self.memory_limit_bytes} bytes.")
         if self.storage is not None and self.goal is GoalKind.BIGGER:
             raise OptionError(
-                "--storage belongs to --goal faster and cheapest, whose workers share what they measure, but the goal is "
-                f"{self.goal.value!r}. Leave it out."
+                "--storage belongs to --goal faster and cheapest, whose workers share what they measure, but the goal "
+                f"is {self.goal.value!r}. Leave it out."
             )
         if self.gpu_counts is not None and any(count < 1 for count in self.gpu_counts):
             raise OptionError(f"--gpus must be numbers from 1, such as 1,2,4, but got {self._gpus}.")

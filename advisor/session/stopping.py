@@ -38,6 +38,6 @@ class StoppingRule:
 
 def _words(left: GainLeft, better: str) -> str:
     return (
-        f"nothing untried is expected to be {better} by more than the noise: +{format_percent(left.expected)} expected, "
-        f"±{format_percent(left.noise)} noise (after {left.measured} trials)"
+        f"nothing untried is expected to be {better} by more than the noise: +{format_percent(left.expected)} "
+        f"expected, ±{format_percent(left.noise)} noise (after {left.measured} trials)"
     )
