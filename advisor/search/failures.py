@@ -1,14 +1,15 @@
 """Which settings make a combination fail, learned from the combinations that failed and those that did not.
 
 A combination that crashes, is refused or trains wrongly does so because of one of its settings, or of two that do not
-go together. Every setting and every pair that it holds is a suspect until some combination with it went well. A failure
-is blamed on its suspects in equal parts, and on the smallest: while a setting alone is a suspect, its pairs are not
-needed to explain anything.
+go together. Every setting and every pair that it holds is a suspect until some combination with it went well. Each
+failure has one cause, which may be none of these: suspects share the suspicion, and one that is in many failures gets
+more of it than one that is in few.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 
@@ -17,10 +18,16 @@ from advisor.search.factors import Factors, Floats, Levels
 __all__ = ["Failures"]
 
 _ONLY_THIS_ONE = 1.0
-"""Weight of the suspicion that a combination failed for a reason that no other shares; each suspect weighs as much."""
+"""Weight of the suspicion that a combination failed for a reason that no other shares."""
 
-_MOST_CERTAIN = 0.97
-"""Suspicion is never proof: what is left untried in the end is tried all the same."""
+_ALONE = 1.0
+"""Weight of a setting that was in one failure."""
+
+_TOGETHER = 0.5
+"""Weight of a pair of settings that was in one failure: there are many pairs, and few of them are bad."""
+
+_EACH_FURTHER = 4.0
+"""Factor on the weight of a suspect for each further failure that it was in."""
 
 Cause = frozenset[tuple[int, int]]
 """One setting or two: the column and the level of each."""
@@ -38,23 +45,30 @@ class Failures:
     def __init__(self, factors: Factors, failed: Levels, went_well: Levels) -> None:
         self._factors = factors
         cleared = {cause for row in _without_fraction(went_well) for cause in _causes(row)}
-        self._suspects: list[list[Cause]] = []
-        for row in np.unique(_without_fraction(failed), axis=0):
-            suspects = [cause for cause in _causes(row) if cause not in cleared]
-            alone = [cause for cause in suspects if len(cause) == 1]
-            self._suspects.append(
-                alone + [cause for cause in suspects if len(cause) == 2 and not any(one <= cause for one in alone)]
-            )
+        self._suspects = [
+            [cause for cause in _causes(row) if cause not in cleared]
+            for row in np.unique(_without_fraction(failed), axis=0)
+        ]
+        counts = Counter(itertools.chain.from_iterable(self._suspects))
+        self._weights = {
+            cause: (_ALONE if len(cause) == 1 else _TOGETHER) * _EACH_FURTHER ** (count - 1)
+            for cause, count in counts.items()
+        }
 
     def probability(self, levels: Levels) -> Floats:
-        """How likely combinations are to fail, one row each: the share of each failure's suspects that they hold."""
-        goes_well = np.ones(len(levels))
+        """How likely combinations are to fail, one row each.
+
+        That is how likely the cause of one of the failures is in it: of that which says most about it.
+        """
+        blames = {
+            cause: weight * np.all([levels[:, column] == level for column, level in cause], axis=0)
+            for cause, weight in self._weights.items()
+        }
+        likely = np.zeros(len(levels))
         for suspects in self._suspects:
-            blamed = np.zeros(len(levels))
-            for cause in suspects:
-                blamed += np.all([levels[:, column] == level for column, level in cause], axis=0)
-            goes_well *= 1 - blamed / (len(suspects) + _ONLY_THIS_ONE)
-        return np.minimum(_MOST_CERTAIN, 1 - goes_well)
+            whole = _ONLY_THIS_ONE + sum(self._weights[cause] for cause in suspects)
+            likely = np.maximum(likely, sum((blames[cause] for cause in suspects), np.zeros(len(levels))) / whole)
+        return likely
 
     @property
     def pairs(self) -> dict[tuple[str, str], int]:
@@ -69,7 +83,9 @@ class Failures:
                 failures.setdefault(cause, set()).add(number)
         found = {}
         for cause, numbers in failures.items():
-            if len(cause) == 2 and len(numbers) > 1 and not any(numbers < others for others in failures.values()):
+            alone = any(frozenset([setting]) in failures for setting in cause)
+            explained = alone or any(numbers < others for others in failures.values())
+            if len(cause) == 2 and len(numbers) > 1 and not explained:
                 low, high = sorted(self._factors.name(column, level) for column, level in cause)
                 found[low, high] = len(numbers)
         return dict(sorted(found.items()))
