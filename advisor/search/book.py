@@ -3,8 +3,8 @@
 A worker claims a point by a trial whose parameters are in the storage. Two may do so at the same moment, and Optuna's
 storages have no way to do both in one step. So each looks once more after it has claimed, and then at least one of them
 sees the other: whoever has the larger number gives way at once; whoever has the smaller waits a moment for that, and
-gives way too if it does not come to pass, because the other has not seen it. A point is so never run twice; at worst
-both give way, and ask again.
+gives way too if it does not come to pass, because the other has not seen it. What was even completed meanwhile is not
+repeated either. A point is so never run twice; at worst both give way, and ask again.
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ class Book:
     def gives_way(self, trial: Trial, point: Point) -> bool:
         """Whether another worker has the same point under way and this trial must be given up."""
         for _ in range(_LOOKS if self._shared else 0):
-            others = self._alive(self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
-            rivals = [one.number for one in others if one.number != trial.number and self._point_of(one) == point]
+            rivals = [one for one in self._others(trial.number) if self._point_of(one) == point]
             if not rivals:
                 return False
-            if min(rivals) < trial.number:
+            if any(one.number < trial.number or one.state is TrialState.COMPLETE for one in rivals):
                 return True
             self._sleep(_PAUSE_SECONDS)
         return self._shared
@@ -122,6 +121,18 @@ class Book:
             self._tried.finish(point, trial.number)
         if RECORD in trial.user_attrs:
             self._records.append(trial.user_attrs[RECORD])
+
+    def _others(self, number: int) -> list[FrozenTrial]:
+        """Trials of other workers that are under way, or were completed since this one looked last."""
+        trials = self._study.get_trials(deepcopy=False)
+        completed = [
+            trial
+            for trial in trials
+            if trial.state is TrialState.COMPLETE
+            and trial.number not in self._finished
+            and self._parameters.are_complete(trial.params)
+        ]
+        return [trial for trial in (*self._alive(trials), *completed) if trial.number != number]
 
     def _alive(self, trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
         """Trials that are under way at a point, and whose worker lives as far as can be seen."""

@@ -216,6 +216,7 @@ class Proposer:
         That is until plain training and every recipe have had their turn and a few points have figures.
         """
         with self._quietly():
+            self._book.refresh()
             measured = [one for one in self._model.observations(self._study) if one.logs is not None]
             waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             if waiting or len(measured) < _FEWEST_MEASURED:
