@@ -22,11 +22,12 @@ from optuna.trial import TrialState
 
 from advisor.search.book import Book
 from advisor.search.factors import Choice
-from advisor.search.history import CONFLICT, DUPLICATE, EXCLUDED, NOISE, RECIPE, TRY_AGAIN, WITHOUT_VALUE
+from advisor.search.history import EXCLUDED, NOISE, RECIPE, TRY_AGAIN, WITHOUT_VALUE
 from advisor.search.model_sampler import ModelSampler
 from advisor.search.parameters import Parameters
 from advisor.search.proposal import Attribute, GainLeft, Proposal, SamplerName
-from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.search.rejected import tell_conflict, tell_duplicate, worst_values
+from advisor.search.resolved import ResolvedSpace
 from advisor.search.seeds import names_of, seeds_of
 from advisor.search.storage import close_storage, open_study, quietly
 from advisor.search.tried import Point, Tried
@@ -134,9 +135,9 @@ class Proposer:
                 choice = self._parameters.choice_of(trial.params)
                 point = self._tried.point(*choice)
                 if not self._tried.is_valid(choice.combination):
-                    self._reject_conflict(trial, choice.combination)
+                    tell_conflict(self._study, trial, self._space.conflict_in(choice.combination.uses))
                 elif point in self._tried:
-                    self._reject_duplicate(trial, point)
+                    tell_duplicate(self._study, trial, self._tried.number_of(point))
                 elif not self._book.gives_way(trial, point):
                     return self._proposal(trial, choice, point)
                 else:
@@ -199,7 +200,7 @@ class Proposer:
                 trial.set_constraint(name, amount)
             if excludes_combination:
                 self._tried.exclude(point[0])
-            self._study.tell(trial, self._worst() if values is None else values)
+            self._study.tell(trial, worst_values(self._study) if values is None else values)
         self._book.completed(trial)
         self._tried.finish(point, proposal.number)
 
@@ -264,42 +265,6 @@ class Proposer:
             batch_fraction=choice.fraction,
             recipe_name=name,
             hand_tuned=hand_tuned,
-        )
-
-    def _reject_conflict(self, trial: optuna.trial.Trial, combination: Combination) -> None:
-        """Complete an impossible combination without running it, so that Optuna's model learns to avoid it."""
-        reason = self._space.conflict_in(combination.uses)
-        trial.set_user_attr(CONFLICT, reason or "not a valid combination on these devices")
-        trial.set_constraint(CONFLICT, 1.0)
-        self._study.tell(trial, self._worst())
-
-    def _reject_duplicate(self, trial: optuna.trial.Trial, point: Point) -> None:
-        """Answer a point that was tried with the outcome it had."""
-        number = self._tried.number_of(point)
-        original = None if number is None else self._study.get_trials(deepcopy=False)[number]
-        if original is None or original.values is None:
-            # Under way, or excluded with its whole combination: nothing is known of this very point.
-            trial.set_user_attr(DUPLICATE, -1)
-            trial.set_constraint("excluded", 1.0)
-            self._study.tell(trial, self._worst())
-            return
-        trial.set_user_attr(DUPLICATE, original.number)
-        for name, amount in original.constraints.items():
-            trial.set_constraint(name, amount)
-        self._study.tell(trial, original.values)
-
-    def _worst(self) -> tuple[float, ...]:
-        """The worst value so far of every objective; before the first, one that is worse than any."""
-        told = [
-            trial.values
-            for trial in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if all(map(math.isfinite, trial.values))
-        ]
-        if not told:
-            return tuple(-math.inf if larger else math.inf for larger in self._maximize)
-        return tuple(
-            min(values) if larger else max(values)
-            for larger, values in zip(self._maximize, zip(*told, strict=True), strict=True)
         )
 
     def _quietly(self) -> contextlib.AbstractContextManager[None]:

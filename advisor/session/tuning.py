@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Mapping
 from pathlib import Path
@@ -202,8 +203,7 @@ class Tuning:
 
     def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
         """Search; why it ended, and whether nothing is left to try."""
-        proposer = self._proposer(resolved)
-        try:
+        with contextlib.closing(self._proposer(resolved)) as proposer:
             loop = SearchLoop(
                 proposer=proposer,
                 evaluator=evaluator,
@@ -215,10 +215,10 @@ class Tuning:
                 candidates=candidates,
                 keep=self._keep,
             )
-            return loop.run(), proposer.untried == 0
-        finally:
-            self._notes.extend(_notes_on_pairs(proposer.failing_pairs))
-            proposer.close()
+            try:
+                return loop.run(), proposer.untried == 0
+            finally:
+                self._notes.extend(_notes_on_pairs(proposer.failing_pairs))
 
     def _explore_sizes(
         self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]
