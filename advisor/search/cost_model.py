@@ -13,6 +13,7 @@ each count as much as they are likely (section 5.2 of the same book): the likeli
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -108,13 +109,14 @@ class CostModel:
         assert (noise > 0).all(), "every measurement has noise"
         self._factors = factors
         self._levels = levels
+        self._noise = noise
         self._design = factors.effects(levels)
         self._distances = differences(levels, levels)
         from_priors = self._design @ factors.prior_mean
         self._level = float(np.mean(logs - from_priors))
         surprise = logs - from_priors - self._level
         guesses = itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS))
-        posteriors = [self._posterior(scales, surprise, noise) for scales in guesses]
+        posteriors = [self._posterior(scales, surprise) for scales in guesses]
         likeliest = max(posterior.log_weight for posterior in posteriors)
         self._posteriors = [one for one in posteriors if one.log_weight > likeliest + math.log(_UNLIKELY)]
 
@@ -130,9 +132,34 @@ class CostModel:
         deviation = np.sqrt(np.maximum(squares - mean**2, _LEAST_VARIANCE))
         return Estimate(self._level + design @ self._factors.prior_mean + mean, deviation)
 
-    def _posterior(self, scales: _Scales, surprise: Floats, noise: Floats) -> _Posterior:
+    def believing(self, levels: Levels, noise: float) -> CostModel:
+        """The model as it will be if combinations turn out just as it expects: as unsure as before, but not of them.
+
+        What is as expected changes no mean, and says nothing for or against any guess of the scales.
+        """
+        model = copy.copy(self)
+        model._levels = np.concatenate([self._levels, levels])
+        model._design = self._factors.effects(model._levels)
+        model._distances = differences(model._levels, model._levels)
+        model._noise = np.concatenate([self._noise, np.full(len(levels), noise)])
+        model._posteriors = [
+            msgspec.structs.replace(
+                posterior,
+                factor=model._factor(posterior.scales),
+                weights=np.concatenate([posterior.weights, np.zeros(len(levels))]),
+            )
+            for posterior in self._posteriors
+        ]
+        return model
+
+    def _factor(self, scales: _Scales) -> Floats:
+        """Cholesky factor of the covariance of the measurements."""
         covariance = self._covariance(scales, self._design, self._design, self._distances)
-        factor, _ = cho_factor(covariance + np.diag(noise**2), lower=True)
+        factor: Floats = cho_factor(covariance + np.diag(self._noise**2), lower=True)[0]
+        return factor
+
+    def _posterior(self, scales: _Scales, surprise: Floats) -> _Posterior:
+        factor = self._factor(scales)
         weights: Floats = cho_solve((factor, True), surprise)
         evidence = -0.5 * float(surprise @ weights) - float(np.sum(np.log(np.diag(factor))))
         return _Posterior(scales=scales, log_weight=scales.log_prior + evidence, factor=factor, weights=weights)

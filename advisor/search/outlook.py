@@ -94,13 +94,7 @@ class Outlook:
             self._least = float(self._model.estimate(levels[may_win]).mean.min())
         waiting = factors.levels(one.choice for one in observations if one.under_way)
         if len(waiting):
-            expected = self._model.estimate(waiting).mean
-            self._model = CostModel(
-                factors,
-                np.concatenate([levels, waiting]),
-                np.concatenate([logs, expected]),
-                np.concatenate([noise, np.full(len(waiting), np.median(noise))]),
-            )
+            self._model = self._model.believing(waiting, float(np.median(noise)))
 
     def of(self, levels: Levels) -> Expectation:
         """What is expected of points, one row of levels each."""

@@ -114,3 +114,16 @@ def test_the_number_of_devices_and_the_share_of_the_batch_are_factors_too() -> N
     learned = model(of, measured)
     untried = factors.levels([Choice(Combination((a, ways), 2), 1.0), Choice(Combination((a,)), 0.5)])
     assert learned.estimate(untried).mean == pytest.approx([-0.9, -0.1], abs=0.12)
+
+
+def test_what_is_believed_to_turn_out_as_expected_changes_no_mean_and_leaves_less_doubt() -> None:
+    drawn = choices(10)
+    learned = model(SPACE, [(choice, log_seconds(choice)) for choice in drawn])
+    waiting = next(choice for choice in EVERY if choice not in drawn)
+    levels = Factors(SPACE).levels([waiting])
+    believed = learned.believing(levels, 0.01)
+    everything = Factors(SPACE).levels(EVERY)
+    before, after = learned.estimate(everything), believed.estimate(everything)
+    assert after.mean == pytest.approx(before.mean, abs=1e-9)
+    assert (after.deviation <= before.deviation + 1e-9).all()
+    assert believed.estimate(levels).deviation[0] < 0.02 < learned.estimate(levels).deviation[0]
