@@ -29,7 +29,7 @@ from advisor.search.proposal import Attribute, GainLeft, Proposal, SamplerName
 from advisor.search.rejected import tell_conflict, tell_duplicate, worst_values
 from advisor.search.resolved import ResolvedSpace
 from advisor.search.seeds import names_of, seeds_of
-from advisor.search.storage import close_storage, open_study, quietly
+from advisor.search.storage import close_storage, one_at_a_time, open_study, quietly
 from advisor.search.tried import Point, Tried
 
 __all__ = ["Attribute", "Proposal", "Proposer"]
@@ -80,7 +80,8 @@ class Proposer:
         self._parameters = Parameters(space)
         self._tried = Tried(space)
         self._open: dict[int, optuna.trial.Trial] = {}
-        with self._quietly():
+        self._turn = one_at_a_time(storage)
+        with self._quietly(), self._turn:
             self._study = open_study(storage, study_name, self._maximize, self._parameters.choices)
             self._book = Book(self._study, self._parameters, self._tried, shared=self.is_shared)
             # The same seed would draw the same startup proposals again when a study is continued.
@@ -127,7 +128,7 @@ class Proposer:
         nearly everything that Optuna draws excludes itself, from what it last proposed.
         """
         rejected = 0
-        with self._quietly():
+        with self._quietly(), self._turn:
             self._book.refresh()
             while self.untried > 0:
                 trial = self._study.ask(dict(self._parameters.distributions))

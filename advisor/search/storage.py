@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import filelock
 import optuna
 import sqlalchemy
 from optuna.exceptions import ExperimentalWarning
@@ -25,7 +26,7 @@ from optuna.study import StudyDirection
 
 from advisor.errors import OptionError, OutputFolderError
 
-__all__ = ["check_storage", "close_storage", "open_study", "quietly"]
+__all__ = ["check_storage", "close_storage", "one_at_a_time", "open_study", "quietly"]
 
 _DATABASES = ("sqlite", "postgresql", "mysql")
 _JOURNALS = (".journal", ".log")
@@ -57,7 +58,7 @@ def check_storage(text: str) -> None:
         ) from None
     if url.get_backend_name() not in _DATABASES:
         raise OptionError(f"{_RULE}, but got {_shown(text)!r}. Valid databases: {', '.join(_DATABASES)}.")
-    if not url.database:
+    if not url.database or url.database == ":memory:":
         raise OptionError(f"{_RULE}, but {_shown(text)!r} names no database, which several workers could share.")
 
 
@@ -92,6 +93,17 @@ def open_study(
         if study.user_attrs[_SPACE] == choices:
             return study
     raise AssertionError(f"two spaces have the digest {digest}")
+
+
+def one_at_a_time(where: Path | str | None) -> contextlib.AbstractContextManager[object]:
+    """What to hold while a study is opened or asked.
+
+    SQLite locks no rows: two workers that read before either writes would take one waiting trial both. Where it is
+    shared a lock beside its file keeps them apart. Journals and database servers keep order themselves.
+    """
+    if not isinstance(where, str) or not where.startswith("sqlite"):
+        return contextlib.nullcontext()
+    return filelock.FileLock(f"{sqlalchemy.make_url(where).database}.lock")
 
 
 def close_storage(storage: BaseStorage) -> None:

@@ -17,6 +17,9 @@ WORKER = "worker"
 _UNSIGNED_SECONDS = 60
 """A trial that nobody has put a name to for so long was left by a worker that died before it could."""
 
+_CLOCK_SECONDS = 5
+"""Two processes may read the beginning of a third differently by a little: it is reckoned from the boot's time."""
+
 _SILENT_SECONDS = 24 * 3600
 """A trial of another machine is taken to be under way for so long: whether its process lives cannot be seen."""
 
@@ -43,6 +46,6 @@ def is_dead(worker: str | None, started: datetime.datetime | None) -> bool:
     if host != socket.gethostname():
         return age > _SILENT_SECONDS
     try:
-        return psutil.Process(int(process)).create_time() != float(created)
+        return abs(psutil.Process(int(process)).create_time() - float(created)) > _CLOCK_SECONDS
     except psutil.NoSuchProcess:
         return True

@@ -133,7 +133,6 @@ one.close()
 def test_two_processes_measure_everything_once(storage: str, tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     scripts = [PROCESS.format(root=root, storage=storage, seed=seed) for seed in (0, 0)]
-    worker(storage).close()  # the tables are made once
     processes = [
         subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         for script in scripts
@@ -235,6 +234,7 @@ def test_trials_are_signed_only_where_others_can_read_them(storage: str, tmp_pat
         ("study.db", "A file name needs sqlite:/// before it"),
         ("oracle://host/name", "Valid databases: sqlite, postgresql, mysql"),
         ("sqlite://", "names no database"),
+        ("sqlite:///:memory:", "names no database"),
         ("no/such/folder/study.journal", "in a folder that exists"),
         ("", "must be the URL"),
     ],
