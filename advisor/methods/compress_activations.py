@@ -35,6 +35,7 @@ class CompressActivations(Method):
     fidelity = Fidelity.LOSSY
     random_gradients = True
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.3
     costs = "one pass over each activation to code it and one to decode it; noise in the gradients of weights"
     pays = "when activations fill the memory and recomputing or moving them costs more time"
     does_not_pay = f"where most is left exact: {LEFT_EXACT}"

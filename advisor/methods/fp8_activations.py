@@ -36,6 +36,7 @@ class Fp8Activations(Method):
     gradient_tolerance = 0.1
     update_tolerance = 0.5  # Its errors are those of precision, and with checkpointing the blocks are run on them.
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.05
     costs = "one cast of each activation in either direction; errors of some percent in the gradients of weights"
     pays = "when activations fill the memory; its casts are simpler than the kernels of compress_activations"
     does_not_pay = (

@@ -48,6 +48,7 @@ class SelectiveCheckpoint(Method):
     summary = "Recomputes only attention, or only elementwise and normalization work, in the backward pass."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.08
     costs = (
         "a small part of a forward pass; elementwise also costs host time on every operator of a block, normalization "
         "on every tensor that is saved"
