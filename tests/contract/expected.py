@@ -25,7 +25,6 @@ class Expected:
             works (to see that it is right).
         no_effect: Models in which it finds nothing to do and says so.
         same_bits: Models in which it changes nothing in two steps although it is not exact.
-        not_faked: Why it cannot run under fake tensors; empty if it can.
         slow: Models with which it takes seconds.
         samples: In a batch: more, at the price of time, for what moves only tensors of a mebibyte or is coarse.
     """
@@ -35,7 +34,6 @@ class Expected:
     not_on_cpu: str = ""
     no_effect: tuple[str, ...] = ()
     same_bits: tuple[str, ...] = ()
-    not_faked: str = ""
     slow: tuple[str, ...] = ()
     samples: int = 2
 
@@ -43,7 +41,6 @@ class Expected:
 BOTH = ("gpt2", "convnet")
 
 EXPECTED = {
-    "adafactor": Expected(not_faked="its step reads the norm of each parameter and of its update"),
     "adam_low_bit(state=fp8)": Expected(samples=8),  # smaller gradients are lost in its coarser steps
     "attention_backend(kernel=cudnn)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),
     "attention_backend(kernel=efficient)": Expected(refused=dict.fromkeys(BOTH, "NVIDIA")),

@@ -170,8 +170,6 @@ def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(model: str, use:
 @over([(model, use) for model, use in CASES if use in (_of(use)[0], _of(use)[-1])])
 def test_a_method_runs_under_fake_tensors(model: str, use: MethodUse) -> None:
     """The predictor traces applied policies without a byte of memory."""
-    if reason := expected(use).not_faked:
-        pytest.skip(reason)
     import_bitsandbytes()
     _, make_batch = MODELS[model]
     with FakeTensorMode():
