@@ -14,6 +14,7 @@ import msgspec
 
 from advisor.errors import TrialError
 from advisor.trial.folder import writing
+from advisor.trial.interruption import look_for_interruption
 from advisor.trial.process import Start
 from advisor.trial.protocol import Answer, Exited, LineReader, Request, encode_line
 
@@ -92,8 +93,10 @@ class Connection:
 
         Raises:
             SilenceError: Nothing came.
+            KeyboardInterrupt: The user interrupted, now or where it was lost.
         """
         while not self._received:
+            look_for_interruption()
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise SilenceError
