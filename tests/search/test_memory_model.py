@@ -228,3 +228,8 @@ class TestTwoShortStepsOnABusyMachine:
         assert model.largest_within_seconds(4.0) == 16
         slower = model.timed(16, 1, 8.0)
         assert slower.largest_within_seconds(8.0) == 16, "the line knows better than the bound"
+
+    def test_no_step_is_expected_to_begin_below_zero(self) -> None:
+        model = MemoryModel.fit(sizing(point(2, passes=120, seconds=0.1), point(4, passes=140, seconds=2.0)))
+        assert model.seconds(4) == pytest.approx(2.0)
+        assert model.seconds(1) == pytest.approx(0.5)
