@@ -2,6 +2,14 @@
 
 import os
 
+import pytest
+
 # Two test processes share the cores, and every worker that they start inherits this: threads that wait for each other
 # on a busy machine make small steps a hundred times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests go first: at the end, a process would run one of them while the other has nothing to do."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
