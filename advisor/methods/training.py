@@ -7,7 +7,6 @@ attributes; :meth:`Training.step` does not know which.
 from __future__ import annotations
 
 import contextlib
-import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +16,7 @@ from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods import batch as batches
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
+from advisor.methods.phase import Phase
 from advisor.methods.shares import weighed
 from advisor.methods.state_layout import lay_out_state
 from advisor.methods.state_part import StatePart
@@ -32,15 +32,6 @@ ComputeLoss = Callable[[torch.nn.Module, Any], torch.Tensor]
 _T = TypeVar("_T")
 LinearHead = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]]
 """``(model, batch) -> (hidden, weight, bias or None, targets)``: the loss is the cross entropy of that linear layer."""
-
-
-class Phase(enum.Enum):
-    """What a training step is doing."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    OPTIMIZER = "optimizer"
-    IDLE = "idle"
 
 
 class Training:

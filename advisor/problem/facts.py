@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from advisor.problem.rates import DeviceRates
+
 __all__ = ["Facts"]
 
 
@@ -43,6 +45,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
+        device_rates: These and the other rates of the device, for predictions of time; ``None`` if not measured.
         torch_version: Version of torch in the worker.
         workload_options: What the workload itself defines of ``compute_loss``, ``build_optimizer``, ``count_targets``,
             ``linear_head``, ``max_grad_norm`` and ``blocks``: whoever applies a policy must pass them on.
@@ -79,6 +82,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     shape_keeping_blocks: int = 0
     compiler: str = ""
     matmul_flops_per_second: dict[str, float] = {}
+    device_rates: DeviceRates | None = None
     torch_version: str
     workload_options: tuple[str, ...] = ()
     size_arguments: dict[str, tuple[str, ...]] = {}

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from advisor.measure.arithmetic import matmul_rates
 from advisor.measure.batches import tokens_per_sample
+from advisor.measure.device_rates import device_rates
 from advisor.measure.memory import MemoryMeter
 from advisor.methods import structure
 from advisor.methods.catalogue import CATALOGUE
@@ -59,6 +59,7 @@ def probe(bench: Bench) -> Facts:
         chain_reason = chain.broken if first_loss is None else chain.reason
         kind = type(training.optimizer)
         bench.notes += bench.workload.notes
+        rates = device_rates(bench.device)
         return Facts(
             model_class=type(model).__name__,
             parameter_count=structure.parameter_count(model),
@@ -87,7 +88,8 @@ def probe(bench: Bench) -> Facts:
             chain_reason=chain_reason,
             shape_keeping_blocks=chain.shape_keeping,
             compiler=why_not_compiled(bench.device),
-            matmul_flops_per_second=matmul_rates(bench.device),
+            matmul_flops_per_second=rates.matmul_flops_per_second,
+            device_rates=rates,
             torch_version=str(torch.__version__),  # a class of its own otherwise
             workload_options=tuple(bench.options()),
             size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),

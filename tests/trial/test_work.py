@@ -336,6 +336,8 @@ def test_a_probe_learns_the_facts(bed: Bed) -> None:
     assert result.facts.optimizer_options["amsgrad"] is False
     assert result.facts.first_loss == pytest.approx(math.log(8), rel=0.5)
     assert result.facts.matmul_flops_per_second["float32"] > 0
+    assert result.facts.device_rates is not None
+    assert result.facts.device_rates.matmul_flops_per_second == result.facts.matmul_flops_per_second
     assert not result.facts.linear_head
     assert result.facts.linear_head_reason
     assert bed.leftover == ""

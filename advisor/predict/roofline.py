@@ -1,0 +1,199 @@
+"""The predicted time of a training step: every operator takes as long as what it is bound by.
+
+Williams, Waterman and Patterson 2009, Roofline: an operator computes, and it moves bytes; the slower of the two hides
+the other. Operators so small that the device waits for the next to begin take the time of a launch, and copies between
+host and device that of the link. Whether copies hide behind computation is not known before a trial: here they do not.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+import msgspec
+
+from advisor.methods.phase import Phase
+from advisor.predict.work import Kind, StepWork, Work
+from advisor.problem.rates import DeviceRates
+
+__all__ = ["Bound", "PredictedPhase", "PredictedStep", "predict_step", "predicted_seconds"]
+
+
+class Bound(enum.Enum):
+    """What the time of an operator is made of."""
+
+    COMPUTE = "compute"
+    BANDWIDTH = "memory bandwidth"
+    LAUNCH = "launching operators"
+    TRANSFER = "copies between host and device"
+
+
+class PredictedPhase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One phase of a step as predicted.
+
+    Attributes:
+        phase: Which.
+        predicted_seconds: How long it takes.
+        seconds_by_bound: Those seconds by what bounds the operators that take them.
+        flops: Floating-point operations of its matrix products, convolutions and attention.
+        moved_bytes: Bytes that it reads and writes on the device.
+        transferred_bytes: Bytes that it copies between host and device.
+        launches: Operators that it starts.
+    """
+
+    phase: Phase
+    predicted_seconds: float
+    seconds_by_bound: dict[Bound, float]
+    flops: float
+    moved_bytes: float
+    transferred_bytes: float
+    launches: float
+
+    @property
+    def bound(self) -> Bound:
+        """What most of the time is bound by."""
+        return _largest(self.seconds_by_bound)
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity: floating-point operations per byte moved on the device; 0 where none is moved."""
+        return self.flops / self.moved_bytes if self.moved_bytes else 0.0
+
+
+class PredictedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A training step as predicted.
+
+    Attributes:
+        batch: Samples.
+        phases: The phases that have work, in order.
+        measured_rates: Whether the rates that it rests on were measured, or else published: then it is the least time.
+        calibrated_at: Batches whose measured step times it was adjusted to; empty for the roofline alone.
+    """
+
+    batch: int
+    phases: tuple[PredictedPhase, ...]
+    measured_rates: bool
+    calibrated_at: tuple[int, ...] = ()
+
+    @property
+    def predicted_seconds(self) -> float:
+        """How long the step takes."""
+        return sum(one.predicted_seconds for one in self.phases)
+
+    @property
+    def predicted_samples_per_second(self) -> float:
+        """Samples per second."""
+        return self.batch / self.predicted_seconds
+
+    @property
+    def bound(self) -> Bound:
+        """What most of the step's time is bound by."""
+        return _largest(_summed(one.seconds_by_bound for one in self.phases))
+
+    @property
+    def intensity(self) -> float:
+        """Floating-point operations per byte moved on the device, over all phases; 0 where none is moved."""
+        moved = sum(one.moved_bytes for one in self.phases)
+        return sum(one.flops for one in self.phases) / moved if moved else 0.0
+
+    def share(self, phase: Phase) -> float:
+        """The share of a phase in the step's time; 0 for one that has no work."""
+        return sum(one.predicted_seconds for one in self.phases if one.phase is phase) / self.predicted_seconds
+
+    def phase(self, phase: Phase) -> PredictedPhase | None:
+        """A phase, if it has work."""
+        return next((one for one in self.phases if one.phase is phase), None)
+
+    def scaled(self, factor: float, calibrated_at: tuple[int, ...]) -> PredictedStep:
+        """The same step, all its times multiplied."""
+        assert factor > 0, f"a factor between times is positive, got {factor}"
+        phases = tuple(
+            msgspec.structs.replace(
+                one,
+                predicted_seconds=one.predicted_seconds * factor,
+                seconds_by_bound={bound: seconds * factor for bound, seconds in one.seconds_by_bound.items()},
+            )
+            for one in self.phases
+        )
+        return msgspec.structs.replace(self, phases=phases, calibrated_at=calibrated_at)
+
+
+def predict_step(work: StepWork, batch: int, rates: DeviceRates) -> PredictedStep:
+    """The step at a batch on a device.
+
+    Args:
+        work: Of the training.
+        batch: Samples, at least 1.
+        rates: Of the device.
+    """
+    assert batch >= 1, f"a batch has at least one sample, got {batch}"
+    by_phase: dict[Phase, list[Work]] = {}
+    for one in work.work_at(batch):
+        by_phase.setdefault(one.phase, []).append(one)
+    phases = tuple(_phase(phase, by_phase[phase], rates) for phase in Phase if phase in by_phase)
+    return PredictedStep(batch=batch, phases=phases, measured_rates=rates.measured)
+
+
+def predicted_seconds(work: Work, rates: DeviceRates) -> dict[Bound, float]:
+    """How long each of its bounds alone would take a group of like operators; the largest counts.
+
+    Args:
+        work: Of the group.
+        rates: Of the device.
+    """
+    calls = max(work.launches, 1.0)
+    launching = work.launches * (rates.launch_seconds or 0.0)
+    if work.kind in (Kind.TO_DEVICE, Kind.TO_HOST):
+        to_device = work.kind is Kind.TO_DEVICE
+        link = rates.to_device_bytes_per_second if to_device else rates.to_host_bytes_per_second
+        # Rates without a link are a CPU's: there the copy is one in memory.
+        seconds = work.read_bytes / (link or rates.bandwidth.at(work.moved_bytes / calls))
+        return {Bound.TRANSFER: seconds, Bound.LAUNCH: launching}
+    rate = rates.convolution if work.kind is Kind.CONVOLUTION else rates.matmul
+    old_bytes = work.read_bytes + work.written_bytes
+    computing = work.flops / rate(work.number_format)
+    result_rate = {Kind.FUNCTION: rates.function_bytes_per_second, Kind.RANDOM: rates.random_bytes_per_second}
+    if elementwise := result_rate.get(work.kind):
+        computing = (work.written_bytes + work.fresh_bytes) / elementwise
+    return {
+        Bound.COMPUTE: computing,
+        Bound.BANDWIDTH: old_bytes / rates.bandwidth.at(work.moved_bytes / calls)
+        + work.fresh_bytes / rates.fresh_bandwidth.at(work.fresh_bytes / calls),
+        Bound.LAUNCH: launching,
+    }
+
+
+def _phase(phase: Phase, works: Iterable[Work], rates: DeviceRates) -> PredictedPhase:
+    seconds: list[dict[Bound, float]] = []
+    flops = moved = transferred = launches = 0.0
+    for work in works:
+        bounds = predicted_seconds(work, rates)
+        seconds.append({(bound := _largest(bounds)): bounds[bound]})
+        flops += work.flops
+        launches += work.launches
+        if work.kind in (Kind.TO_DEVICE, Kind.TO_HOST):
+            transferred += work.read_bytes
+        else:
+            moved += work.moved_bytes
+    by_bound = _summed(seconds)
+    return PredictedPhase(
+        phase=phase,
+        predicted_seconds=sum(by_bound.values()),
+        seconds_by_bound=by_bound,
+        flops=flops,
+        moved_bytes=moved,
+        transferred_bytes=transferred,
+        launches=launches,
+    )
+
+
+def _summed(parts: Iterable[dict[Bound, float]]) -> dict[Bound, float]:
+    total = dict.fromkeys(Bound, 0.0)
+    for part in parts:
+        for bound, seconds in part.items():
+            total[bound] += seconds
+    return total
+
+
+def _largest(seconds: dict[Bound, float]) -> Bound:
+    return max(seconds, key=seconds.__getitem__)

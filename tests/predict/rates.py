@@ -1,0 +1,40 @@
+"""Rates of devices that do not exist: round numbers, so that times can be worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from advisor.methods.phase import Phase
+from advisor.predict.work import Amount, Kind, StepWork, WorkGroup
+from advisor.problem.rates import Bandwidth, DeviceRates
+
+
+def rates(**changes: Any) -> DeviceRates:
+    known: dict[str, Any] = {
+        "matmul_flops_per_second": {"float32": 100.0, "bfloat16": 400.0},
+        "convolution_flops_per_second": {"float32": 50.0},
+        "bandwidth": Bandwidth.constant(10.0),
+        "fresh_bandwidth": Bandwidth.constant(5.0),
+        "to_device_bytes_per_second": 2.0,
+        "to_host_bytes_per_second": 1.0,
+        "launch_seconds": 0.5,
+        "measured": True,
+    }
+    return DeviceRates(**(known | changes))
+
+
+def group(phase: Phase = Phase.FORWARD, kind: Kind = Kind.MATRIX, **amounts: Any) -> WorkGroup:
+    """A group whose amounts are numbers, for those that do not grow, or pairs of a constant and a slope."""
+    fields = {"number_format": amounts.pop("number_format", "float32"), "operator": "an operator"}
+    known = dict.fromkeys(("launches", "flops", "read_bytes", "written_bytes", "fresh_bytes"), 0.0) | amounts
+    lines = {
+        name: Amount(constant=value[0], per_sample=value[1])
+        if isinstance(value, tuple)
+        else Amount(constant=value, per_sample=0.0)
+        for name, value in known.items()
+    }
+    return WorkGroup(phase=phase, kind=kind, **fields, **lines)
+
+
+def work_of(*groups: WorkGroup) -> StepWork:
+    return StepWork(groups=groups, batches=(2, 4))

@@ -1,0 +1,75 @@
+"""Small trainings whose work is worked out by hand, and their steps on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from advisor.methods.phase import Phase
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse
+from advisor.policy.apply import apply_policy
+from advisor.policy.policy import Policy
+from advisor.predict.work import Kind, StepWork, Work
+from advisor.predict.work_counter import WorkCounter, count_step, count_work
+
+
+def squares(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).square().mean()
+
+
+def sgd(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, foreach=False)
+
+
+def training_of(model: torch.nn.Module, *methods: MethodUse, **options: Any) -> Training:
+    options = {"compute_loss": squares, "build_optimizer": sgd, **options}
+    return apply_policy(Policy(methods=methods, micro_batch=2**20), model, device="cpu", **options)
+
+
+def fake_work(
+    build: Callable[[], torch.nn.Module],
+    make_batch: Callable[[int], Any],
+    *methods: MethodUse,
+    batches: tuple[int, int] = (2, 4),
+    **options: Any,
+) -> StepWork:
+    """The work of a step of a model that never exists."""
+    with FakeTensorMode():
+        training = training_of(build(), *methods, **options)
+        try:
+            return count_work(training, make_batch, batches=batches)
+        finally:
+            training.close()
+
+
+def fake_step(
+    build: Callable[[], torch.nn.Module], batch: Callable[[], Any], *methods: MethodUse, **options: Any
+) -> list[Work]:
+    """The calls of one step, its optimizer state in place."""
+    with FakeTensorMode():
+        training = training_of(build(), *methods, **options)
+        try:
+            training.step(batch())
+            return count_step(training, batch())
+        finally:
+            training.close()
+
+
+def counted(function: Callable[[], Any]) -> list[Work]:
+    """The calls of a function, as if they were the forward pass of a step."""
+    with WorkCounter() as counter:
+        counter.enter(Phase.FORWARD)
+        function()
+    return counter.works
+
+
+def flops(works: Iterable[Work], phase: Phase | None = None, kind: Kind | None = None) -> float:
+    return sum(one.flops for one in works if phase in (None, one.phase) and kind in (None, one.kind))
+
+
+def named(works: Iterable[Work], operator: str, phase: Phase | None = None) -> list[Work]:
+    return [one for one in works if one.operator == operator and phase in (None, one.phase)]
