@@ -84,6 +84,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         traced_at: The micro-batches that were traced.
         trace_seconds: What that took.
         notes: What is known to differ from a real run.
+        own_batch: The workload's ``BATCH_SIZE``, or ``None``.
     """
 
     moments: tuple[Moment, ...]
@@ -93,6 +94,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     traced_at: tuple[int, ...]
     trace_seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    own_batch: int | None = None
 
     def peak_moment(self, micro_batch: int, phase: str | None = None) -> Moment:
         """The moment at which most lives, of one phase or of all.

@@ -53,8 +53,10 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, str]:
         WorkloadError: The workload does not meet its contract.
     """
     begin = time.perf_counter()
+    own_batch = bench.workload.batch_size
+    around = own_batch if bench.spec.at_own_batch and own_batch is not None else bench.spec.policy.micro_batch
     try:
-        traces = [_traced(bench, micro_batch) for micro_batch in traced_batches(bench.spec.policy.micro_batch)]
+        traces = [_traced(bench, micro_batch) for micro_batch in traced_batches(around)]
     except _CannotTraceError as error:
         return None, str(error)
     if bench.device.type == "cpu":
@@ -67,7 +69,8 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, str]:
         prediction = predict_aligned(first, second, accumulation_steps=steps)
     else:
         prediction = predict_fitted(traces, accumulation_steps=steps)
-    return msgspec.structs.replace(prediction, trace_seconds=time.perf_counter() - begin), ""
+    seconds = time.perf_counter() - begin
+    return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), ""
 
 
 def _traced(bench: Bench, micro_batch: int) -> StepTrace:

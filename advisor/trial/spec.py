@@ -67,6 +67,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
         wrapper_path: CONFIRM: the emitted wrapper.
         wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
+        at_own_batch: PREDICT: around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
         repeat: Tells apart deliberate repetitions of the same trial.
     """
 
@@ -91,6 +92,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     outpaced_below_samples_per_second: float | None = None
     wrapper_path: str | None = None
     wrapper_text: str = ""
+    at_own_batch: bool = False
     repeat: int = 0
 
     @property
@@ -112,6 +114,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.repeat,
             self.model_size,
             self.other_chance,
+            self.at_own_batch,
         )
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"
