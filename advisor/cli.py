@@ -66,6 +66,7 @@ shapes and no memory. Everything shown is predicted; nothing is measured.
   --batch N              samples per forward pass    (default: the policy's, or
                          BATCH_SIZE of the model file)
   --device NAME          cpu, cuda, cuda:1           (default: the first GPU)
+  --profile NAME         a GPU that is not here, such as h200 or h100_80gb_sxm
   --memory-limit SIZE    such as 8GiB                (default: what is free)
   --json                 the prediction as JSON on stdout, and only that
   -h, --help
@@ -129,6 +130,7 @@ def _predict_parser() -> argparse.ArgumentParser:
     parser = _Parser("momadvise predict", _PREDICT_HELP)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--policy", type=Path)
+    parser.add_argument("--profile")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--device")
     parser.add_argument("--memory-limit")
@@ -259,6 +261,7 @@ def _predict(options: argparse.Namespace) -> int:
         policy_file=options.policy,
         batch=options.batch,
         device=options.device,
+        profile=options.profile,
         memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
     )
     with Console(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal

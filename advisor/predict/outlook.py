@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from advisor.policy.policy import Policy
-from advisor.predict.prediction import Category, Manner, MemoryPrediction
+from advisor.predict.prediction import Category, Manner, MemoryPrediction, Reserved
 
 __all__ = ["AtBatch", "Outlook", "outlook_of"]
 
@@ -46,7 +46,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         batch_from: Where that batch comes from, for people.
         largest: At the largest batch within the limit; ``None`` if not even one sample fits, or if the batch adds
             nothing.
-        fits: Whether the batch asked for is within the limit.
+        fits: Whether the batch asked for is within the limit: what the allocator reserves without expandable segments
+            where that is known, and else the live bytes.
+        reserved: What torch's caching allocator takes, without and with expandable segments; empty where there is none
+            (on a CPU), or where it cannot be predicted.
         manner: How the prediction was made.
         traced_at: The micro-batches that were traced.
         trace_seconds: What that took.
@@ -61,6 +64,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     batch_from: str
     largest: AtBatch | None
     fits: bool
+    reserved: tuple[Reserved, ...] = ()
     manner: Manner
     traced_at: tuple[int, ...]
     trace_seconds: float
@@ -89,7 +93,12 @@ def outlook_of(
         notes: What the user should know beside the prediction's own notes.
     """
     asked = _at(prediction, policy.micro_batch)
-    largest = prediction.largest_batch(limit_bytes)
+    largest, needed = prediction.largest_batch(limit_bytes), asked.peak_bytes
+    native = next((one for one in prediction.reserved if not one.expandable), None)
+    if native is not None:
+        assert native.micro_batch == policy.micro_batch, "the replay is of the batch asked for"
+        needed = native.peak_bytes
+        largest = min(largest, native.largest_batch) if largest < math.inf else largest
     return Outlook(
         workload=workload,
         policy=policy,
@@ -98,7 +107,8 @@ def outlook_of(
         asked=asked,
         batch_from=batch_from,
         largest=_at(prediction, math.floor(largest)) if 1 <= largest < math.inf else None,
-        fits=asked.peak_bytes <= limit_bytes,
+        fits=needed <= limit_bytes,
+        reserved=prediction.reserved,
         manner=prediction.manner,
         traced_at=prediction.traced_at,
         trace_seconds=prediction.trace_seconds,

@@ -58,6 +58,7 @@ def trace_step(
     micro_batch: int,
     device: torch.device,
     mode: FakeTensorMode,
+    stands_for_another: bool = False,
 ) -> StepTrace:
     """Trace the second step of a training.
 
@@ -67,11 +68,12 @@ def trace_step(
         micro_batch: Samples per pass.
         device: Whose memory is followed.
         mode: Makes the tensors fake.
+        stands_for_another: Whether the device stands for one that is not there; see :class:`StorageLog`.
 
     Raises:
         Exception: Whatever the model or a method raises under fake tensors, such as for reading a value.
     """
-    log = StorageLog(device)
+    log = StorageLog(device, stands_for_another=stands_for_another)
     log.ignore(batch)
     marks: list[tuple[int, Phase]] = []
     categories: dict[int, Category] = {}

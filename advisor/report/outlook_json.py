@@ -6,6 +6,7 @@ import msgspec
 
 from advisor.methods.use import MethodUse
 from advisor.predict.outlook import AtBatch, Outlook
+from advisor.predict.prediction import Reserved
 from advisor.report.jsonout import JSON_SCHEMA_VERSION
 
 __all__ = ["JsonOutlook", "json_outlook"]
@@ -25,6 +26,7 @@ class JsonOutlook(msgspec.Struct, frozen=True, kw_only=True):
         limit_bytes: The limit.
         asked: At the batch asked for.
         batch_from: Where that batch comes from.
+        reserved: What torch's caching allocator takes from a GPU; empty on a CPU.
         largest: At the largest batch that fits; ``null`` if none does, or if every one does.
         manner: ``"aligned"`` (exact at every batch) or ``"fitted"`` (a line through two batches).
         traced_at: The batches that were traced.
@@ -42,6 +44,7 @@ class JsonOutlook(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int
     asked: AtBatch
     batch_from: str
+    reserved: tuple[Reserved, ...]
     largest: AtBatch | None
     manner: str
     traced_at: tuple[int, ...]
@@ -62,6 +65,7 @@ def json_outlook(outlook: Outlook) -> str:
         limit_bytes=outlook.limit_bytes,
         asked=outlook.asked,
         batch_from=outlook.batch_from,
+        reserved=outlook.reserved,
         largest=outlook.largest,
         manner=outlook.manner.value,
         traced_at=outlook.traced_at,

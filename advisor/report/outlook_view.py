@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.padding import Padding
 from rich.text import Text
 
 from advisor.predict.outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner
-from advisor.problem.units import format_bytes, format_count, format_percent, format_seconds
+from advisor.problem.units import format_bytes, format_count, format_seconds
 from advisor.report.console import speaks_unicode
 from advisor.report.wording import policy_words
 
@@ -57,18 +56,21 @@ class OutlookView:
         for at in charts:
             yield Text()
             yield from self._chart(at, console, options)
+        if outlook.reserved:
+            yield Text()
+            yield from self._allocator()
         yield Text()
         for note in self._notes():
-            yield Padding(Text(note, style="dim"), (0, 0, 0, 0))
+            yield Text(note, style="dim")
 
     def _answer(self) -> Text:
         outlook, asked = self._outlook, self._outlook.asked
         limit = format_bytes(outlook.limit_bytes)
+        needed = next((one.peak_bytes for one in outlook.reserved if not one.expandable), asked.peak_bytes)
         answer = Text("It fits" if outlook.fits else "It does not fit", style="green" if outlook.fits else "red")
         comparison = "of" if outlook.fits else "but there are"
         answer.append(
-            f": batch {asked.micro_batch} ({outlook.batch_from}) needs {format_bytes(asked.peak_bytes)} {comparison} "
-            f"{limit}. ",
+            f": batch {asked.micro_batch} ({outlook.batch_from}) needs {format_bytes(needed)} {comparison} {limit}. ",
             style="default",
         )
         if outlook.largest is not None:
@@ -94,14 +96,24 @@ class OutlookView:
             bar = _bar(count / largest, columns, unicode=speaks_unicode(console))
             line = Text(f"  {name:<{widest}}", no_wrap=True)
             line.append(f"{format_bytes(count):>{_FIGURES}}")
-            line.append(f"{format_percent(count / at.peak_bytes):>{_SHARE}} ", style="dim")
+            line.append(f"{count / at.peak_bytes:>{_SHARE}.0%} ", style="dim")
             yield line.append(bar, style="cyan")
         peaks = ", ".join(
             f"{_PHASES.get(phase, phase)} {format_bytes(count)}"
             for phase, count in at.phase_peaks.items()
             if phase != "idle"
         )
-        yield Padding(Text(f"peaks by phase: {peaks}", style="dim"), (0, 0, 0, 2))
+        yield Text(f"  peaks: {peaks}", style="dim")
+
+    def _allocator(self) -> RenderResult:
+        """What the allocator takes: more than what tensors do, as it keeps memory that it may use again."""
+        yield Text("What torch's caching allocator takes for that (it decides what fits)", style="bold")
+        for one in self._outlook.reserved:
+            words = "with expandable_segments" if one.expandable else "as it is by default"
+            line = f"  {words:<24}  {format_bytes(one.peak_bytes):>9} at batch {one.micro_batch:,}"
+            if one.largest_batch:
+                line += f"; largest batch {one.largest_batch:,} ({format_bytes(one.largest_peak_bytes)})"
+            yield Text(line)
 
     def _notes(self) -> list[str]:
         outlook = self._outlook

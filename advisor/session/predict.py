@@ -13,11 +13,13 @@ from advisor.methods.compose import judge
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.predict.outlook import Outlook, outlook_of
-from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.problem.detect import detect_hardware
 from advisor.problem.hardware import Hardware
+from advisor.problem.profile_hardware import find_profile, hardware_of
+from advisor.problem.units import format_bytes
 from advisor.problem.workload import WorkloadSource
-from advisor.session.limits import memory_budget
+from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
@@ -38,6 +40,7 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
         policy_file: The policy to apply; ``None`` for plain training.
         batch: The micro-batch to look at; ``None`` for the policy's, or else the workload's ``BATCH_SIZE``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
+        profile: Name of a GPU's profile, to predict for that instead of a device of this machine.
         memory_limit_bytes: What the training may take; ``None`` for what is free.
         seed: Of the model and its batches.
     """
@@ -46,6 +49,7 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     policy_file: Path | None = None
     batch: int | None = None
     device: str | None = None
+    profile: str | None = None
     memory_limit_bytes: int | None = None
     seed: int = 0
 
@@ -64,7 +68,14 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     if request.batch is not None and request.batch < 1:
         raise OptionError(f"--batch >= 1 must hold, but got {request.batch}.")
     policy = _policy(request)
-    hardware = detect_hardware(request.device)
+    if request.profile is not None and request.device is not None:
+        raise OptionError(
+            f"Either a device of this machine or a profile can be predicted for, but got --device {request.device} "
+            f"and --profile {request.profile}. Keep one."
+        )
+    hardware = (
+        detect_hardware(request.device) if request.profile is None else hardware_of(find_profile(request.profile))
+    )
     verdict = judge(policy.methods, facts=None, hardware=hardware, accumulation_steps=policy.accumulation_steps)
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
@@ -78,8 +89,24 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
         device=hardware.name,
         limit_bytes=limit,
         batch_from=batch_from,
-        notes=(verdict.reason,) if verdict.reason else (),
+        notes=(*_standing_notes(request, hardware), *((verdict.reason,) if verdict.reason else ())),
     )
+
+
+def _standing_notes(request: PredictRequest, hardware: Hardware) -> tuple[str, ...]:
+    """What nobody has checked where the device is not here."""
+    if request.profile is None:
+        return ()
+    notes = [
+        f"Predicted for {hardware.name} from a trace on this machine's CPU, never checked on that GPU. The model's "
+        "code ran here: what it decides by torch.cuda.is_available(), it decided as on a machine without one."
+    ]
+    if request.memory_limit_bytes is None:
+        notes.append(
+            f"Of its {format_bytes(hardware.memory_bytes)} (published), {format_bytes(CUDA_CONTEXT_BYTES)} are left "
+            "for the CUDA context and its libraries: an assumption, as they depend on the driver."
+        )
+    return tuple(notes)
 
 
 def _policy(request: PredictRequest) -> Policy:
@@ -109,11 +136,16 @@ def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction
 def _prediction(
     request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int, tell: Callable[[str], None]
 ) -> MemoryPrediction:
+    stands_for = None
+    if request.profile is not None:
+        assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
+        stands_for = CudaDevice(compute_capability=hardware.compute_capability)
     spec = TrialSpec(
         kind=TrialKind.PREDICT,
         workload=request.source,
         policy=policy,
-        device=hardware.device,
+        device=hardware.device if stands_for is None else "cpu",
+        stands_for=stands_for,
         memory_limit_bytes=limit_bytes,
         seed=request.seed,
         at_own_batch=request.batch is None and request.policy_file is None,

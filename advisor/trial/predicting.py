@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable
 
@@ -19,8 +21,10 @@ from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods.training import Training
 from advisor.policy.apply import apply_policy
 from advisor.predict.envelope import are_alike, predict_aligned, predict_fitted
-from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.predict.reserved import allocation_log, reserved
 from advisor.predict.scratch import measured_scratch
+from advisor.predict.standing_for import cublas_workspace_bytes, standing_for
 from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_step, with_scratch
 from advisor.trial.bench import Bench
 
@@ -59,7 +63,8 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, str]:
         traces = [_traced(bench, micro_batch) for micro_batch in traced_batches(around)]
     except _CannotTraceError as error:
         return None, str(error)
-    if bench.device.type == "cpu":
+    stands_for = bench.spec.stands_for
+    if bench.device.type == "cpu" and stands_for is None:
         bench.tell("what convolutions take inside")
         scratch = measured_scratch(call for trace in traces for _, call, _ in trace.calls)
         traces = [with_scratch(trace, scratch) for trace in traces]
@@ -69,8 +74,48 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, str]:
         prediction = predict_aligned(first, second, accumulation_steps=steps)
     else:
         prediction = predict_fitted(traces, accumulation_steps=steps)
+    if stands_for is not None:
+        prediction = _on_cuda(bench, prediction, first, second, around, stands_for)
     seconds = time.perf_counter() - begin
     return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), ""
+
+
+def _on_cuda(
+    bench: Bench,
+    prediction: MemoryPrediction,
+    first: StepTrace,
+    second: StepTrace,
+    micro_batch: int,
+    device: CudaDevice,
+) -> MemoryPrediction:
+    """The prediction with what the caching allocator would take, and with what is known to be missing."""
+    notes = list(prediction.notes)
+    if any(trace.calls for trace in (first, second)):
+        notes.append("what cuDNN takes inside convolutions is not in it")
+    log, found = allocation_log(first, second), []
+    if log is None:
+        notes.append("the steps differ with the batch, so that what the allocator reserves is not predicted")
+    else:
+        bench.tell("what the allocator would take")
+        workspace, limit = cublas_workspace_bytes(device), bench.spec.memory_limit_bytes
+        most = prediction.largest_batch(limit - workspace)
+        found = [
+            reserved(
+                log,
+                micro_batch=micro_batch,
+                expandable=expandable,
+                limit_bytes=limit,
+                at_most=0 if most == math.inf else math.floor(most),
+                workspace_bytes=workspace,
+            )
+            for expandable in (False, True)
+        ]
+    return msgspec.structs.replace(prediction, notes=tuple(notes), reserved=tuple(found))
+
+
+def _standing(device: CudaDevice | None) -> contextlib.AbstractContextManager[None]:
+    """Where the trace stands for a CUDA device: its kernels, and its choices."""
+    return contextlib.nullcontext() if device is None else standing_for(device)
 
 
 def _traced(bench: Bench, micro_batch: int) -> StepTrace:
@@ -88,7 +133,15 @@ def _traced(bench: Bench, micro_batch: int) -> StepTrace:
             return apply_policy(policy, build_model(bench, mode), device=bench.device, **bench.options())
 
         try:
-            return trace_step(build, faked(batch, mode), micro_batch=micro_batch, device=bench.device, mode=mode)
+            with _standing(bench.spec.stands_for):
+                return trace_step(
+                    build,
+                    faked(batch, mode),
+                    micro_batch=micro_batch,
+                    device=bench.device,
+                    mode=mode,
+                    stands_for_another=bench.spec.stands_for is not None,
+                )
         except (MethodRefusedError, WorkloadError):
             raise
         except Exception as raised:  # whatever the model's code, a method or a library raises without values

@@ -10,7 +10,7 @@ import msgspec
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
-from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.problem.facts import Facts
 from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
@@ -67,6 +67,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
         wrapper_path: CONFIRM: the emitted wrapper.
         wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
+        stands_for: PREDICT: the CUDA device that ``device``, a CPU, stands for in the trace.
         at_own_batch: PREDICT: around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
         repeat: Tells apart deliberate repetitions of the same trial.
     """
@@ -92,6 +93,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     outpaced_below_samples_per_second: float | None = None
     wrapper_path: str | None = None
     wrapper_text: str = ""
+    stands_for: CudaDevice | None = None
     at_own_batch: bool = False
     repeat: int = 0
 
@@ -115,6 +117,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.model_size,
             self.other_chance,
             self.at_own_batch,
+            self.stands_for,
         )
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"
