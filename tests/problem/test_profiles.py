@@ -12,7 +12,8 @@ from advisor.problem.data import data_folder
 from advisor.problem.hardware import DeviceKind
 from advisor.problem.profiles import Figure, Profile, load_profile, load_profiles, match_profile
 
-FIGURES = [name for name in Profile.__struct_fields__ if name not in ("schema", "name", "title", "kind", "matches")]
+NO_FIGURES = ("schema", "name", "title", "kind", "matches", "compute_capability")
+FIGURES = [name for name in Profile.__struct_fields__ if name not in NO_FIGURES]
 UNITS = {"memory": {"GB", "GiB"}, "price": {"USD/hour"}}
 
 
