@@ -8,6 +8,9 @@ import msgspec
 
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Category, Manner, MemoryPrediction, Reserved
+from advisor.predict.roofline import PredictedStep, predict_step
+from advisor.predict.work import StepWork
+from advisor.problem.rates import DeviceRates
 
 __all__ = ["AtBatch", "Outlook", "outlook_of"]
 
@@ -42,6 +45,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         policy: What is applied; its micro-batch is the one asked for.
         device: The device's name.
         limit_bytes: What the training may take.
+        limit_from: Where that limit comes from, for people.
         asked: At the batch asked for.
         batch_from: Where that batch comes from, for people.
         largest: At the largest batch within the limit; ``None`` if not even one sample fits, or if the batch adds
@@ -53,6 +57,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         manner: How the prediction was made.
         traced_at: The micro-batches that were traced.
         trace_seconds: What that took.
+        times: How long a step takes at the batch asked for and at the largest, where that is predicted.
         notes: What the user should know.
     """
 
@@ -60,6 +65,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     device: str
     limit_bytes: int
+    limit_from: str
     asked: AtBatch
     batch_from: str
     largest: AtBatch | None
@@ -68,6 +74,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     manner: Manner
     traced_at: tuple[int, ...]
     trace_seconds: float
+    times: tuple[PredictedStep, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -78,7 +85,10 @@ def outlook_of(
     policy: Policy,
     device: str,
     limit_bytes: int,
+    limit_from: str,
     batch_from: str,
+    work: StepWork | None = None,
+    rates: DeviceRates | None = None,
     notes: tuple[str, ...] = (),
 ) -> Outlook:
     """Read the answer off a prediction.
@@ -89,7 +99,10 @@ def outlook_of(
         policy: The policy, at the batch asked for.
         device: The device's name.
         limit_bytes: What the training may take.
+        limit_from: Where that limit comes from, for people.
         batch_from: Where the batch comes from, for people.
+        work: The work of a step, if it was counted.
+        rates: Of the device, if they are known.
         notes: What the user should know beside the prediction's own notes.
     """
     asked = _at(prediction, policy.micro_batch)
@@ -99,19 +112,28 @@ def outlook_of(
         assert native.micro_batch == policy.micro_batch, "the replay is of the batch asked for"
         needed = native.peak_bytes
         largest = min(largest, native.largest_batch) if largest < math.inf else largest
+    at = [asked] if not 1 <= largest < math.inf else [asked, _at(prediction, math.floor(largest))]
+    times: tuple[PredictedStep, ...] = ()
+    if work is not None and rates is not None:
+        steps = policy.accumulation_steps
+        times = tuple(
+            predict_step(work, batch * steps, rates) for batch in dict.fromkeys(one.micro_batch for one in at)
+        )
     return Outlook(
         workload=workload,
         policy=policy,
         device=device,
         limit_bytes=limit_bytes,
+        limit_from=limit_from,
         asked=asked,
         batch_from=batch_from,
-        largest=_at(prediction, math.floor(largest)) if 1 <= largest < math.inf else None,
+        largest=at[1] if len(at) > 1 else None,
         fits=needed <= limit_bytes,
         reserved=prediction.reserved,
         manner=prediction.manner,
         traced_at=prediction.traced_at,
         trace_seconds=prediction.trace_seconds,
+        times=times,
         notes=(*notes, *prediction.notes),
     )
 

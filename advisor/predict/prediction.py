@@ -89,8 +89,9 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         expandable: Whether ``expandable_segments`` is on.
         micro_batch: The batch asked for.
-        peak_bytes: Most bytes reserved at that batch, without a limit.
-        largest_batch: The largest micro-batch that never runs out of memory under the limit; 0 if none.
+        peak_bytes: Most bytes reserved at that batch; above the limit if it does not fit.
+        largest_batch: The largest micro-batch that never runs out of memory under the limit, to within one percent
+            (it does fit); 0 if none. No more than the batch asked for where the batch adds nothing.
         largest_peak_bytes: Most bytes reserved there, under the limit.
     """
 

@@ -11,6 +11,9 @@ from advisor.predict.step_trace import StepTrace
 
 __all__ = ["AllocationLog", "allocation_log", "reserved"]
 
+_FIRST_STEP = 0.03
+_TOLERANCE = 0.01
+
 
 class AllocationLog(msgspec.Struct, frozen=True):
     """Allocations and frees from the beginning of everything to the end of a step, against the micro-batch.
@@ -61,39 +64,40 @@ def allocation_log(first: StepTrace, second: StepTrace) -> AllocationLog | None:
 def reserved(
     log: AllocationLog, *, micro_batch: int, expandable: bool, limit_bytes: int, at_most: int, workspace_bytes: int
 ) -> Reserved:
-    """Replay a log at the batch asked for and at the largest that fits.
+    """Replay a log at the batch asked for and at the largest that fits, which is found to within one percent.
 
     Args:
         log: The allocations.
         micro_batch: The batch asked for.
         expandable: Whether ``expandable_segments`` is on.
         limit_bytes: Reserved bytes that may not be passed.
-        at_most: No batch above this one can fit: that at which live tensors alone fill the limit.
+        at_most: No batch above this one can fit: that at which live tensors alone fill the limit; 0 to look for none.
         workspace_bytes: Held all the time.
     """
 
     def play(batch: int, limit: int | None) -> Replay:
         return replay(log.at(batch), expandable=expandable, limit_bytes=limit, workspace_bytes=workspace_bytes)
 
-    largest, found = 0, None
-    above = at_most + 1
-    probe, step = at_most, 1
-    # The answer is close below what live tensors allow: from there down in growing steps, then halving.
-    while largest < above - 1:
+    asked = play(micro_batch, limit_bytes)
+    largest, above = (0, min(micro_batch, at_most + 1)) if asked.out_of_memory else (micro_batch, at_most + 1)
+    found = asked
+    probe, step = at_most, max(1, round(_FIRST_STEP * at_most))
+    # The answer is close below what live tensors allow: from there down in growing steps, then by halving.
+    while above - largest > 1 + _TOLERANCE * largest:
+        if not largest < probe < above:
+            probe = (largest + above) // 2
         result = play(probe, limit_bytes)
         if result.out_of_memory:
             above = probe
-            probe = max(1, probe - step) if found is None else (largest + above) // 2
+            probe -= step
             step *= 2
         else:
-            largest, found = probe, result
-            probe = (largest + above) // 2
-        if above == 1:
-            break
+            largest, found, probe = probe, result, 0
+    needed = play(micro_batch, None) if asked.out_of_memory else asked
     return Reserved(
         expandable=expandable,
         micro_batch=micro_batch,
-        peak_bytes=play(micro_batch, None).peak_reserved_bytes,
+        peak_bytes=needed.peak_reserved_bytes,
         largest_batch=largest,
-        largest_peak_bytes=0 if found is None else found.peak_reserved_bytes,
+        largest_peak_bytes=found.peak_reserved_bytes if largest else 0,
     )

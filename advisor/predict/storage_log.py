@@ -32,6 +32,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         events: ``(number, bytes)``: positive as a storage is born or grows, negative as it shrinks or dies.
         operators: For every storage the operator that it came from.
+        device: Type of the device.
+        stands_for_another: Whether it stands for another.
         calls: ``(index of the first event after it, call, batch)`` of operators that take memory inside themselves.
     """
 
@@ -40,13 +42,18 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events: list[tuple[int, int]] = []
         self.operators: list[str] = []
         self.calls: list[tuple[int, Call, int]] = []
-        self._device = device.type
-        self._stands_for_another = stands_for_another
+        self.device = device.type
+        self.stands_for_another = stands_for_another
         self._on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._sizes: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._ignored: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether anything was made that would be the host's."""
+        return bool(self._on_host)
 
     def ignore(self, tree: Any) -> None:
         """Leave out the storages behind the tensors of ``tree``."""
@@ -62,7 +69,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         numbers = []
         for tensor in tensors_in(tree):
-            if tensor.device.type == self._device:
+            if tensor.device.type == self.device:
                 number = self._see(tensor.untyped_storage(), operator)
                 if number is not None:
                     numbers.append(number)
@@ -91,7 +98,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (called := call_of(name, args)) is not None:
             self.calls.append((len(self.events), *called))
         result = func(*args, **(kwargs or {}))
-        if self._stands_for_another and self._is_of_host(args):
+        if self.stands_for_another and self._is_of_host(args):
             for tensor in tensors_in(result):
                 storage = tensor.untyped_storage()
                 if not self._is_known(storage):

@@ -7,6 +7,7 @@ import msgspec
 from advisor.methods.use import MethodUse
 from advisor.predict.outlook import AtBatch, Outlook
 from advisor.predict.prediction import Reserved
+from advisor.predict.roofline import PredictedStep
 from advisor.report.jsonout import JSON_SCHEMA_VERSION
 
 __all__ = ["JsonOutlook", "json_outlook"]
@@ -24,6 +25,7 @@ class JsonOutlook(msgspec.Struct, frozen=True, kw_only=True):
         accumulation_steps: Passes per optimizer step.
         fits: Whether the batch asked for is within the limit; also the exit status.
         limit_bytes: The limit.
+        limit_from: Where that limit comes from.
         asked: At the batch asked for.
         batch_from: Where that batch comes from.
         reserved: What torch's caching allocator takes from a GPU; empty on a CPU.
@@ -31,6 +33,7 @@ class JsonOutlook(msgspec.Struct, frozen=True, kw_only=True):
         manner: ``"aligned"`` (exact at every batch) or ``"fitted"`` (a line through two batches).
         traced_at: The batches that were traced.
         trace_seconds: What that took.
+        times: Predicted time of a step by phase and by what bounds it; empty where that is not predicted.
         notes: What the user should know.
     """
 
@@ -42,6 +45,7 @@ class JsonOutlook(msgspec.Struct, frozen=True, kw_only=True):
     accumulation_steps: int
     fits: bool
     limit_bytes: int
+    limit_from: str
     asked: AtBatch
     batch_from: str
     reserved: tuple[Reserved, ...]
@@ -49,6 +53,7 @@ class JsonOutlook(msgspec.Struct, frozen=True, kw_only=True):
     manner: str
     traced_at: tuple[int, ...]
     trace_seconds: float
+    times: tuple[PredictedStep, ...]
     notes: tuple[str, ...]
 
 
@@ -63,6 +68,7 @@ def json_outlook(outlook: Outlook) -> str:
         accumulation_steps=outlook.policy.accumulation_steps,
         fits=outlook.fits,
         limit_bytes=outlook.limit_bytes,
+        limit_from=outlook.limit_from,
         asked=outlook.asked,
         batch_from=outlook.batch_from,
         reserved=outlook.reserved,
@@ -70,6 +76,7 @@ def json_outlook(outlook: Outlook) -> str:
         manner=outlook.manner.value,
         traced_at=outlook.traced_at,
         trace_seconds=outlook.trace_seconds,
+        times=outlook.times,
         notes=outlook.notes,
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from advisor.predict.outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner
-from advisor.problem.units import format_bytes, format_count, format_seconds
+from advisor.problem.units import format_bytes, format_count, format_rate, format_seconds
 from advisor.report.console import speaks_unicode
 from advisor.report.wording import policy_words
 
@@ -25,12 +25,19 @@ _NAMES = {
     Category.BATCH: "the batch",
 }
 
-_PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step", "idle": "next step"}
+_PHASES = {
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer step",
+    "idle": "pause between steps",
+}
 
 _FIGURES = 10
 """Columns of ``"999 MiB"`` with a blank on either side."""
 _SHARE = 5
 _WIDEST_BAR = 60
+_SHOWN_FROM = 0.0005
+"""A smaller share of the peak would be shown as 0%."""
 
 
 class OutlookView:
@@ -59,6 +66,9 @@ class OutlookView:
         if outlook.reserved:
             yield Text()
             yield from self._allocator()
+        if outlook.times:
+            yield Text()
+            yield from self._times()
         yield Text()
         for note in self._notes():
             yield Text(note, style="dim")
@@ -70,11 +80,14 @@ class OutlookView:
         answer = Text("It fits" if outlook.fits else "It does not fit", style="green" if outlook.fits else "red")
         comparison = "of" if outlook.fits else "but there are"
         answer.append(
-            f": batch {asked.micro_batch} ({outlook.batch_from}) needs {format_bytes(needed)} {comparison} {limit}. ",
+            f": batch {asked.micro_batch:,} ({outlook.batch_from}) needs {format_bytes(needed)} {comparison} {limit} "
+            f"({outlook.limit_from}). ",
             style="default",
         )
         if outlook.largest is not None:
-            answer.append(f"The largest batch that fits is {outlook.largest.micro_batch:,}.", style="default")
+            # A replay finds it to within one percent.
+            about = "about " if outlook.reserved and outlook.largest.micro_batch >= 100 else ""
+            answer.append(f"The largest batch that fits is {about}{outlook.largest.micro_batch:,}.", style="default")
         elif outlook.fits:
             answer.append("The batch adds nothing to the peak: every batch fits.", style="default")
         else:
@@ -82,15 +95,16 @@ class OutlookView:
         return answer
 
     def _chart(self, at: AtBatch, console: Console, options: ConsoleOptions) -> RenderResult:
-        operator = f", in {at.operator}" if at.operator else ""
+        operator = f", in {_operator_words(at.operator)}" if at.operator else ""
         yield Text(
             f"Batch {at.micro_batch:,}: {format_bytes(at.peak_bytes)} at the peak, "
             f"in the {_PHASES.get(at.phase, at.phase)}{operator}",
             style="bold",
         )
-        parts = {_NAMES[category]: count for category, count in _sorted(at.parts).items() if count > 0}
+        shown = _SHOWN_FROM * at.peak_bytes
+        parts = {_NAMES[category]: count for category, count in _sorted(at.parts).items() if count >= shown}
         widest = max(map(len, parts), default=0)
-        columns = max(4, min(_WIDEST_BAR, options.max_width - widest - 2 - _FIGURES - _SHARE))
+        columns = max(4, min(_WIDEST_BAR, options.max_width - widest - 3 - _FIGURES - _SHARE))
         largest = max(parts.values(), default=1)
         for name, count in parts.items():
             bar = _bar(count / largest, columns, unicode=speaks_unicode(console))
@@ -115,6 +129,17 @@ class OutlookView:
                 line += f"; largest batch {one.largest_batch:,} ({format_bytes(one.largest_peak_bytes)})"
             yield Text(line)
 
+    def _times(self) -> RenderResult:
+        first = self._outlook.times[0]
+        basis = "on measured rates" if first.measured_rates else "at published peak rates: no training is faster"
+        yield Text(f"Time of a step, predicted {basis}", style="bold")
+        for step in self._outlook.times:
+            rate = format_rate(step.predicted_samples_per_second)
+            yield Text(f"  batch {step.batch:,}: {format_seconds(step.predicted_seconds)}, {rate} samples/s")
+            for one in step.phases:
+                words = f"{_PHASES[one.phase.value]:<14} {format_seconds(one.predicted_seconds):>8}"
+                yield Text(f"    {words}  bound by {one.bound.value}")
+
     def _notes(self) -> list[str]:
         outlook = self._outlook
         batches = " and ".join(map(str, outlook.traced_at))
@@ -131,6 +156,11 @@ class OutlookView:
         if steps > 1:
             notes.append(f"The batch is that of one pass; the policy makes {format_count(steps, 'pass', 'passes')}.")
         return [*notes, *outlook.notes]
+
+
+def _operator_words(operator: str) -> str:
+    """An operator without its overload: ``"log_softmax_backward_data"``."""
+    return operator.split(".")[0].lstrip("_")
 
 
 def _sorted(parts: Mapping[Category, int]) -> dict[Category, int]:

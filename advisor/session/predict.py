@@ -17,6 +17,8 @@ from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.problem.detect import detect_hardware
 from advisor.problem.hardware import Hardware
 from advisor.problem.profile_hardware import find_profile, hardware_of
+from advisor.problem.profiles import Profile
+from advisor.problem.rates import DeviceRates
 from advisor.problem.units import format_bytes
 from advisor.problem.workload import WorkloadSource
 from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
@@ -28,8 +30,6 @@ __all__ = ["PredictRequest", "run_prediction"]
 
 _TIME_LIMIT_SECONDS = 300.0
 """A trace takes seconds. A model file that loads a data set may take minutes; one that waits forever is ended."""
-
-_MEASURE_IT = "Measure it: `momadvise --goal faster MODEL` makes short real runs."
 
 
 class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +53,20 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: int | None = None
     seed: int = 0
 
+    def check(self) -> None:
+        """Check what can be checked without looking at anything.
+
+        Raises:
+            OptionError: An option is outside its rule.
+        """
+        if self.batch is not None and self.batch < 1:
+            raise OptionError(f"--batch >= 1 must hold, but got {self.batch}.")
+        if self.profile is not None and self.device is not None:
+            raise OptionError(
+                f"Either a device of this machine or a profile can be predicted for, but got --device {self.device} "
+                f"and --profile {self.profile}. Keep one."
+            )
+
 
 def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outlook:
     """Predict the memory of a policy on a device.
@@ -65,48 +79,33 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
         UserError: A mistake that the user can fix.
         NothingPredictedError: A step cannot be followed without running it.
     """
-    if request.batch is not None and request.batch < 1:
-        raise OptionError(f"--batch >= 1 must hold, but got {request.batch}.")
+    request.check()
     policy = _policy(request)
-    if request.profile is not None and request.device is not None:
-        raise OptionError(
-            f"Either a device of this machine or a profile can be predicted for, but got --device {request.device} "
-            f"and --profile {request.profile}. Keep one."
-        )
-    hardware = (
-        detect_hardware(request.device) if request.profile is None else hardware_of(find_profile(request.profile))
-    )
+    profile = None if request.profile is None else find_profile(request.profile)
+    hardware = detect_hardware(request.device) if profile is None else hardware_of(profile)
     verdict = judge(policy.methods, facts=None, hardware=hardware, accumulation_steps=policy.accumulation_steps)
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
-    limit = request.memory_limit_bytes or memory_budget(hardware, None).limit_bytes
-    prediction = _prediction(request, policy, hardware, limit, tell)
+    limit, limit_from = _limit(request, hardware)
+    result = _trial(request, policy, hardware, limit, tell)
+    prediction = result.prediction
+    assert prediction is not None, "a trial without a prediction has raised"
     batch, batch_from = _batch(request, policy, prediction)
+    known = _notes(request, hardware, profile)
+    if verdict.reason:
+        known.append(verdict.reason)
     return outlook_of(
         prediction,
         workload=request.source.name,
         policy=msgspec.structs.replace(policy, micro_batch=batch),
         device=hardware.name,
         limit_bytes=limit,
+        limit_from=limit_from,
         batch_from=batch_from,
-        notes=(*_standing_notes(request, hardware), *((verdict.reason,) if verdict.reason else ())),
+        work=result.work,
+        rates=None if profile is None else DeviceRates.of_profile(profile),
+        notes=(*known, *(note for note in result.notes if note not in prediction.notes)),
     )
-
-
-def _standing_notes(request: PredictRequest, hardware: Hardware) -> tuple[str, ...]:
-    """What nobody has checked where the device is not here."""
-    if request.profile is None:
-        return ()
-    notes = [
-        f"Predicted for {hardware.name} from a trace on this machine's CPU, never checked on that GPU. The model's "
-        "code ran here: what it decides by torch.cuda.is_available(), it decided as on a machine without one."
-    ]
-    if request.memory_limit_bytes is None:
-        notes.append(
-            f"Of its {format_bytes(hardware.memory_bytes)} (published), {format_bytes(CUDA_CONTEXT_BYTES)} are left "
-            "for the CUDA context and its libraries: an assumption, as they depend on the driver."
-        )
-    return tuple(notes)
 
 
 def _policy(request: PredictRequest) -> Policy:
@@ -122,20 +121,34 @@ def _policy(request: PredictRequest) -> Policy:
     return policy if request.batch is None else msgspec.structs.replace(policy, micro_batch=request.batch)
 
 
+def _limit(request: PredictRequest, hardware: Hardware) -> tuple[int, str]:
+    """What the training may take, and where that figure comes from. One may ask about more than there is."""
+    if request.memory_limit_bytes is not None:
+        return request.memory_limit_bytes, "--memory-limit"
+    limit = memory_budget(hardware, None).limit_bytes
+    return limit, "what may be taken now" if request.profile is None else "what the GPU has for it"
+
+
 def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction) -> tuple[int, str]:
     """The batch to look at, and where it comes from."""
     if request.batch is not None:
         return request.batch, "--batch"
     if request.policy_file is not None:
-        return policy.micro_batch, "of the policy"
+        return policy.micro_batch, "the policy's"
     if prediction.own_batch is not None:
         return prediction.own_batch, "BATCH_SIZE"
     return policy.micro_batch, "no BATCH_SIZE is stated"
 
 
-def _prediction(
+def _trial(
     request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int, tell: Callable[[str], None]
-) -> MemoryPrediction:
+) -> TrialResult:
+    """Trace in a worker.
+
+    Raises:
+        UserError: The workload or the policy cannot be used.
+        NothingPredictedError: There is no prediction.
+    """
     stands_for = None
     if request.profile is not None:
         assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
@@ -159,30 +172,58 @@ def _prediction(
         elif event.kind is RunnerEventKind.PROGRESS:
             tell(event.text)
 
-    with tempfile.TemporaryDirectory(prefix="momadvise-predict-") as folder:
-        with Runner(Path(folder), on_event=hear) as runner:
-            result = runner.run(spec)
-            printed = runner.tail_of_log(result.key)
+    with (
+        tempfile.TemporaryDirectory(prefix="momadvise-predict-") as folder,
+        Runner(Path(folder), on_event=hear) as runner,
+    ):
+        result = runner.run(spec)
+        printed = runner.tail_of_log(result.key)
     if result.prediction is None:
-        raise _why_not(result, printed)
-    return msgspec.structs.replace(
-        result.prediction, notes=(*result.prediction.notes, *_new(result.notes, result.prediction.notes))
-    )
+        raise _why_not(result, printed, elsewhere=stands_for is not None)
+    return result
 
 
-def _new(notes: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(note for note in notes if note not in known)
+def _why_not(result: TrialResult, printed: str, *, elsewhere: bool) -> Exception:
+    """What to raise for a trial without a prediction.
 
-
-def _why_not(result: TrialResult, printed: str) -> Exception:
-    """What to raise for a trial without a prediction."""
+    Args:
+        result: Of the trial.
+        printed: The last lines that it printed.
+        elsewhere: Whether the device is not of this machine.
+    """
     match result.outcome:
         case Outcome.OK:
-            rule = "A prediction follows one step of the training on tensors without values"
-            return NothingPredictedError(f"{rule}, but {result.reason}. {_MEASURE_IT}")
+            return NothingPredictedError(
+                f"A prediction follows one step of the training on tensors without values, but {result.reason}. "
+                "Measure it instead: `momadvise --goal faster MODEL` makes short real runs."
+            )
         case Outcome.FAILED:
             return WorkloadError(result.reason, result.traceback_text)
+        case Outcome.REFUSED if elsewhere:
+            # It applies to that GPU, as was judged before: what refuses is the CPU that stands for it.
+            return NothingPredictedError(
+                f"A policy must be applied here to be predicted, but without the GPU this one cannot: {result.reason}. "
+                "Measure it on that GPU, or leave the method out of the policy."
+            )
         case Outcome.REFUSED:
             return MethodRefusedError(result.reason)
     text = f"The model must be loaded and traced, but that ended as {result.outcome.value}: {result.reason}."
     return NothingPredictedError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
+
+
+def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None) -> list[str]:
+    """What nobody has checked where the device is not here."""
+    if profile is None:
+        return []
+    notes = [
+        f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU. The model's code "
+        "ran here: what it decides by torch.cuda.is_available(), it decided as this machine says.",
+        "Under autocast a CPU keeps other operators in 32 bits than a GPU does, and kernels that a method or a "
+        "library has for GPUs alone are not followed.",
+    ]
+    if request.memory_limit_bytes is None:
+        notes.append(
+            f"Of its {format_bytes(hardware.memory_bytes)} (published), {format_bytes(CUDA_CONTEXT_BYTES)} are left "
+            "for the CUDA context and its libraries: an assumption, as that depends on driver and libraries."
+        )
+    return notes

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import torch
@@ -21,11 +20,11 @@ from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods.training import Training
 from advisor.policy.apply import apply_policy
 from advisor.predict.envelope import are_alike, predict_aligned, predict_fitted
-from advisor.predict.prediction import CudaDevice, MemoryPrediction
-from advisor.predict.reserved import allocation_log, reserved
+from advisor.predict.on_cuda import on_cuda, standing_for
+from advisor.predict.prediction import MemoryPrediction
 from advisor.predict.scratch import measured_scratch
-from advisor.predict.standing_for import cublas_workspace_bytes, standing_for
-from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_step, with_scratch
+from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
+from advisor.predict.work import StepWork, work_through
 from advisor.trial.bench import Bench
 
 __all__ = ["predict", "traced_batches"]
@@ -46,83 +45,69 @@ def traced_batches(around: int) -> tuple[int, int]:
     return max(2, high // 2), high
 
 
-def predict(bench: Bench) -> tuple[MemoryPrediction | None, str]:
+def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str]:
     """Run the trial.
 
     Returns:
-        The prediction, or ``None`` and the reason why there is none.
+        The prediction, the work of a step where the trace stands for another device and that could be counted, and an
+        empty reason; or nothing and the reason why.
 
     Raises:
         MethodRefusedError: A method does not apply.
         WorkloadError: The workload does not meet its contract.
     """
     begin = time.perf_counter()
-    own_batch = bench.workload.batch_size
-    around = own_batch if bench.spec.at_own_batch and own_batch is not None else bench.spec.policy.micro_batch
+    spec, own_batch = bench.spec, bench.workload.batch_size
+    around = own_batch if spec.at_own_batch and own_batch is not None else spec.policy.micro_batch
     try:
-        traces = [_traced(bench, micro_batch) for micro_batch in traced_batches(around)]
+        first, second = _traces(bench, traced_batches(around))
     except _CannotTraceError as error:
-        return None, str(error)
-    stands_for = bench.spec.stands_for
-    if bench.device.type == "cpu" and stands_for is None:
+        return None, None, str(error)
+    work = None
+    if bench.device.type == "cpu" and spec.stands_for is None:
         bench.tell("what convolutions take inside")
-        scratch = measured_scratch(call for trace in traces for _, call, _ in trace.calls)
-        traces = [with_scratch(trace, scratch) for trace in traces]
-    steps = bench.spec.policy.accumulation_steps
-    first, second = traces
+        scratch = measured_scratch(call for trace in (first, second) for _, call, _ in trace.calls)
+        first, second = with_scratch(first, scratch), with_scratch(second, scratch)
+    passes = _traced_passes(bench)
     if are_alike(first, second):
-        prediction = predict_aligned(first, second, accumulation_steps=steps)
+        prediction = predict_aligned(first, second, accumulation_steps=passes)
     else:
-        prediction = predict_fitted(traces, accumulation_steps=steps)
-    if stands_for is not None:
-        prediction = _on_cuda(bench, prediction, first, second, around, stands_for)
+        prediction = predict_fitted((first, second), accumulation_steps=passes)
+    if spec.stands_for is not None:
+        prediction = on_cuda(prediction, first, second, around, spec.memory_limit_bytes, spec.stands_for, bench.tell)
+        work = _work(first, second, passes) if passes == spec.policy.accumulation_steps else None
     seconds = time.perf_counter() - begin
-    return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), ""
+    return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""
 
 
-def _on_cuda(
-    bench: Bench,
-    prediction: MemoryPrediction,
-    first: StepTrace,
-    second: StepTrace,
-    micro_batch: int,
-    device: CudaDevice,
-) -> MemoryPrediction:
-    """The prediction with what the caching allocator would take, and with what is known to be missing."""
-    notes = list(prediction.notes)
-    if any(trace.calls for trace in (first, second)):
-        notes.append("what cuDNN takes inside convolutions is not in it")
-    log, found = allocation_log(first, second), []
-    if log is None:
-        notes.append("the steps differ with the batch, so that what the allocator reserves is not predicted")
-    else:
-        bench.tell("what the allocator would take")
-        workspace, limit = cublas_workspace_bytes(device), bench.spec.memory_limit_bytes
-        most = prediction.largest_batch(limit - workspace)
-        found = [
-            reserved(
-                log,
-                micro_batch=micro_batch,
-                expandable=expandable,
-                limit_bytes=limit,
-                at_most=0 if most == math.inf else math.floor(most),
-                workspace_bytes=workspace,
-            )
-            for expandable in (False, True)
-        ]
-    return msgspec.structs.replace(prediction, notes=tuple(notes), reserved=tuple(found))
+def _traced_passes(bench: Bench) -> int:
+    """A third pass adds nothing to what the second does."""
+    return min(2, bench.spec.policy.accumulation_steps)
 
 
-def _standing(device: CudaDevice | None) -> contextlib.AbstractContextManager[None]:
-    """Where the trace stands for a CUDA device: its kernels, and its choices."""
-    return contextlib.nullcontext() if device is None else standing_for(device)
+def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
+    if first.works is None or second.works is None:
+        return None
+    return work_through((first.micro_batch * passes, first.works), (second.micro_batch * passes, second.works))
 
 
-def _traced(bench: Bench, micro_batch: int) -> StepTrace:
-    """A trace at one micro-batch. A model that cannot be built without values is built with them, and traced then."""
-    bench.tell(f"tracing at batch {micro_batch}")
-    batch = bench.batches(micro_batch * bench.spec.policy.accumulation_steps)[0]
-    policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batch)
+def _traces(bench: Bench, micro_batches: tuple[int, int]) -> list[StepTrace]:
+    """A trace at each micro-batch: of one training where nothing but its optimizer keeps anything between steps."""
+    if not bench.spec.policy.methods and bench.spec.stands_for is None:
+        first, second = _traced(bench, micro_batches)
+        if are_alike(first, second):
+            return [first, second]
+    # A method, or a model that keeps what it made for a batch: each batch is traced from its own first step.
+    return [trace for micro_batch in micro_batches for trace in _traced(bench, (micro_batch,))]
+
+
+def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
+    """Traces of one training. A model that cannot be built without values is built with them, and traced then."""
+    bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
+    passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
+    batches = [bench.batches(micro_batch * passes)[0] for micro_batch in micro_batches]
+    policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
+    stands_for = bench.spec.stands_for
     error: Exception | None = None
     for build_model in (_without_values, _with_values):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -133,19 +118,25 @@ def _traced(bench: Bench, micro_batch: int) -> StepTrace:
             return apply_policy(policy, build_model(bench, mode), device=bench.device, **bench.options())
 
         try:
-            with _standing(bench.spec.stands_for):
-                return trace_step(
+            with contextlib.nullcontext() if stands_for is None else standing_for(stands_for):
+                traces = trace_steps(
                     build,
-                    faked(batch, mode),
-                    micro_batch=micro_batch,
+                    [
+                        (micro_batch, faked(batch, mode))
+                        for micro_batch, batch in zip(micro_batches, batches, strict=True)
+                    ],
                     device=bench.device,
                     mode=mode,
-                    stands_for_another=bench.spec.stands_for is not None,
+                    stands_for_another=stands_for is not None,
                 )
         except (MethodRefusedError, WorkloadError):
             raise
         except Exception as raised:  # whatever the model's code, a method or a library raises without values
             error = raised
+        else:
+            # Where the host is the device, the whole batch is there during every pass.
+            more, less = (wanted, passes) if stands_for is None else (1, 1)
+            return [msgspec.structs.replace(one, batch_bytes=one.batch_bytes * more // less) for one in traces]
     assert error is not None, "a trace comes to an end"
     raise _CannotTraceError(_reason(error)) from error
 

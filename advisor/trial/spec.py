@@ -11,6 +11,7 @@ from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.predict.work import StepWork
 from advisor.problem.facts import Facts
 from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
@@ -134,6 +135,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         facts: PROBE: what was learned.
         counts: COUNT: parameters of every size.
         prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given.
+        work: PREDICT for a device that is not there: the work of a step, where it could be counted.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
@@ -149,6 +151,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     facts: Facts | None = None
     counts: SizeCounts | None = None
     prediction: MemoryPrediction | None = None
+    work: StepWork | None = None
     sizing: Sizing | None = None
     measurement: Measurement | None = None
     fidelity: FidelityRecord | None = None
