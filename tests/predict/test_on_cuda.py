@@ -22,16 +22,9 @@ HOPPER = CudaDevice(compute_capability=(9, 0))
 MIB = 2**20
 
 
-def traces(
-    model: str,
-    uses: tuple[MethodUse, ...] = (),
-    *,
-    on_gpu: bool = True,
-    batches: tuple[int, int] = (16, 32),
-    **options: object,
-) -> list[StepTrace]:
+def traces(model: str, uses: tuple[MethodUse, ...] = (), *, on_gpu: bool = True, **options: object) -> list[StepTrace]:
     found = []
-    for micro_batch in batches:
+    for micro_batch in (16, 32):
         mode = FakeTensorMode()
         build = functools.partial(built, model, uses, micro_batch=micro_batch, **options)
         with standing_for(HOPPER) if on_gpu else contextlib.nullcontext():
