@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -12,9 +12,7 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
-    unset_fake_temporarily,
 )
-from torch.utils._python_dispatch import _disable_current_modes
 
 from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods.training import Training
@@ -109,22 +107,20 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
     policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
     stands_for = bench.spec.stands_for
     error: Exception | None = None
-    for build_model in (_without_values, _with_values):
+    for with_values in (False, True):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
+        # What the user's code raises here, it raises in every training.
+        real_model = bench.build_model() if with_values else None
 
-        def build(
-            build_model: Callable[[Bench, FakeTensorMode], torch.nn.Module] = build_model, mode: FakeTensorMode = mode
-        ) -> Training:
-            return apply_policy(policy, build_model(bench, mode), device=bench.device, **bench.options())
+        def build(real_model: torch.nn.Module | None = real_model, mode: FakeTensorMode = mode) -> Training:
+            model = bench.build_model() if real_model is None else faked_model(real_model, mode)
+            return apply_policy(policy, model, device=bench.device, **bench.options())
 
         try:
             with contextlib.nullcontext() if stands_for is None else standing_for(stands_for):
                 traces = trace_steps(
                     build,
-                    [
-                        (micro_batch, faked(batch, mode))
-                        for micro_batch, batch in zip(micro_batches, batches, strict=True)
-                    ],
+                    [(size, faked(batch, mode)) for size, batch in zip(micro_batches, batches, strict=True)],
                     device=bench.device,
                     mode=mode,
                     stands_for_another=stands_for is not None,
@@ -139,16 +135,6 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
             return [msgspec.structs.replace(one, batch_bytes=one.batch_bytes * more // less) for one in traces]
     assert error is not None, "a trace comes to an end"
     raise _CannotTraceError(_reason(error)) from error
-
-
-def _without_values(bench: Bench, mode: FakeTensorMode) -> torch.nn.Module:
-    return bench.build_model()
-
-
-def _with_values(bench: Bench, mode: FakeTensorMode) -> torch.nn.Module:
-    with unset_fake_temporarily(), _disable_current_modes():
-        model = bench.build_model()
-    return faked_model(model, mode)
 
 
 def _reason(error: Exception) -> str:

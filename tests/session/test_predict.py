@@ -105,10 +105,8 @@ def test_people_get_a_chart(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_traced_is_not_guessed_at(tmp_path: Path) -> None:
-    source = MODEL.replace(
-        "return self.layers", "inputs = inputs / inputs.abs().max().item()\n        return self.layers"
-    )
-    (tmp_path / "model.py").write_text(source)
+    reads = "inputs = inputs / inputs.abs().max().item()\n        return self.layers"
+    (tmp_path / "model.py").write_text(MODEL.replace("return self.layers", reads))
     status, found, stderr = predicted(tmp_path)
     assert status == 1
     assert found["error"] == "NothingPredictedError"
@@ -119,8 +117,9 @@ def test_a_model_that_cannot_be_traced_is_not_guessed_at(tmp_path: Path) -> None
 def test_a_model_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL.replace("return Net()", 'raise ValueError("no weights")'))
     status, _, stderr = predicted(tmp_path)
-    assert status == 1
+    assert status == 2
     assert "no weights" in stderr
+    assert 'model.py", line' in stderr
 
 
 @pytest.mark.parametrize(
