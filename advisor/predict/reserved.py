@@ -45,20 +45,43 @@ class AllocationLog(msgspec.Struct, frozen=True):
 def allocation_log(first: StepTrace, second: StepTrace) -> AllocationLog | None:
     """The log from two traces of the same training at two micro-batches.
 
+    What comes before the step counts, as it leaves the memory in pieces. Where it differs (some things are made once in
+    a process) the log begins with what lives when the step does.
+
     Returns:
-        The log; ``None`` where the traces differ in more than sizes, be it in what comes before the step.
+        The log; ``None`` where the steps differ in more than sizes.
     """
-    one, other = (canonical(trace) for trace in (first, second))
-    if len(one) != len(other) or first.begin != second.begin:
+    for events_of in (canonical, _from_the_step_on):
+        changes = _through(first.micro_batch, events_of(first), second.micro_batch, events_of(second))
+        if changes is not None:
+            return AllocationLog(changes)
+    return None
+
+
+def _from_the_step_on(trace: StepTrace) -> list[tuple[int, int]]:
+    events = canonical(trace)
+    living: dict[int, int] = {}
+    for number, change in events[: trace.begin]:
+        living[number] = living.get(number, 0) + change
+    return [(number, size) for number, size in sorted(living.items()) if size] + events[trace.begin :]
+
+
+def _through(
+    batch: int, events: list[tuple[int, int]], larger: int, others: list[tuple[int, int]]
+) -> list[tuple[int, Affine]] | None:
+    """A line through each pair of changes, with storages numbered by their first; ``None`` if they are no pairs."""
+    if len(events) != len(others):
         return None
-    span = second.micro_batch - first.micro_batch
     changes = []
-    for (number, here), (same, there) in zip(one, other, strict=True):
-        if number != same or (here > 0) is not (there > 0):
+    mine: dict[int, int] = {}
+    theirs: dict[int, int] = {}
+    for (number, here), (other, there) in zip(events, others, strict=True):
+        position = mine.setdefault(number, len(mine))
+        if position != theirs.setdefault(other, len(theirs)) or (here > 0) is not (there > 0):
             return None
-        slope = (there - here) / span
-        changes.append((number, Affine(here - slope * first.micro_batch, slope)))
-    return AllocationLog(changes)
+        slope = (there - here) / (larger - batch)
+        changes.append((position, Affine(here - slope * batch, slope)))
+    return changes
 
 
 def reserved(

@@ -125,7 +125,7 @@ def _trace(training: Training, log: StorageLog, micro_batch: int, batch: Any) ->
             _name(log.add([parameter.grad for parameter in training.model.parameters()]), categories)
         marks.append((len(log.events), phase))
 
-    counting = counter if log.stands_for_another else contextlib.nullcontext()
+    counting: contextlib.AbstractContextManager[Any] = counter if log.stands_for_another else contextlib.nullcontext()
     with counting, listening(training, listen):
         training.step(batch)
     log.look_again()

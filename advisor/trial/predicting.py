@@ -116,8 +116,9 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
             model = bench.build_model() if real_model is None else faked_model(real_model, mode)
             return apply_policy(policy, model, device=bench.device, **bench.options())
 
+        standing = contextlib.nullcontext() if stands_for is None else standing_for(stands_for)
         try:
-            with contextlib.nullcontext() if stands_for is None else standing_for(stands_for):
+            with standing:
                 traces = trace_steps(
                     build,
                     [(size, faked(batch, mode)) for size, batch in zip(micro_batches, batches, strict=True)],

@@ -60,6 +60,13 @@ def test_looking_at_methods_and_hardware_loads_no_torch(arguments: tuple[str, ..
     assert loaded == {"rich"}
 
 
+def test_the_process_that_asks_for_a_prediction_loads_no_torch() -> None:
+    model = Path(__file__).parents[1] / "trial" / "workloads" / "tiny.py"
+    loaded, result = loaded_by(MAIN, "predict", str(model))
+    assert result.returncode == 0, result.stderr
+    assert loaded <= {"rich", "numpy"}
+
+
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h"), ("predict", "--help")]
 )

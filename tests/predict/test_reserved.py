@@ -47,6 +47,14 @@ def test_traces_of_different_steps_have_no_common_log() -> None:
     assert allocation_log(step(2), msgspec.structs.replace(other, events=freed_earlier)) is None
 
 
+def test_where_only_what_came_before_differs_the_log_begins_with_what_lives() -> None:
+    other = step(4)
+    once = [(9, MIB), (9, -MIB), *other.events]
+    log = allocation_log(step(2), trace(4, once, begin=3))
+    assert log is not None
+    assert log.at(7) == step(7).events
+
+
 def test_a_storage_that_grows_is_given_back_and_taken_anew() -> None:
     log = AllocationLog([(0, Affine(10.0, 1.0)), (0, Affine(5.0, 0.0)), (0, Affine(-15.0, -1.0))])
     assert log.at(3) == [(0, 13), (0, -13), (0, 18), (0, -18)]
