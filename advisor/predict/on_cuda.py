@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import msgspec
 
@@ -42,21 +42,20 @@ def on_cuda(
     prediction: MemoryPrediction,
     first: StepTrace,
     second: StepTrace,
+    *,
     micro_batch: int,
     limit_bytes: int,
     device: CudaDevice,
-    tell: Callable[[str], None],
 ) -> MemoryPrediction:
     """Complete a prediction with what the caching allocator would take, and with what is known to be missing.
 
     Args:
         prediction: Of live bytes.
-        first: A trace that it was made of, standing for the device.
+        first: A trace that it was made of, on the device or standing for it.
         second: The other.
         micro_batch: The batch asked for.
         limit_bytes: What the training may take.
         device: The device.
-        tell: Hears what is being done.
     """
     notes = list(prediction.notes)
     if first.calls or second.calls:
@@ -65,7 +64,6 @@ def on_cuda(
     if log is None:
         notes.append("Steps at two batches differ in more than sizes: what the allocator reserves is not predicted.")
         return msgspec.structs.replace(prediction, notes=tuple(notes))
-    tell("what the allocator would take")
     workspace_bytes = cublas_workspace_bytes(device)
     most = prediction.largest_batch(limit_bytes - workspace_bytes)
     replays = tuple(

@@ -15,7 +15,7 @@ from advisor.policy.policy import Policy
 from advisor.predict.outlook import Outlook, outlook_of
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.problem.detect import detect_hardware
-from advisor.problem.hardware import Hardware
+from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.profile_hardware import find_profile, hardware_of
 from advisor.problem.profiles import Profile
 from advisor.problem.rates import DeviceRates
@@ -159,6 +159,7 @@ def _trial(
         policy=policy,
         device=hardware.device if stands_for is None else "cpu",
         stands_for=stands_for,
+        with_allocator=hardware.kind is DeviceKind.CUDA,
         memory_limit_bytes=limit_bytes,
         seed=request.seed,
         at_own_batch=request.batch is None and request.policy_file is None,

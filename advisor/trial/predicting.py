@@ -19,7 +19,7 @@ from advisor.methods.training import Training
 from advisor.policy.apply import apply_policy
 from advisor.predict.envelope import are_alike, predict_aligned, predict_fitted
 from advisor.predict.on_cuda import on_cuda, standing_for
-from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.scratch import measured_scratch
 from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
 from advisor.predict.work import StepWork, work_through
@@ -71,8 +71,13 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
         prediction = predict_aligned(first, second, accumulation_steps=passes)
     else:
         prediction = predict_fitted((first, second), accumulation_steps=passes)
+    if spec.with_allocator:
+        bench.tell("what the allocator would take")
+        device = spec.stands_for or CudaDevice(compute_capability=torch.cuda.get_device_capability(bench.device))
+        prediction = on_cuda(
+            prediction, first, second, micro_batch=around, limit_bytes=spec.memory_limit_bytes, device=device
+        )
     if spec.stands_for is not None:
-        prediction = on_cuda(prediction, first, second, around, spec.memory_limit_bytes, spec.stands_for, bench.tell)
         work = _work(first, second, passes) if passes == spec.policy.accumulation_steps else None
     seconds = time.perf_counter() - begin
     return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""

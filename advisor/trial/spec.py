@@ -69,6 +69,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         wrapper_path: CONFIRM: the emitted wrapper.
         wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
         stands_for: PREDICT: the CUDA device that ``device``, a CPU, stands for in the trace.
+        with_allocator: PREDICT: replay the allocations of a CUDA device as well, at the batch and up to the limit.
         at_own_batch: PREDICT: around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
         repeat: Tells apart deliberate repetitions of the same trial.
     """
@@ -95,6 +96,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wrapper_path: str | None = None
     wrapper_text: str = ""
     stands_for: CudaDevice | None = None
+    with_allocator: bool = False
     at_own_batch: bool = False
     repeat: int = 0
 
@@ -119,6 +121,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.other_chance,
             self.at_own_batch,
             self.stands_for,
+            self.memory_limit_bytes if self.with_allocator else None,
         )
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"

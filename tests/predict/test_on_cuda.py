@@ -95,7 +95,8 @@ def test_the_work_is_counted_unless_there_are_copies_between_host_and_device() -
 
 def completed(limit_bytes: int, model: str = "gpt2") -> MemoryPrediction:
     first, second = traces(model)
-    return on_cuda(predict_aligned(first, second), first, second, 16, limit_bytes, HOPPER, lambda text: None)
+    prediction = predict_aligned(first, second)
+    return on_cuda(prediction, first, second, micro_batch=16, limit_bytes=limit_bytes, device=HOPPER)
 
 
 def test_what_the_allocator_reserves_is_replayed_without_and_with_expandable_segments() -> None:
