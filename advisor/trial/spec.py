@@ -107,7 +107,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Limits of time and the pace of the best so far depend on the moment a search asks; a finished trial answers
         for all of them.
         """
-        identity = (
+        identity: tuple[object, ...] = (
             self.kind,
             self.workload.fingerprint,
             self.policy,
@@ -119,10 +119,10 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.repeat,
             self.model_size,
             self.other_chance,
-            self.at_own_batch,
-            self.stands_for,
-            self.memory_limit_bytes if self.with_allocator else None,
         )
+        if self.kind is TrialKind.PREDICT:
+            limit = self.memory_limit_bytes if self.with_allocator else None
+            identity = (*identity, self.at_own_batch, self.stands_for, limit)
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"
 
