@@ -99,3 +99,14 @@ def test_a_malformed_figure_is_refused(tmp_path: Path, line: str, said: str) -> 
     path.write_text(re.sub(r"(?m)^memory:\n(  .*\n)+", f"memory: {line}\n", text))
     with pytest.raises(msgspec.ValidationError, match=said):
         load_profile(path)
+
+
+def test_every_gpu_has_its_compute_capability_with_its_source(profile: Profile) -> None:
+    capability = profile.compute_capability
+    if profile.kind is DeviceKind.CPU:
+        assert capability is None
+        return
+    assert capability is not None
+    assert (7, 0) <= capability.value <= (9, 0)
+    assert capability.source.startswith("https://developer.nvidia.com/")
+    assert re.search(r"\b20\d\d\b", capability.date)

@@ -83,7 +83,7 @@ def test_a_policy_is_applied_at_its_own_batch(tmp_path: Path) -> None:
 def test_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     status, found, stderr = predicted(tmp_path, "--profile", "l4")
     assert status == 0, stderr
-    assert found["device"] == "NVIDIA L4"
+    assert found["device"] == "NVIDIA L4 24 GB"
     assert found["limit_bytes"] == 24 * 10**9 - 600 * 2**20
     native, expandable = found["reserved"]  # type: ignore[misc]
     assert native["peak_bytes"] >= found["asked"]["peak_bytes"]  # type: ignore[index]
