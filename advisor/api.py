@@ -15,6 +15,7 @@ from advisor.problem.goal_text import parse_floor, parse_gpu_counts
 from advisor.problem.importing import refuse_while_importing
 from advisor.problem.source import resolve_source
 from advisor.problem.units import parse_bytes, parse_duration
+from advisor.search.proposal import SamplerName
 from advisor.session.request import DEFAULT_TIME_LIMIT_SECONDS, DEFAULT_TRIALS, TuneRequest
 from advisor.session.several_nodes import nodes_from
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "tune"]
 
-_E = TypeVar("_E", GoalKind, Fidelity)
+_E = TypeVar("_E", GoalKind, Fidelity, SamplerName)
 
 
 def tune(
@@ -43,6 +44,8 @@ def tune(
     fidelity: str | None = None,
     search_space: str | os.PathLike[str] = "default",
     methods: str | Iterable[str] | None = None,
+    sampler: str = "model",
+    storage: str | None = None,
     trials: int = DEFAULT_TRIALS,
     time_limit: str | float | None = None,
     global_batch: int | None = None,
@@ -83,6 +86,10 @@ def tune(
             space's own ceiling.
         search_space: Name of a shipped space, or path of a YAML file.
         methods: Names of methods (``"checkpoint,swap"`` or a list): nothing else is tried, and each of them must apply.
+        sampler: How the next combination is chosen: ``"model"`` (the largest expected improvement under a model of all
+            combinations), ``"tpe"`` (Optuna's) or ``"random"``.
+        storage: For several workers on one study, each with an ``output`` of its own: URL of a database
+            (``"sqlite:///study.db"``, ``"postgresql://..."``, ``"mysql://..."``) or a file ``study.journal``.
         trials: Most policies to measure.
         time_limit: Seconds, or text such as ``"5m"``.
         global_batch: Samples per optimizer step, if that must stay fixed.
@@ -138,6 +145,8 @@ def tune(
         fidelity=None if fidelity is None else _choice(Fidelity, fidelity, "fidelity"),
         search_space=os.fspath(search_space),
         methods=_names(methods),
+        sampler=_choice(SamplerName, sampler, "sampler"),
+        storage=storage,
         trials=trials,
         time_limit_seconds=_seconds(time_limit),
         global_batch=global_batch,

@@ -47,6 +47,8 @@ options
                          how far training may differ from plain training
   --search-space NAME    default, all, exact, smoke, or a YAML file
   --methods A,B          only these, and each must apply
+  --sampler NAME         model, tpe, random: how the next one is chosen
+  --storage URL          a database or a journal file that workers share
   --trials N, --time-limit 5m              when to stop    (40 and 3m30s)
   --output DIR           where to write       (default: momadvise-runs/..)
   --json                 the result as JSON on stdout, and only that
@@ -119,6 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fidelity", choices=("exact", "rounding", "precision", "lossy", "model"))
     parser.add_argument("--search-space", default="default")
     parser.add_argument("--methods")
+    parser.add_argument("--sampler", default="model", choices=("model", "tpe", "random"))
+    parser.add_argument("--storage")
     parser.add_argument("--trials", type=int)
     parser.add_argument("--time-limit")
     parser.add_argument("--output")
@@ -213,6 +217,8 @@ def _tune(options: argparse.Namespace) -> int:
         fidelity=options.fidelity,
         search_space=options.search_space,
         methods=options.methods,
+        sampler=options.sampler,
+        storage=options.storage,
         trials=DEFAULT_TRIALS if options.trials is None else options.trials,
         time_limit=options.time_limit,
         global_batch=options.global_batch,

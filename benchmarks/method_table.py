@@ -22,6 +22,7 @@ import msgspec
 from advisor.measure.fidelity import NOT_FINITE, FidelityRecord, compared
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import judge, settings_of
+from advisor.methods.libraries import needed_by
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.detect import detect_hardware
@@ -176,6 +177,7 @@ class _Model:
                 fidelity_steps=_COMPARED_STEPS,
                 write_gradient_to=str(self._gradient) if comparing and not uses else None,
                 exact_gradient=str(self._gradient) if comparing and uses else None,
+                libraries=needed_by(CATALOGUE),
                 device=self._hardware.device,
                 memory_limit_bytes=self._limit,
                 measure_seconds=self._measure_seconds,

@@ -17,14 +17,19 @@ __all__ = ["NOT_FINITE", "drift_tolerance", "loss_drift", "within_tolerance"]
 
 _TOLERANCES = {
     # Bit-equal gradients; a GPU's own atomic sums may still differ between two runs of the very same step.
-    Fidelity.EXACT: 1e-4,
-    # Float sums in another order, amplified by a few optimizer steps.
-    Fidelity.ROUNDING: 1e-3,
+    Fidelity.EXACT: 5e-4,
+    # Float sums in another order, amplified by optimizer steps.
+    Fidelity.ROUNDING: 5e-3,
     # bf16 has 8 bits of mantissa: 0.4 % per rounding, which averages out over a loss.
     Fidelity.PRECISION: 0.02,
-    Fidelity.LOSSY: 0.02,
-    Fidelity.MODEL: 0.02,
+    Fidelity.LOSSY: 0.05,
+    # The longer comparison judges by where the loss ends. The first losses alone cannot show that.
+    Fidelity.MODEL: 0.05,
 }
+"""One figure for the first losses and for the loss curve of the longer comparison.
+
+Where no time is left for the comparison the first losses decide alone, and must not refuse what it would allow.
+"""
 
 _SMALL_SHARE = 0.01
 """Losses below this share of the largest are compared with that share: a loss near zero has no relative error."""

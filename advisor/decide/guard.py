@@ -21,6 +21,7 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate
+from advisor.decide.drift import drift_tolerance
 from advisor.measure.fidelity import FidelityMeasurement
 from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Fidelity
@@ -45,12 +46,12 @@ class _Tolerance(msgspec.Struct, frozen=True):
 
 _TOLERANCES = {
     # A GPU's atomic sums may differ between two runs of the same step, and training amplifies that.
-    Fidelity.EXACT: _Tolerance(5e-4, 1e-4, 1e-4),
-    Fidelity.ROUNDING: _Tolerance(5e-3, 2e-3, 2e-3),
+    Fidelity.EXACT: _Tolerance(drift_tolerance(Fidelity.EXACT), 1e-4, 1e-4),
+    Fidelity.ROUNDING: _Tolerance(drift_tolerance(Fidelity.ROUNDING), 2e-3, 2e-3),
     # Eight bits and fewer of mantissa in every matrix product.
-    Fidelity.PRECISION: _Tolerance(0.02, 0.2, 0.2),
+    Fidelity.PRECISION: _Tolerance(drift_tolerance(Fidelity.PRECISION), 0.2, 0.2),
     # A gradient that is right only on average is far off in one step: its loss has to tell.
-    Fidelity.LOSSY: _Tolerance(0.05, None, None),
+    Fidelity.LOSSY: _Tolerance(drift_tolerance(Fidelity.LOSSY), None, None),
     Fidelity.MODEL: _Tolerance(None, None, None),
 }
 

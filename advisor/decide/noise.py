@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from advisor.measure.measurement import Measurement
 
-__all__ = ["SMALLEST_NOISE", "noise_between", "repeat_noise"]
+__all__ = ["SMALLEST_NOISE", "noise_between", "noise_of", "repeat_noise"]
 
 SMALLEST_NOISE = 0.01
 """Two runs differ by more than the interval within each says (clocks, placement); 1 % is never called a gain."""
@@ -25,6 +25,14 @@ def repeat_noise(groups: Iterable[Sequence[Measurement]]) -> float:
         if len(rates) > 1:
             widest = max(widest, (max(rates) - min(rates)) / (max(rates) + min(rates)))
     return widest
+
+
+def noise_of(measurement: Measurement) -> float:
+    """By what share a figure would differ if it were measured again: a standard deviation, for the search's model.
+
+    Half the width of a 95 % interval is two of them. A figure of one step has no interval: half of it may be chance.
+    """
+    return min(0.5, max(SMALLEST_NOISE, measurement.relative_spread / 2))
 
 
 def noise_between(first: Measurement, second: Measurement, repeats: float = 0.0) -> float:

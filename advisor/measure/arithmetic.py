@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import torch
 
-__all__ = ["matmul_rates"]
+__all__ = ["matmul_rates", "matrix_size"]
 
 _FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_SIZE = {"cuda": 4096, "cpu": 512}
+_FEW_THREADS = 4
 _REPETITIONS = 10
 _ENOUGH_SECONDS = 0.1
 """A product that takes longer is done by emulation: more repetitions would cost much and change little. No more time
@@ -27,7 +27,7 @@ def matmul_rates(device: torch.device, formats: Iterable[str] = tuple(_FORMATS))
         device: Where to measure.
         formats: Which; default: all of ``"float32"``, ``"bfloat16"`` and ``"float16"``.
     """
-    size = _SIZE.get(device.type, _SIZE["cpu"])
+    size = matrix_size(device)
     rates = {}
     for name in formats:
         try:
@@ -38,6 +38,17 @@ def matmul_rates(device: torch.device, formats: Iterable[str] = tuple(_FORMATS))
             continue
         rates[name] = 2 * size**3 / seconds
     return rates
+
+
+def matrix_size(device: torch.device) -> int:
+    """Rows and columns of the matrices.
+
+    On a CPU a product takes less than the slices in which an operating system shares a processor, or else every one of
+    them would be interrupted where other programs run. Many threads need more work to share.
+    """
+    if device.type == "cuda":
+        return 4096
+    return 256 if torch.get_num_threads() <= _FEW_THREADS else 512
 
 
 def _fastest(size: int, dtype: torch.dtype, device: torch.device) -> float:

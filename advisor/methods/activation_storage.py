@@ -5,13 +5,19 @@ from __future__ import annotations
 from advisor.methods.base import Verdict
 from advisor.problem.hardware import DeviceKind, Hardware
 
-__all__ = ["ACTIVATION_FORMAT", "ACTIVATION_PLACE", "HOST_SHARE", "judge_host"]
+__all__ = ["ACTIVATION_FORMAT", "ACTIVATION_PLACE", "HOST_SHARE", "LEFT_EXACT", "judge_host"]
 
 ACTIVATION_FORMAT = "the format in which saved activations are stored"
 """What such a method decides: a tensor has one format."""
 
 ACTIVATION_PLACE = "which saved activations move to the host, and when"
 """What such a method decides: a tensor is moved once."""
+
+LEFT_EXACT = (
+    "masks, statistics, divisors, and what logarithms, roots, norms, fused attention, compiled regions and functions "
+    "of other libraries save"
+)
+"""What no such method stores in another format, in words."""
 
 HOST_SHARE = 0.6
 """Share of the free host memory that copies may take; the rest is for data loading and everything else."""

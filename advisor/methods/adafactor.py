@@ -60,9 +60,12 @@ class Adafactor(Method):
         """Build Adafactor over the same parameter groups."""
         import torch
 
+        from advisor.methods.fake_numbers import let_step_without_values
+
         plain = training.optimizer
         refuse_if_not_adam(plain, self.name, **_NEEDS)
         training.optimizer = torch.optim.Adafactor([_translate(group) for group in plain.param_groups])
+        let_step_without_values(training.optimizer)  # It reads the norm of each parameter and of its update.
         if all(p.dim() < 2 for group in plain.param_groups for p in group["params"]):
             training.notes.append(
                 "adafactor factored nothing: no parameter is a matrix, so that only the first moment is saved"

@@ -20,8 +20,9 @@ __all__ = ["Adam8bit"]
 
 _NEEDS: dict[str, Any] = {
     "replacement": "the 8-bit version",
-    "lacks": ("amsgrad", "maximize", "differentiable"),
+    "lacks": ("amsgrad", "maximize", "differentiable", "capturable"),
     "couples_decay": False,
+    "tensor_rate": False,
 }
 _TORCH_ONLY = frozenset(
     {"amsgrad", "foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
@@ -91,6 +92,5 @@ def _built(build: Any, groups: list[dict[str, Any]]) -> Any:
 def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter group as bitsandbytes takes it; what the user added to it stays."""
     translated = {name: value for name, value in group.items() if name not in _TORCH_ONLY}
-    translated["lr"] = float(group["lr"])  # torch also takes a tensor.
     translated["betas"] = tuple(float(beta) for beta in group["betas"])
     return translated

@@ -38,6 +38,7 @@ class AdamLowBit(Method):
     summary = "Keeps Adam's two moments in 8 or 4 bits instead of 32 (torchao)."
     fidelity = Fidelity.LOSSY
     saves = frozenset({Saves.OPTIMIZER_STATE})
+    time_ratio = 1.05
     costs = "quantization noise in the moments; a kernel is compiled for every shape of parameter, for seconds each"
     pays = "when optimizer state is a large part of the memory and bitsandbytes is missing, or 8 bits are too many"
     does_not_pay = "for short trainings, which are over before the kernels are compiled; 4bit where the loss matters"

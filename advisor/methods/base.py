@@ -62,12 +62,14 @@ class Parameter(msgspec.Struct, frozen=True):
         choices: Every value that may be searched, the most usual first.
         meaning: One line for ``momadvise methods NAME``.
         worse: Choice -> fidelity, for choices with which the method's own fidelity does not hold.
+        time_ratio: Choice -> factor on the method's own :attr:`Method.time_ratio`; others: 1.
     """
 
     name: str
     choices: tuple[ParameterValue, ...]
     meaning: str
     worse: dict[ParameterValue, Fidelity] = {}
+    time_ratio: dict[ParameterValue, float] = {}
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -124,6 +126,10 @@ class Method(abc.ABC):
         learns_slower: Whether it learns less in the same steps by design, as with fewer weights that train: its loss is
             then not held to the pace of plain training's.
         saves: Categories of memory it lowers; empty for a method that only changes the time.
+        time_ratio: Expected time of a step with it over that without it, on a GPU at the same batch, from its paper or
+            from counting passes (recomputing the forward pass: 4/3). The search begins with it as a weak prior, off by
+            a quarter either way, that the first measurements outweigh; it promises nothing to anybody. A method that
+            saves memory allows a larger batch besides, which this leaves out.
         costs: What it costs, in a few words ("about one more forward pass").
         pays: When to use it.
         does_not_pay: When not to.
@@ -152,6 +158,7 @@ class Method(abc.ABC):
     learns_slower: ClassVar[bool] = False
     slow_start: ClassVar[bool] = False
     saves: ClassVar[frozenset[Saves]]
+    time_ratio: ClassVar[float] = 1.0
     costs: ClassVar[str]
     pays: ClassVar[str]
     does_not_pay: ClassVar[str]

@@ -97,12 +97,11 @@ def get_method(name: str) -> Method:
     """The method of that name.
 
     Raises:
-        MethodRefusedError: There is none; the message lists the names that exist.
+        MethodRefusedError: There is none; the message names the nearest, and the command that lists all.
     """
     for method in CATALOGUE:
         if method.name == name:
             return method
-    names = [method.name for method in CATALOGUE]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise MethodRefusedError(f"a method must be one of {', '.join(names)}, but got {name!r}{hint}")
+    near = difflib.get_close_matches(name, [method.name for method in CATALOGUE], n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    raise MethodRefusedError(f"there is no method {name!r}{hint} `momadvise methods` lists all of them")

@@ -5,8 +5,8 @@ input; run them in another way altogether) has no place in that loop. Here every
 :class:`ChainLink`; when the model calls the first link of a segment, the whole segment runs, and the calls of its
 other links pass their input through. That is only right if the model hands on what it was given, so each such call is
 checked: it must come in turn, on the very tensor that the segment returned, unchanged, with the same further arguments,
-and with no random number drawn in between. Nothing else in the loss may use what a block inside of a segment returns:
-it is what the whole segment returns.
+and with no random number drawn in between. Nothing else, in the loss or beside it, may use what a block inside of a
+segment returns: it is what the whole segment returns.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Activati
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.block_call import NO_CHAIN, BlockCall, remembered
+from advisor.methods.other_uses import OtherUses
 from advisor.methods.random_state import DRAWN_BETWEEN, drawn_so_far
 from advisor.methods.structure import unwrapped
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from advisor.methods.training import Training
 
 __all__ = ["Chain", "ChainLink", "Runner", "Segment"]
+
+_USED_ELSEWHERE = "what a block returns is also used by something else than the next block"
 
 Runner = Callable[[Sequence[nn.Module], torch.Tensor, BlockCall], torch.Tensor]
 """``(blocks, hidden, call) -> hidden``: runs the blocks of a segment, each by ``call.run(block, hidden)``.
@@ -79,6 +82,7 @@ class Chain:
         # Node in the graph of what a block inside of a segment returned -> the only node that may use it; in forward
         # passes that are checked.
         self._users: dict[Any, Any] | None = None
+        self._uses = OtherUses()
         self._checked: tuple[Segment, ...] = ()
         training.forward_contexts.append(self._forward)
         training.after_forward.append(self._check_users)
@@ -102,10 +106,13 @@ class Chain:
         if read is None:
             raise self._refused(f"block {number} takes no tensor as its first argument")
         hidden, call = read
-        if number == segment.start:
-            hidden, in_tuple = self._run(segment, hidden, call)
-        else:
-            hidden, in_tuple = self._passed(number, hidden, call)
+        with self._uses.looking_away():
+            if number == segment.start:
+                hidden, in_tuple = self._run(segment, hidden, call)
+            else:
+                hidden, in_tuple = self._passed(number, hidden, call)
+        if self._users is not None and number < segment.stop - 1:
+            self._uses.watch(hidden)
         return (hidden,) if in_tuple else hidden
 
     def _run(self, segment: Segment, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
@@ -156,7 +163,7 @@ class Chain:
             visited.add(node)
             for following, _ in node.next_functions:
                 if users.get(following, node) is not node:
-                    raise self._refused("what a block returns is also used by something else than the next block")
+                    raise self._refused(_USED_ELSEWHERE)
                 open_nodes.append(following)
         self._checked = self.segments
 
@@ -172,14 +179,19 @@ class Chain:
     def _forward(self) -> Generator[None, None, None]:
         """Around every forward pass of the training: nothing is left over from one that failed."""
         self._pending = None
-        self._users = None if self._checked is self.segments else {}
+        checking = self._checked is not self.segments
+        self._users = {} if checking else None
+        self._uses = OtherUses()
         before = self._runs
         try:
-            yield
+            with self._uses if checking else contextlib.nullcontext():
+                yield
         except BaseException:
             self._users = None  # It holds the graph.
             raise
         self._require_all_called()
+        if self._uses.found:
+            raise self._refused(f"{_USED_ELSEWHERE} ({self._uses.found})")
         if self.segments and self._runs == before:
             raise self._refused("the model calls no block where it holds them: it keeps them in a list of its own")
 

@@ -35,6 +35,7 @@ class ChannelsLast(Method):
     update_tolerance = 0.1  # Adam blows up gradients that are zero but for rounding: a bias before BatchNorm.
     other_masks = True
     saves = frozenset()
+    time_ratio = 0.95
     costs = (
         "a copy of each input, and of what passes through an operator that only knows the usual layout; dropout, which "
         "follows the order in memory, draws other masks"

@@ -26,13 +26,19 @@ class Checkpoint(Method):
     summary = "Keeps only the input of one block in every k, and runs that block again in the backward pass."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.33
     costs = "the wrapped blocks' forward pass once more: about a third more time when every block is wrapped"
     pays = "when activations fill the memory and a larger batch, or a larger model, is worth a second forward pass"
     does_not_pay = "when the device is already busy at the batch that fits: the second forward pass is pure loss"
     stage = Stage.CHECKPOINT
     decides = WHAT_BLOCKS_KEEP
     parameters = (
-        Parameter("every", (1, 2, 3, 4), "wrap one block in this many: 1 saves the most, 4 costs the least time"),
+        Parameter(
+            "every",
+            (1, 2, 3, 4),
+            "wrap one block in this many: 1 saves the most, 4 costs the least time",
+            time_ratio={2: 0.87, 3: 0.83, 4: 0.81},
+        ),
     )
     citation = "Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost"
 

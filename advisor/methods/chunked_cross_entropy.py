@@ -29,6 +29,7 @@ class ChunkedCrossEntropy(Method):
     fidelity = Fidelity.ROUNDING
     gradient_tolerance = 1e-5
     saves = frozenset({Saves.LOGITS})
+    time_ratio = 1.03
     costs = "the output projection once more in the backward pass"
     pays = "with large vocabularies: one copy of GPT-2's logits is 200 kB per token, and cross entropy makes several"
     does_not_pay = "with small vocabularies, or where the output projection is most of the arithmetic"

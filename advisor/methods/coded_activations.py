@@ -17,8 +17,6 @@ _CASTS_AND_VIEWS = frozenset(
     f"{name}Backward0"
     for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Expand", "AsStrided")
 )
-_EXPONENTS = frozenset({"LogSoftmaxBackward0", "LogSoftmaxBackwardData0", "LogsumexpBackward0"})
-"""Operators whose result the backward pass takes the exponential of: an error there is not noise, but bias."""
 
 
 class Code(Protocol):
@@ -56,7 +54,6 @@ class CodeActivations:
             tensor.requires_grad
             and tensor.numel() >= _LEAST_ELEMENTS
             and tensor.element_size() > 1
-            and (tensor.grad_fn is None or tensor.grad_fn.name() not in _EXPONENTS)
             and not weight_copy(tensor)
         )
 

@@ -34,6 +34,7 @@ class Compile(Method):
     update_tolerance = 0.1  # Adam blows up gradients that are zero but for rounding: a bias before BatchNorm.
     slow_start = True
     saves = frozenset()
+    time_ratio = 0.85
     costs = "seconds to minutes of compilation in the first step, and again at a second batch size"
     pays = "when a step is bound by many small kernels or by reading activations, and many steps follow"
     does_not_pay = "for short trainings, and for batches whose shapes keep changing: each new kind is compiled anew"

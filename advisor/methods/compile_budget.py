@@ -34,6 +34,7 @@ class CompileBudget(Method):
     update_tolerance = 0.1  # Adam blows up gradients that are zero but for rounding: a bias before BatchNorm.
     slow_start = True
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 0.95
     costs = "compilation in the first steps, and the recomputation that the budget asks for, cheapest first"
     pays = "when activations fill the memory: the compiler finds what to recompute, and fuses it with its use"
     does_not_pay = "where the blocks do not compile in one piece: the budget then holds for each piece alone"
@@ -45,6 +46,7 @@ class CompileBudget(Method):
             "budget",
             (0.5, 0.25, 0.1, 0.75),
             "share of what the compiler would keep: 1 is its own choice, 0 only the inputs of a block",
+            time_ratio={0.25: 1.1, 0.1: 1.2},
         ),
     )
     citation = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from advisor.methods.activation_storage import ACTIVATION_FORMAT
+from advisor.methods.activation_storage import ACTIVATION_FORMAT, LEFT_EXACT
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -21,11 +21,13 @@ __all__ = ["CompressActivations"]
 class CompressActivations(Method):
     """Codes activations in groups of 256 when they are saved, with random rounding that is right on the average.
 
-    The forward pass is untouched. Weights, masks, normalization statistics, logarithms of probabilities and what a
-    fused attention kernel saves stay exact: errors in those would not average out. Activations inside regions that
-    ``torch.compile`` made are not told apart from those and stay exact too. Attention of other libraries than torch
-    that computes probabilities again is not recognized; use it with 8 bits only. On a GPU the code is a Triton
-    kernel where Triton works, and plain PyTorch where it does not.
+    The forward pass is untouched. Weights, masks and normalization statistics stay exact, because errors in those
+    would not average out, and so does what a small error in would change the gradients without bound: what logarithms,
+    divisions (the divisor), roots, norms, binary cross entropies of probabilities, largest values and fused attention
+    save, and what a function of torch saves that calls one of these. Nobody knows what other functions do with what
+    they save: those of other libraries, your own (``torch.autograd.Function``), scripted ones and regions that
+    ``torch.compile`` made keep all of it exact. What a checkpointed region is recomputed from is coded. On a GPU the
+    code is a Triton kernel where Triton works, and plain PyTorch where it does not.
     """
 
     name = "compress_activations"
@@ -33,9 +35,10 @@ class CompressActivations(Method):
     fidelity = Fidelity.LOSSY
     random_gradients = True
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.3
     costs = "one pass over each activation to code it and one to decode it; noise in the gradients of weights"
     pays = "when activations fill the memory and recomputing or moving them costs more time"
-    does_not_pay = "with fused attention in few bits per value, or where most activations are masks and statistics"
+    does_not_pay = f"where most is left exact: {LEFT_EXACT}"
     stage = Stage.STEP
     decides = ACTIVATION_FORMAT
     parameters = (

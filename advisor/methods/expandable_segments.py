@@ -46,6 +46,8 @@ class ExpandableSegments(Method):
         """Change the setting, after giving back what the allocator holds unused in segments of the old kind."""
         import torch
 
+        from advisor.methods.process_setting import hold, is_held
+
         if training.device.type != "cuda":
             raise MethodRefusedError(_not_cuda(str(training.device)))
         backend = torch.cuda.get_allocator_backend()
@@ -55,13 +57,21 @@ class ExpandableSegments(Method):
         kept = [setting for setting in _settings().split(",") if setting]
         others = [setting for setting in kept if setting.partition(":")[0].strip() != _NAME]
         own = [setting.partition(":")[2].strip() for setting in kept if setting not in others]
-        if own and own[-1] == "True":
+        # A torch that cannot tell its settings gives those of the start; another training may have changed them since.
+        on = own[-1:] == ["True"] or is_held(_NAME)
+        if on and not is_held(_NAME):
             training.notes.append("expandable_segments changed nothing: the allocator was already set so")
             return
-        torch.cuda.empty_cache()
+        if not on:
+            torch.cuda.empty_cache()
         # What is not named goes back to its default, so all other settings are given again.
-        change(",".join([*others, f"{_NAME}:True"]))
-        training.on_close(lambda: change(",".join([*others, f"{_NAME}:False"])))
+        hold(
+            training,
+            _NAME,
+            True,
+            read=lambda: on,
+            write=lambda value: change(",".join([*others, f"{_NAME}:{value}"])),
+        )
 
 
 def _settings() -> str:

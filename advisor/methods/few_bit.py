@@ -136,14 +136,14 @@ class FewBitActivations:
         bits: Bits per value.
 
     Attributes:
-        calls: Calls that kept bits, so far.
+        called: Whether any call has kept bits.
 
     Raises:
         MethodRefusedError: The model has no such activation.
     """
 
     def __init__(self, training: Training, bits: int) -> None:
-        self.calls = 0
+        self.called = False
         self._bits = bits
         self._device = training.device
         self._local = threading.local()
@@ -169,7 +169,8 @@ class FewBitActivations:
         """The activation of ``input`` (named as torch's modules name it), by whatever computes it plainly."""
         if not (torch.is_grad_enabled() and input.requires_grad and input.is_floating_point() and input.numel()):
             return plain(input)
-        self.calls += 1
+        if not self.called:  # A counter would have every call compiled anew.
+            self.called = True
         output = _FewBit.apply(input, plain, self._of_formula(formula))  # type: ignore[no-untyped-call]
         assert isinstance(output, torch.Tensor)
         return output

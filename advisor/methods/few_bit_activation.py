@@ -33,6 +33,7 @@ class FewBitActivation(Method):
     gradient_tolerance = 0.35
     update_tolerance = 0.65
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.05
     costs = "finding and packing the pieces, some element-wise passes over each activation"
     pays = "on transformers with wide GELU or SiLU layers, most where the activation is spelled out as a formula"
     does_not_pay = "in checkpointed blocks, where the activation is recomputed anyway"
@@ -60,7 +61,7 @@ class FewBitActivation(Method):
         def context() -> Generator[None, None, None]:
             nonlocal said
             yield
-            if activations.calls == 0 and not said:
+            if not (activations.called or said):
                 said = True
                 training.notes.append(
                     f"few_bit_activation(bits={bits}) changed nothing: no GELU or SiLU was called whose input needs a "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.activation_storage import ACTIVATION_FORMAT
+from advisor.methods.activation_storage import ACTIVATION_FORMAT, LEFT_EXACT
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
@@ -24,8 +24,10 @@ _TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 class Fp8Activations(Method):
     """Casts activations to float8 when they are saved, each group of 256 scaled to fill the format.
 
-    The forward pass is untouched, and so is what must be exact: weights, masks, normalization statistics, logarithms
-    of probabilities, what a fused attention kernel saves, and activations inside regions that ``torch.compile`` made.
+    The forward pass is untouched, and so is what must be exact: weights, masks, normalization statistics, what
+    logarithms, divisions (the divisor), roots, norms, binary cross entropies of probabilities, largest values and fused
+    attention save, and what is saved by functions that nobody knows: those of other libraries, your own
+    (``torch.autograd.Function``), scripted ones and regions that ``torch.compile`` made.
     """
 
     name = "fp8_activations"
@@ -34,9 +36,13 @@ class Fp8Activations(Method):
     gradient_tolerance = 0.1
     update_tolerance = 0.5  # Its errors are those of precision, and with checkpointing the blocks are run on them.
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.05
     costs = "one cast of each activation in either direction; errors of some percent in the gradients of weights"
     pays = "when activations fill the memory; its casts are simpler than the kernels of compress_activations"
-    does_not_pay = "where 8 bits of compress_activations fit too, whose error is a third as large"
+    does_not_pay = (
+        "where 8 bits of compress_activations fit too, whose error is a third as large; where most is left exact: "
+        f"{LEFT_EXACT}"
+    )
     stage = Stage.STEP
     decides = ACTIVATION_FORMAT
     parameters = (

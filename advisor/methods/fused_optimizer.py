@@ -36,6 +36,7 @@ class FusedOptimizer(Method):
     fidelity = Fidelity.ROUNDING
     gradient_tolerance = 1e-6
     saves = frozenset()
+    time_ratio = 0.97
     costs = "nothing"
     pays = "with many parameters, whose updates are bound by kernel launches, and on the CPU"
     does_not_pay = "when the optimizer's share of a step is small, as with large batches"

@@ -37,6 +37,7 @@ class GradientCompression(Method):
     fidelity = Fidelity.PRECISION
     gradient_tolerance = 0.05
     saves = frozenset({Saves.WORKSPACE})
+    time_ratio = 0.95
     costs = "arithmetic to compress; PowerSGD also a copy of all gradients for what it lost, and accuracy"
     pays = "when devices wait for the link: several machines, or GPUs without NVLink"
     does_not_pay = "on fast links, where the averaging hides behind the backward pass anyway"

@@ -36,6 +36,7 @@ class HostOptimizer(Method):
     fidelity = Fidelity.ROUNDING  # The kernels of a CPU round otherwise than those of a GPU.
     gradient_tolerance = 1e-6
     saves = frozenset({Saves.OPTIMIZER_STATE, Saves.GRADIENTS})
+    time_ratio = 1.5
     costs = (
         "gradients and parameters cross the host link once per step, the step runs at the speed of the CPU, and the "
         "host holds parameters, gradients and state, in at most 80 % of what is free"

@@ -1,13 +1,19 @@
-"""Whether the optional libraries of a method are there and work."""
+"""The optional libraries of methods, and whether they are there and work."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 
 from advisor.methods.base import Method, Verdict
 from advisor.problem.facts import Facts
 
-__all__ = ["judge_libraries"]
+__all__ = ["judge_libraries", "needed_by"]
+
+
+def needed_by(methods: Iterable[Method]) -> tuple[str, ...]:
+    """The optional libraries that some methods need: all that is worth importing, which takes seconds."""
+    return tuple(sorted({library for method in methods for library in method.requires}))
 
 
 def judge_libraries(method: Method, facts: Facts | None) -> Verdict:

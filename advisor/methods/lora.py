@@ -36,6 +36,7 @@ class Lora(Method):
     fidelity = Fidelity.MODEL
     learns_slower = True
     saves = frozenset({Saves.GRADIENTS, Saves.OPTIMIZER_STATE})
+    time_ratio = 0.75
     costs = "less can be learned; two thin matrix products more per layer; saved states hold adapted weights twice"
     pays = "when a pretrained model is adapted, and gradients and optimizer state are most of the memory"
     does_not_pay = "when a model is trained from its beginning: its random weights would stay as they are"

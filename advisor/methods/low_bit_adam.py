@@ -91,6 +91,7 @@ def _let_copy(kind: Any) -> None:
 def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter group as torchao takes it; what the user added to it stays."""
     translated = {name: value for name, value in group.items() if name not in _TORCH_ONLY}
-    translated["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32)
+    if not isinstance(group["lr"], torch.Tensor):  # One that is given stays: its owner may write to it.
+        translated["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32)
     translated["betas"] = tuple(float(beta) for beta in group["betas"])
     return translated

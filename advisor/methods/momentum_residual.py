@@ -43,6 +43,7 @@ class MomentumResidual(Method):
     summary = "Makes residual blocks invertible by a momentum: their inputs are computed backward from their outputs."
     fidelity = Fidelity.MODEL
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.33
     costs = "the blocks' forward pass once more, and another model: what a block adds arrives spread over later blocks"
     pays = "with many residual blocks of one shape, when a model is trained from its beginning"
     does_not_pay = "for pretrained weights, which were trained without a momentum; with few blocks of one shape"

@@ -67,7 +67,8 @@ class OptimizerInBackward(Method):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(stepper.step)
+                    # A hook holds the training, and autograd the hook, beyond the reach of the garbage collector.
+                    training.on_close(parameter.register_post_accumulate_grad_hook(stepper.step).remove)
         training.steps_in_backward = True
         training.after_step.append(stepper.begin_next)
 

@@ -31,7 +31,13 @@ def decays_apart(optimizer: str, options: Mapping[str, Any]) -> bool:
 
 
 def judge_adam(
-    optimizer: str, options: Mapping[str, Any], *, replacement: str, lacks: tuple[str, ...], couples_decay: bool
+    optimizer: str,
+    options: Mapping[str, Any],
+    *,
+    replacement: str,
+    lacks: tuple[str, ...],
+    couples_decay: bool,
+    tensor_rate: bool = True,
 ) -> Verdict:
     """Whether an optimizer is one of torch's Adams, with nothing that its replacement lacks.
 
@@ -41,12 +47,18 @@ def judge_adam(
         replacement: The replacement in words, for the reason ("the 8-bit version").
         lacks: Options that the replacement cannot have switched on.
         couples_decay: Whether the replacement can decay weights as torch.optim.Adam does.
+        tensor_rate: Whether its learning rate may be a tensor, which whoever holds it changes in place.
     """
     if optimizer not in (ADAMW, ADAM):
         return Verdict.no(f"it replaces torch.optim.Adam or AdamW, but the optimizer is {optimizer}")
     for option in lacks:
         if options.get(option):
             return Verdict.no(f"{replacement} has no {option}, but the optimizer has {option}=True")
+    if not tensor_rate and not isinstance(options.get("lr", 0.0), int | float):
+        return Verdict.no(
+            f"the learning rate of {replacement} must be a number, but the optimizer's is a tensor, and what is "
+            "written to it would have no effect; give a number"
+        )
     if options.get("weight_decay") and not couples_decay and not decays_apart(optimizer, options):
         return Verdict.no(
             f"{replacement} decays weights as AdamW does, not as torch.optim.Adam; use AdamW, or weight_decay=0"

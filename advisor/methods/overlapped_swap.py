@@ -33,6 +33,7 @@ class OverlappedSwap(Method):
     summary = "Moves large activations to host memory and back while the device goes on computing."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.15
     costs = (
         "device memory for what is on its way; the host link, where a step takes at least as long as its bytes take "
         "both ways; up to twice as much page-locked host memory, of which at most 60 % of what is free is used"

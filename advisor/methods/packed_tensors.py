@@ -66,11 +66,26 @@ class PassedTensor:
 
 
 class DelayedTensor:
-    """A tensor whose fate is decided when the operator that saves it has returned."""
+    """A tensor whose fate is decided when the operator that saves it has returned.
+
+    Attributes:
+        tensor: As it was saved, until it is decided about.
+        exact: Whether it must come back with the same bits.
+        decided: What the graph holds from then on.
+    """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor: torch.Tensor | None = tensor
+        self.exact = False
         self.decided: SavedTensor | PassedTensor | None = None
+
+    def shares(self, other: torch.Tensor) -> bool:
+        """Whether it lies in the storage of another tensor."""
+        return (
+            self.tensor is not None
+            and self.tensor.layout is other.layout is torch.strided
+            and self.tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
+        )
 
     def unpack(self) -> torch.Tensor:
         """What was decided about it."""

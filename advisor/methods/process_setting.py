@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
-__all__ = ["hold"]
+__all__ = ["hold", "is_held"]
 
 _T = TypeVar("_T")
 
@@ -51,3 +51,8 @@ def hold(training: Training, name: str, value: _T, *, read: Callable[[], _T], wr
             everyone[place].before = own.before  # Its setting holds; what it will go back to is not this one's.
 
     training.on_close(release)
+
+
+def is_held(name: str) -> bool:
+    """Whether an open training holds a setting."""
+    return bool(_HELD.get(name))

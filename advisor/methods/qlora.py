@@ -37,6 +37,7 @@ class Qlora(Method):
     fidelity = Fidelity.MODEL
     learns_slower = True
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE})
+    time_ratio = 0.9
     costs = "weights rounded to 4 bits for good; each is made whole again in every forward and backward pass"
     pays = "when a pretrained model is adapted whose weights alone fill most of the memory"
     does_not_pay = "when the weights fit: unrounded ones are faster and better; convolutions are not converted"

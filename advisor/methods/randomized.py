@@ -153,6 +153,8 @@ class RandomizedLinears(StatePart):
         self._passes = 0 if kept is None else int(kept["passes"])
         return state
 
+    # Every call changes what this object holds: compiled, each would be compiled anew.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _call(
         self,
         plain: Callable[[torch.Tensor], torch.Tensor],

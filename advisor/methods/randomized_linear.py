@@ -32,6 +32,7 @@ class RandomizedLinear(Method):
     fidelity = Fidelity.LOSSY
     random_gradients = True
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.05
     costs = "two products with random signs per layer, and a variance that shrinks with the rows kept"
     pays = "for fine-tuning with many tokens per step, where the noise of the gradients is large anyway"
     does_not_pay = (

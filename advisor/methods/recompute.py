@@ -112,8 +112,9 @@ class _BufferGuard:
     """Gives each recomputation of some modules the buffers as they were before their forward pass.
 
     Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
-    counting a version) and learned from its calls for all others, by their version counters: the first call copies
-    all buffers, later calls only those.
+    counting a version) and learned from its calls for all others, by their version counters: a call copies all buffers
+    if it is the first with just these modules in training mode (in evaluation mode many write to none), later ones
+    only what was ever written to.
     """
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
@@ -121,7 +122,8 @@ class _BufferGuard:
         self.written: set[_Slot] = {
             (inner, name) for inner, name in self._slots if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
         }
-        self._first_call = True
+        self._modules = [inner for module in modules for inner in module.modules()]
+        self._seen: set[tuple[bool, ...]] = set()
 
     @property
     def needed(self) -> bool:
@@ -134,15 +136,17 @@ class _BufferGuard:
     ) -> Generator[None, None, None]:
         """Around one forward pass; fills ``before`` with the earlier contents of what it writes to."""
         held = [(slot, buffer, buffer._version) for slot in self._slots if (buffer := _buffer(slot)) is not None]
+        modes = tuple(module.training for module in self._modules)
+        first = modes not in self._seen
         for slot, buffer, _ in held:
-            if self._first_call or slot in self.written:
+            if first or slot in self.written:
                 before[slot] = buffer.detach().clone()
         with inner:
             yield
         self.written |= {
             slot for slot, buffer, version in held if _buffer(slot) is not buffer or buffer._version != version
         }
-        self._first_call = False
+        self._seen.add(modes)
         for slot in before.keys() - self.written:
             del before[slot]
 
@@ -166,7 +170,8 @@ class _Recompute(contextlib.AbstractContextManager[None]):
         for slot, buffer in self._own:
             module, name = slot
             # A copy again: the recomputation's own update must not reach what was kept. What a later call was first
-            # to write to was not kept; its present contents do for statistics that the output does not depend on.
+            # to write to in the same modes was not kept; its present contents do for what the output does not
+            # depend on, such as a counter.
             module._buffers[name] = self._before.get(slot, buffer).detach().clone()
         self._inner.__enter__()
 

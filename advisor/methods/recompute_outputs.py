@@ -33,7 +33,7 @@ class OutputRecomputation:
 
     Args:
         model: Changed in place.
-        modules: Modules of it that take one tensor, return another and draw no random numbers.
+        modules: Modules of it that take one tensor, return another, never in place, and draw no random numbers.
 
     Attributes:
         avoided: Saved tensors that were not kept, since the hooks were made.
@@ -53,9 +53,6 @@ class OutputRecomputation:
                 contexts=region_contexts([module], []),
             )
 
-        for module in modules:
-            if getattr(module, "inplace", False) is True:
-                module.inplace = False  # type: ignore[assignment]  # It would overwrite what it is recomputed from.
         apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrap, check_fn=lambda each: id(each) in wanted)
 
     @contextlib.contextmanager

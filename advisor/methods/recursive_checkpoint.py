@@ -26,6 +26,7 @@ class RecursiveCheckpoint(Method):
     summary = "Keeps the inputs of two halves of the chain, and runs each again in the same way, down to one block."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 2.0
     costs = "about half of log2(n) + 1 more forward passes of n blocks: 4 of 128, 5.5 of 1024"
     pays = "as the last resort for a very deep chain: the least memory that recomputation can reach"
     does_not_pay = "whenever another way of recomputing fits: it costs far less time"

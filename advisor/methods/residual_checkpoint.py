@@ -33,6 +33,7 @@ class ResidualCheckpoint(Method):
     summary = "Keeps only the input of every m-th block, and runs segments of m blocks again in the backward pass."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.33
     costs = "the forward pass of all blocks once more, with inside=inputs nearly twice more"
     pays = "when the inputs of all blocks, which checkpoint(every=1) keeps, are still too much"
     does_not_pay = "when what the blocks of one segment keep together is more than the inputs that it saves"
@@ -45,6 +46,7 @@ class ResidualCheckpoint(Method):
             "inside",
             ("everything", "inputs"),
             "what the blocks of a segment keep when it runs again: everything, or their inputs, to run once more",
+            time_ratio={"inputs": 1.25},
         ),
     )
     citation = "Sohoni et al. 2019, Low-Memory Neural Network Training (residual-m and residual-m*)"

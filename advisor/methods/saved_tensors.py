@@ -18,9 +18,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from advisor.methods.fused_attention import FusedAttentionWatch
+from advisor.methods.delicate_operators import DelicateOperatorWatch, saved_by_known_function
 from advisor.methods.hidden_tensors import hidden_bytes
 from advisor.methods.packed_tensors import DelayedTensor, KeptRange, PassedTensor, SavedTensor, storage_range
+from advisor.methods.uncompiled import uncompiled
 from advisor.problem.units import format_bytes
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class SavedTensorPipeline:
         self._exact: dict[int, StorageWeakRef] = {}
         self._delayed: list[DelayedTensor] | None = None
         self._looked_for_hidden = False
+        self._approximate = False
 
     def add(self, stage: SavedTensorStage, when_idle: str) -> None:
         """Add a stage.
@@ -123,42 +125,37 @@ class SavedTensorPipeline:
         self._taken.clear()
         for stage in self._stages:
             stage.begin()
-        exact = all(stage.exact for stage in self._stages)
+        self._approximate = not all(stage.exact for stage in self._stages)
         try:
             with (
                 torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack),
-                contextlib.nullcontext() if exact else FusedAttentionWatch(self.delaying),
+                DelicateOperatorWatch(self.delaying) if self._approximate else contextlib.nullcontext(),
             ):
                 yield
         finally:
+            self._approximate = False
             self._seen.clear()
             self._exact.clear()
         for place in self._when_idle.keys() - self._taken:
             self._notes.append(self._when_idle.pop(place))
 
     @contextlib.contextmanager
-    def delaying(self) -> Generator[Callable[[], None], None, None]:
-        """Decide about what one operator saves when it has returned.
+    def delaying(self) -> Generator[list[DelayedTensor], None, None]:
+        """Decide about what one function saves when it has returned.
 
-        Entered is a function that has all of it kept exact.
+        Entered is the list of it; what is marked there as exact is kept so.
         """
-        assert self._delayed is None, "operators that are watched do not call each other"
-        delayed: list[DelayedTensor] = []
-        exact = False
-
-        def keep_exact() -> None:
-            nonlocal exact
-            exact = True
-
+        outer, delayed = self._delayed, list[DelayedTensor]()
         self._delayed = delayed
         try:
-            yield keep_exact
+            yield delayed
         finally:
-            self._delayed = None
+            self._delayed = outer
         for each in delayed:
-            assert each.tensor is not None
-            each.decided, each.tensor = self._decide(each.tensor, exact=exact), None
+            assert each.tensor is not None, "it is decided about once"
+            each.decided, each.tensor = self._decide(each.tensor, exact=each.exact), None
 
+    @uncompiled
     def pack(self, tensor: torch.Tensor) -> SavedTensor | PassedTensor | DelayedTensor:
         """What to keep in the graph for ``tensor``.
 
@@ -166,10 +163,11 @@ class SavedTensorPipeline:
             MethodRefusedError: A stage cannot store it.
         """
         if self._delayed is None:
-            return self._decide(tensor, exact=False)
+            return self._decide(tensor, exact=self._approximate and not saved_by_known_function())
         self._delayed.append(DelayedTensor(tensor))
         return self._delayed[-1]
 
+    @uncompiled
     def unpack(self, packed: SavedTensor | PassedTensor | DelayedTensor) -> torch.Tensor:
         """The tensor again, on its device.
 

@@ -48,6 +48,7 @@ class SelectiveCheckpoint(Method):
     summary = "Recomputes only attention, or only elementwise and normalization work, in the backward pass."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.08
     costs = (
         "a small part of a forward pass; elementwise also costs host time on every operator of a block, normalization "
         "on every tensor that is saved"
@@ -89,6 +90,7 @@ class SelectiveCheckpoint(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Wrap the attention modules, or the blocks with a policy on their operators."""
+        from advisor.methods.copying_activations import stop_inplace
         from advisor.methods.recompute import recompute_modules, stop_key_value_cache
         from advisor.methods.structure import find_attention, find_blocks
 
@@ -107,13 +109,14 @@ class SelectiveCheckpoint(Method):
         if parameters["recompute"] == "attention":
             recompute_modules(training.model, modules)
         else:
-            for module in modules:
-                _stop_inplace_activations(module)
+            # A kept convolution output that is then overwritten could not be used again.
+            stop_inplace(training, (inner for module in modules for inner in module.modules()))
             recompute_modules(training.model, modules, _contexts_keeping_expensive)
 
     def _recompute_outputs(self, training: Training) -> None:
         """Have nothing keep what normalizations and activations return."""
         from advisor.methods.block_costs import can_see_saved_tensors
+        from advisor.methods.copying_activations import stop_inplace
         from advisor.methods.recompute_outputs import OutputRecomputation
         from advisor.methods.structure import qualified_class_name
 
@@ -124,6 +127,7 @@ class SelectiveCheckpoint(Method):
             raise MethodRefusedError(verdict.reason)
         if not can_see_saved_tensors():
             raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
+        stop_inplace(training, modules)
         outputs = OutputRecomputation(training.model, modules)
         compute_loss = training.compute_loss
         said = False
@@ -213,10 +217,3 @@ def _expensive_operators() -> frozenset[torch._ops.OpOverload]:
 
     packets = [getattr(torch.ops.aten, name) for name in _EXPENSIVE if hasattr(torch.ops.aten, name)]
     return frozenset(packet.default for packet in packets)
-
-
-def _stop_inplace_activations(block: torch.nn.Module) -> None:
-    """Set ``inplace=False``: a kept convolution output that is then overwritten could not be used again."""
-    for module in block.modules():
-        if getattr(module, "inplace", False) is True:
-            module.inplace = False  # type: ignore[assignment]

@@ -44,6 +44,7 @@ class SparseReparameterization(Method):
     fidelity = Fidelity.MODEL
     learns_slower = True
     saves: ClassVar[frozenset[Saves]] = frozenset()
+    time_ratio = 1.1
     costs = "a mask of one byte per weight and its product with every gradient and weight; less can be learned"
     pays = "to learn whether a model can be trained sparsely, for hardware or kernels that gain from it"
     does_not_pay = "for memory on this device: dense tensors with masks are larger than dense ones without"

@@ -26,6 +26,7 @@ class SqrtCheckpoint(Method):
     summary = "Cuts n blocks into about sqrt(n) segments, keeps their inputs, and runs each again in the backward pass."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 1.33
     costs = "the forward pass of all blocks once more"
     pays = "in deep chains of blocks that keep little beside their input: memory grows with the root of their number"
     does_not_pay = "when a block keeps many times its input: checkpoint(every=1) then needs less, for the same time"

@@ -31,6 +31,7 @@ class Swap(Method):
     summary = "Moves large activations to host memory in the forward pass and back in the backward pass."
     fidelity = Fidelity.EXACT
     saves = frozenset({Saves.ACTIVATIONS})
+    time_ratio = 2.0
     costs = (
         "every swapped byte crosses the host link twice per step, and takes up to twice as much page-locked host "
         "memory, of which at most 60 % of what is free is used"

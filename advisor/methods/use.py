@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 __all__ = ["MethodUse", "ParameterValue", "use"]
@@ -9,7 +11,7 @@ __all__ = ["MethodUse", "ParameterValue", "use"]
 ParameterValue = bool | int | float | str
 
 
-class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One method with the values of its parameters.
 
     Attributes:
@@ -20,7 +22,7 @@ class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str
     parameters: dict[str, ParameterValue] = {}
 
-    @property
+    @functools.cached_property  # A search asks for it hundreds of thousands of times.
     def label(self) -> str:
         """Compact form, e.g. ``"checkpoint(every=2)"``."""
         if not self.parameters:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from advisor.methods.block_call import BlockCall, remembered, returned
+from advisor.methods.other_uses import OtherUses
 from advisor.methods.random_state import DRAWN_BETWEEN, drawn_so_far
 
 __all__ = ["ChainWatch", "FunctionCounts"]
@@ -38,18 +39,22 @@ class ChainWatch:
     """Sees whether blocks run one after the other, each on nothing but what the one before returned.
 
     Only then can several blocks be made one: the second must be called with the very tensor that the first returned,
-    and with the same further arguments; and where the blocks draw random numbers, nothing may be drawn in between.
+    and with the same further arguments; where the blocks draw random numbers, nothing may be drawn in between; and
+    nothing else may use what a block returns but the last of its stage.
 
     Args:
         blocks: The blocks in the order of the model's modules.
+        stages: Their numbers by stages of the model; default: all are one.
 
     Attributes:
         broken: What was seen that no chain does; empty if nothing was, or the forward pass did not get far.
         shape_keeping: How often a block returned the shape that it was given.
     """
 
-    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+    def __init__(self, blocks: Sequence[nn.Module], stages: Sequence[range] | None = None) -> None:
         self._blocks = list(blocks)
+        self._last = {stage[-1] for stage in ([range(len(blocks))] if stages is None and blocks else stages or [])}
+        self._uses = OtherUses()
         self._called: list[int] = []
         self._is_returned: Callable[[Any], bool] | None = None
         self._is_rest: Callable[[Any], bool] | None = None
@@ -68,9 +73,10 @@ class ChainWatch:
         for number, block in enumerate(self._blocks):
             before = functools.partial(self._before, number)
             handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(block.register_forward_hook(self._after))
+            handles.append(block.register_forward_hook(functools.partial(self._after, number)))
         try:
-            yield
+            with self._uses:
+                yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -87,9 +93,14 @@ class ChainWatch:
             return f"the {len(self._blocks)} blocks are not each called once, in their order"
         if self._drawn_between and self._blocks_draw:
             return DRAWN_BETWEEN
+        if self._uses.found:
+            return f"what a block returns is also used by something else than the next block ({self._uses.found})"
         return ""
 
     def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return  # Blocks that the user compiles are compiled with their hooks, and cannot be run by others.
+        self._uses.look_away()
         name = f"block {number} ({type(block).__name__})"
         call = BlockCall.read(block, args, kwargs)
         if call is None:
@@ -107,13 +118,18 @@ class ChainWatch:
         self._shape = hidden.shape
         self._is_rest = remembered(rest)
 
-    def _after(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _after(self, number: int, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        self._uses.look_again()
         hidden = returned(output)
         if hidden is None:
             self.broken = self.broken or f"{type(block).__name__} returns {type(output).__name__}, not one tensor"
             self._is_returned = None
             return
         self._is_returned = remembered(hidden)
+        if number not in self._last:
+            self._uses.watch(hidden)
         self.shape_keeping += hidden.shape == self._shape
         self._drawn_after = drawn_so_far(hidden.device)
         self._blocks_draw |= self._drawn_after != self._drawn_before

@@ -51,7 +51,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             ``linear_head``, ``max_grad_norm`` and ``blocks``: whoever applies a policy must pass them on.
         size_arguments: Function (``build_model``, ``make_batch``; ``config`` for a Hugging Face model) -> the
             arguments in ``SIZES`` that it takes.
-        libraries: Optional library -> version, or ``"error: ..."`` when importing it failed; absent if not installed.
+        libraries: Optional library that the search's methods need -> version, or ``"error: ..."`` when importing it
+            failed; absent if not installed.
     """
 
     model_class: str

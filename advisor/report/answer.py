@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
-from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.problem.goal import Goal, GoalKind
@@ -20,6 +20,7 @@ from advisor.problem.units import format_bytes, format_percent, format_rate
 from advisor.report.frontier_table import FrontierTable
 from advisor.report.growth import GrowthTable
 from advisor.report.plot import CostPlot
+from advisor.report.sentences import measured_too_little
 from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
 from advisor.report.wording import batch_words, device_words, policy_words
 from advisor.trial.outcome import Outcome
@@ -79,7 +80,7 @@ class AnswerView:
             yield Text()
         yield Panel(
             self._panel_text(),
-            title=Text(_title(answer.winner)),
+            title=Text(_title(answer)),
             title_align="left",
             border_style="green",
             box=box.ROUNDED,
@@ -121,12 +122,14 @@ class AnswerView:
                 yield _uncut(f"    {line}")
 
 
-def _title(winner: Candidate) -> str:
-    policy = winner.policy
+def _title(answer: Recommendation) -> str:
+    winner, policy = answer.winner, answer.winner.policy
     devices = f" on each of {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
     training = f"train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"
     if winner.model_size:
         return f"Build {size_words(winner.model_size)} and {training}"
+    if measured_too_little(answer):
+        return f"{training[0].upper()}{training[1:]}; too little was measured for more"
     return training[0].upper() + training[1:]
 
 

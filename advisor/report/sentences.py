@@ -8,8 +8,15 @@ from advisor.problem.goal import Fidelity
 from advisor.problem.units import format_many, format_percent
 from advisor.report.comparison import comparison_sentence
 from advisor.report.wording import training_words
+from advisor.search.resolved import Combination
 
-__all__ = ["fidelity_sentence", "not_measured_sentence", "untried_sentence"]
+__all__ = [
+    "fidelity_sentence",
+    "measured_methods",
+    "measured_too_little",
+    "not_measured_sentence",
+    "untried_sentence",
+]
 
 _FIDELITY = {
     Fidelity.EXACT: "Gradients are bit-equal to plain training's",
@@ -18,6 +25,11 @@ _FIDELITY = {
     Fidelity.LOSSY: "Against plain training information is thrown away",
     Fidelity.MODEL: "Against plain training what is learned changes",
 }
+
+
+_TOO_FEW = 3
+"""So many combinations say nothing about methods: of what they change (what blocks keep, number formats, the optimizer,
+the shape of the step) at least one was not even seen."""
 
 
 def fidelity_sentence(winner: Candidate) -> str:
@@ -44,6 +56,17 @@ def untried_sentence(answer: Recommendation) -> str:
         return f"The search ended because {because}." if because else ""
     count = format_many(answer.untried, "combination", at_least=answer.untried_is_bound)
     return f"Not tried: {count} of the space, because {because}."
+
+
+def measured_too_little(answer: Recommendation) -> bool:
+    """Whether plain training won for want of rivals: next to no combination of methods was measured, of many."""
+    return not answer.winner.policy.methods and answer.untried > 0 and len(measured_methods(answer)) <= _TOO_FEW
+
+
+def measured_methods(answer: Recommendation) -> set[str]:
+    """The combinations of methods that were measured, at whatever batch and on however many devices."""
+    combinations = (Combination.of(one.policy) for one in answer.ranking)
+    return {combination.label for combination in combinations if combination.uses}
 
 
 def not_measured_sentence(answer: Recommendation, role: Role, name: str) -> str:

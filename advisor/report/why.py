@@ -12,7 +12,13 @@ from advisor.decide.simplicity import simplicity
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
-from advisor.report.sentences import fidelity_sentence, not_measured_sentence, untried_sentence
+from advisor.report.sentences import (
+    fidelity_sentence,
+    measured_methods,
+    measured_too_little,
+    not_measured_sentence,
+    untried_sentence,
+)
 from advisor.report.why_cheapest import explain_cheapest
 from advisor.report.why_larger import explain_size
 from advisor.report.wording import training_words
@@ -78,6 +84,12 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
         fastest = _fastest_eligible(answer, goal)
         if len(answer.ranking) == 1:
             return "That is the baseline itself. Nothing else was measured, so this is no advice against anything."
+        if measured_too_little(answer):
+            others = format_count(len(measured_methods(answer)), "combination")
+            return (
+                f"That is the baseline itself, but no more than {others} of methods can be held against it: too few to "
+                "know whether one helps. A longer search will tell."
+            )
         if fastest == winner:
             return "That is the baseline itself, and nothing measured was faster: use no method."
         lead = format_percent(_gain(fastest, baseline, goal))

@@ -10,6 +10,7 @@ import msgspec
 from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between, judge_alone, settings_of, worst_fidelity
+from advisor.methods.expected_time import expected_time_ratio
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -68,6 +69,7 @@ def resolve(
             refused.update(here)
         elif here:
             refused[method.name] = _joined(here)
+    methods = {method.name: method for method in catalogue}
     conflicts = {
         pair_of(first, second): reason
         for one, other in itertools.combinations(axes, 2)
@@ -84,8 +86,13 @@ def resolve(
         dropped_recipes={},
         conflicts=conflicts,
         gpu_counts=gpu_counts,
+        time_ratios={
+            setting.label: expected_time_ratio(methods[axis.method], setting, hardware)
+            for axis in axes
+            for setting in axis.settings
+        },
     )
-    return _with_recipes(resolved, space, {method.name: method for method in catalogue}, reasons)
+    return _with_recipes(resolved, space, methods, reasons)
 
 
 def _has_a_place(method: Method, gpu_counts: tuple[int, ...]) -> bool:

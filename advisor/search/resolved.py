@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     one_device_only: bool = False
 
 
-class Combination(msgspec.Struct, frozen=True):
+class Combination(msgspec.Struct, frozen=True, dict=True):
     """Methods on a number of devices, whatever the batch.
 
     Attributes:
@@ -50,7 +51,7 @@ class Combination(msgspec.Struct, frozen=True):
         """A policy without its batch."""
         return cls(policy.methods, policy.gpu_count)
 
-    @property
+    @functools.cached_property
     def label(self) -> str:
         """The methods in words (``"plain"`` without any), and the devices when there are several."""
         methods = " + ".join(use.label for use in self.uses) or "plain"
@@ -86,6 +87,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         dropped_recipes: Recipe -> why it is not tried.
         conflicts: Pairs of settings' labels that exclude each other -> why.
         gpu_counts: Numbers of devices that may train together, ascending.
+        time_ratios: Setting's label -> what it is expected to do to the time of a step here, as a ratio; others: 1.
     """
 
     name: str
@@ -97,14 +99,12 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
     dropped_recipes: dict[str, str]
     conflicts: dict[tuple[str, str], str]
     gpu_counts: tuple[int, ...] = (1,)
+    time_ratios: dict[str, float] = {}
 
     def conflict_in(self, uses: Sequence[MethodUse]) -> str | None:
         """Why these settings exclude each other, or ``None`` if they do not."""
-        for first, second in itertools.combinations(uses, 2):
-            reason = self.conflicts.get(pair_of(first, second))
-            if reason is not None:
-                return reason
-        return None
+        pairs = itertools.combinations(sorted(use.label for use in uses), 2)
+        return next((self.conflicts[pair] for pair in pairs if pair in self.conflicts), None)
 
     def combinations(self) -> Iterator[Combination]:
         """Every valid combination; for each number of devices the plainest first."""
@@ -190,9 +190,10 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         axes = {axis.method: axis for axis in self.axes}
         kept: list[MethodUse] = []
         for use in uses:
-            if axes[use.name].distributes if gpu_count == 1 else axes[use.name].one_device_only:
+            axis = axes[use.name]
+            if axis.distributes if gpu_count == 1 else axis.one_device_only:
                 continue
-            if axes[use.name].distributes and self._distributing(kept):
+            if axis.distributes and self._distributing(kept):
                 continue
             if any(use.name == other.name or pair_of(use, other) in self.conflicts for other in kept):
                 continue

@@ -17,6 +17,7 @@ import yaml
 from advisor.errors import SearchSpaceError
 from advisor.methods.base import Method, Parameter
 from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.libraries import needed_by
 from advisor.methods.use import ParameterValue
 from advisor.problem.data import data_folder
 from advisor.problem.goal import Fidelity
@@ -71,6 +72,11 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def canonical_text(self) -> str:
         """The content without comments and layout: equal texts are equal spaces."""
         return msgspec.json.encode(self).decode()
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The optional libraries that its methods need."""
+        return needed_by(method for method in CATALOGUE if method.name in self.methods)
 
     def values_of(self, method: Method, parameter: Parameter) -> tuple[ParameterValue, ...]:
         """The values of a parameter that may be tried, in the method's order."""

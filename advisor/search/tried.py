@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterator
 
 from advisor.search.counting import Count
 from advisor.search.resolved import Combination, ResolvedSpace
@@ -38,6 +40,13 @@ class Tried:
         self._done: dict[Point, int] = {}
         self._excluded: set[str] = set()
         self._under_way: set[Point] = set()
+
+    @property
+    def every_point(self) -> Iterator[tuple[Combination, float]] | None:
+        """Every valid point, tried or not; ``None`` where there are too many to list."""
+        if self._listed is None:
+            return None
+        return itertools.product(self._listed.values(), self._fractions)
 
     def __len__(self) -> int:
         """Points whose outcome is known."""

@@ -38,11 +38,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         candidate: What became of the policy.
         settles_combination: Whether no other batch of the same methods needs to be tried.
         before: Candidates that were tried on the way to it.
+        expected_rate: Samples per second that short runs promise, where it was not measured for being too slow.
     """
 
     candidate: Candidate
     settles_combination: bool = False
     before: tuple[Candidate, ...] = ()
+    expected_rate: float | None = None
 
 
 class Evaluator:
@@ -141,7 +143,7 @@ class Evaluator:
         if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
             reason = f"short runs predict {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
-            return Evaluation(candidate=slow, settles_combination=True)
+            return Evaluation(candidate=slow, settles_combination=True, expected_rate=predicted_rate)
         candidate = self.time(policy, role, best=best)
         if candidate.outcome is Outcome.OUT_OF_MEMORY and role is not Role.SEARCHED and policy.micro_batch > 1:
             return self._retried(candidate, fraction, best)

@@ -12,6 +12,7 @@ from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged
 from advisor.methods.catalogue import get_method
 from advisor.problem.sizes import size_words
+from advisor.problem.units import format_count
 from advisor.report.progress import Progress
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
@@ -24,6 +25,9 @@ __all__ = ["Guard"]
 _TOO_FEW = "its steps are too slow to make enough of them"
 _NO_TIME = "no time was left"
 _INTERRUPTED = "the search was interrupted"
+
+_IDLE = " changed nothing"
+"""Part of the note of every method that had nothing to do: a comparison without it says nothing of it."""
 
 
 class Guard:
@@ -124,7 +128,10 @@ class Guard:
             # What chance alone does is looked at only where something may have to be excused by it.
             chance = trials.fidelity(reference, micro_batch, exact_key=exact_key, other_chance=True)
             found = msgspec.structs.replace(found, noise=_noise(chance, exact))
-        return found, ""
+            return found, ""
+        idle = [note for note in own.notes if _IDLE in note and note not in candidate.notes]
+        # What is wrong all the same is another method's doing, and stands.
+        return (None, f"at {format_count(micro_batch, 'sample')} {idle[0]}") if idle else (found, "")
 
 
 def _exact_run(trials: Trials, reference: Combination) -> tuple[TrialResult, int]:

@@ -9,16 +9,21 @@ import msgspec
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import drift_tolerance
 from advisor.decide.eligible import best_so_far, is_faithful, is_measured, pace, worth_checking
+from advisor.decide.noise import noise_of
 from advisor.decide.score import objectives
-from advisor.problem.goal import Goal
+from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
-from advisor.search.sampler import Proposal, Proposer
+from advisor.search.sampler import Attribute, Proposal, Proposer
 from advisor.session.budget import TimeBudget
 from advisor.session.evaluate import Evaluation, Evaluator
 from advisor.session.guard import Guard
+from advisor.session.stopping import StoppingRule
 from advisor.trial.outcome import Outcome
 
 __all__ = ["SearchLoop"]
+
+_NOISE_OF_SHORT_RUNS = 0.1
+"""Throughput that two short runs predict is about as far off (standard deviation)."""
 
 
 class SearchLoop:
@@ -29,7 +34,8 @@ class SearchLoop:
         evaluator: Makes candidates of them.
         budget: The session's clock.
         goal: What to optimize.
-        trial_budget: Most policies to measure, those of earlier runs of the same study included.
+        trial_budget: Most policies to measure, those of earlier runs and of other workers of the same study
+            included.
         progress: Told of everything that happens.
         guard: Holds what would lead against the exact run, before it leads.
         candidates: Those of earlier runs of the same study; grows.
@@ -57,6 +63,7 @@ class SearchLoop:
         self._progress = progress
         self._guard = guard
         self._keep = keep
+        self._stopping = StoppingRule(proposer, goal.kind)
         self.candidates = candidates
         evaluator.number = len(candidates) + 1
 
@@ -78,11 +85,14 @@ class SearchLoop:
                 self._record(baseline)
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
         while True:
+            self._adopt()
             if self.measured >= self._trial_budget:
                 return f"the limit of {self._trial_budget} trials was reached"
             # However little time there is, the first policy is tried: no answer at all helps nobody.
             if self.candidates and not self._budget.may_start_trial:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"
+            if (reason := self._stopping.reason()) is not None:
+                return reason
             begin = self._budget.elapsed_seconds
             proposal = self._proposer.ask()
             if proposal is None:
@@ -117,6 +127,15 @@ class SearchLoop:
             self._record(candidate)
             raise
 
+    def _adopt(self) -> None:
+        """Take in what other workers of the same study found: the answer is chosen from everything."""
+        for record in self._proposer.take_records():
+            candidate = msgspec.json.decode(record, type=Candidate)
+            if candidate.role is Role.BASELINE and self._has_baseline():
+                candidate = msgspec.structs.replace(candidate, role=Role.SEARCHED)
+            if candidate not in self.candidates:
+                self._record(candidate)
+
     def _evaluated(self, proposal: Proposal) -> Evaluation:
         combination = proposal.combination
         role = Role.HAND_TUNED if proposal.hand_tuned else Role.SEARCHED
@@ -144,7 +163,7 @@ class SearchLoop:
     def _tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
         """Translate an evaluation for the sampler: a figure, or the constraint that it violates."""
         candidate = evaluation.candidate
-        attributes: dict[str, str | int | float | bool | None] = {
+        attributes: dict[str, Attribute] = {
             "policy": candidate.policy.label,
             "gpu_count": candidate.policy.gpu_count,
             "micro_batch": candidate.policy.micro_batch,
@@ -153,12 +172,15 @@ class SearchLoop:
             "reason": candidate.reason,
             "trial": candidate.trial_key,
         }
+        if self._proposer.is_shared:
+            attributes["record"] = msgspec.json.encode(candidate).decode()
         constraints: dict[str, float] = {}
         value: tuple[float, ...] | None = None
+        noise: float | None = None
         limit = self._goal.limit_on(candidate.policy.gpu_count)
         if is_measured(candidate):
             assert candidate.measurement is not None
-            value = objectives(candidate, self._goal)
+            value, noise = objectives(candidate, self._goal), noise_of(candidate.measurement)
             constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
             if candidate.guard is not None:
                 constraints["fidelity"] = 0.0 if is_faithful(candidate, self._goal) else 1.0
@@ -168,6 +190,8 @@ class SearchLoop:
             need = candidate.predicted_peak_bytes
             over = 1.0 if need is None else need / limit - 1
             constraints["memory" if over > 0 else "speed"] = over if over > 0 else 1.0
+            if evaluation.expected_rate is not None and self._goal.kind is GoalKind.FASTER:
+                value, noise = (evaluation.expected_rate,), _NOISE_OF_SHORT_RUNS
         else:
             constraints["outcome"] = 1.0
         self._proposer.tell(
@@ -175,6 +199,7 @@ class SearchLoop:
             value,
             constraints,
             attributes,
+            noise=noise,
             excludes_combination=evaluation.settles_combination,
             try_again=candidate.outcome is Outcome.TIMEOUT,
         )

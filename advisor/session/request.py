@@ -11,6 +11,7 @@ import msgspec
 from advisor.errors import OptionError
 from advisor.problem.goal import Fidelity, Floor, GoalKind, Preference, Price
 from advisor.problem.workload import WorkloadSource
+from advisor.search.proposal import SamplerName
 from advisor.trial.nodes import Nodes
 
 __all__ = ["DEFAULT_TIME_LIMIT_SECONDS", "DEFAULT_TRIALS", "TuneRequest"]
@@ -30,6 +31,9 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         fidelity: Worst class of method that may win, or ``None`` for the search space's own ceiling.
         search_space: Name of a shipped space or path of a YAML file.
         methods: Methods asked for by name: nothing else is tried, and each of them must apply. Empty for the space.
+        sampler: How the next combination is chosen.
+        storage: Where the study is kept so that several workers share it: URL of a database or a journal file; ``None``
+            for a file of its own in the output folder.
         trials: Most policies to measure.
         time_limit_seconds: Most seconds to spend, confirmation included.
         global_batch: Samples per optimizer step if that must stay fixed.
@@ -52,6 +56,8 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     fidelity: Fidelity | None = None
     search_space: str = "default"
     methods: tuple[str, ...] = ()
+    sampler: SamplerName = SamplerName.MODEL
+    storage: str | None = None
     trials: int = DEFAULT_TRIALS
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
     global_batch: int | None = None
@@ -79,7 +85,11 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(f"--global-batch >= 1 must hold, but got {self.global_batch}.")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
             raise OptionError(f"--memory-limit must be above zero, but got {self.memory_limit_bytes} bytes.")
-
+        if self.storage is not None and self.goal is GoalKind.BIGGER:
+            raise OptionError(
+                "--storage belongs to --goal faster and cheapest, whose workers share what they measure, but the goal "
+                f"is {self.goal.value!r}. Leave it out."
+            )
         if self.gpu_counts is not None and any(count < 1 for count in self.gpu_counts):
             raise OptionError(f"--gpus must be numbers from 1, such as 1,2,4, but got {self._gpus}.")
         self._check_goal()
@@ -128,7 +138,8 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     def fingerprint(self, space_text: str) -> str:
         """Hash over everything that decides what is measured except budgets (trials, time), source and hardware.
 
-        Price and preference only pick among what was measured: another pick is the same study.
+        Price and preference only pick among what was measured, and the sampler what is measured first: with another
+        one it is the same study.
 
         Args:
             space_text: The search space's content, so that an edited space is another request.

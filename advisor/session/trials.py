@@ -102,21 +102,23 @@ class Trials:
             )
         )
 
-    def probe(self) -> TrialResult:
+    def probe(self, libraries: tuple[str, ...]) -> TrialResult:
         """Build the plain model, make one step, learn the facts.
 
         All that is free is offered: whether plain training fits below the limit is for the search to find out, and
         the facts are needed all the same.
+
+        Args:
+            libraries: Optional libraries that the search's methods need.
         """
-        result = self._runner.run(
-            self._spec(
-                TrialKind.PROBE,
-                Policy(micro_batch=self.first_batch),
-                measure_seconds=self._budget.sizing_seconds,
-                hard_limit_seconds=self._budget.probe_limit_seconds,
-                memory_limit_bytes=self._usable_bytes,
-            )
+        spec = self._spec(
+            TrialKind.PROBE,
+            Policy(micro_batch=self.first_batch),
+            measure_seconds=self._budget.sizing_seconds,
+            hard_limit_seconds=self._budget.probe_limit_seconds,
+            memory_limit_bytes=self._usable_bytes,
         )
+        result = self._runner.run(msgspec.structs.replace(spec, libraries=libraries))
         self._budget.learn_build_seconds(result.wall_seconds)
         return result
 

@@ -16,6 +16,7 @@ from advisor.problem.units import format_bytes
 from advisor.report.progress import Progress
 from advisor.search.asked import check_asked_on, only_methods
 from advisor.search.space import load_space
+from advisor.search.storage import check_storage
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
@@ -43,6 +44,8 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
         KeyboardInterrupt: Interrupted before there was anything to answer with.
     """
     request.check()
+    if request.storage is not None:
+        check_storage(request.storage)
     if request.goal is GoalKind.BIGGER:
         check_sizes(request.source)
         budget = TimeBudget(request.time_limit_seconds, share_of_trial=SHARE_OF_CLIMBING_TRIAL)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -137,7 +139,7 @@ class Tuning:
 
     def _probe(self, trials: Trials, runner: Runner) -> Facts:
         self._progress.stage("the model's first plain step")
-        result = trials.probe()
+        result = trials.probe(self._space.libraries)
         if result.facts is not None:
             return result.facts
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
@@ -201,8 +203,7 @@ class Tuning:
 
     def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
         """Search; why it ended, and whether nothing is left to try."""
-        proposer = self._proposer(resolved)
-        try:
+        with contextlib.closing(self._proposer(resolved)) as proposer:
             loop = SearchLoop(
                 proposer=proposer,
                 evaluator=evaluator,
@@ -214,9 +215,10 @@ class Tuning:
                 candidates=candidates,
                 keep=self._keep,
             )
-            return loop.run(), proposer.untried == 0
-        finally:
-            proposer.close()
+            try:
+                return loop.run(), proposer.untried == 0
+            finally:
+                self._notes.extend(_notes_on_pairs(proposer.failing_pairs))
 
     def _explore_sizes(
         self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]
@@ -252,12 +254,15 @@ class Tuning:
             proposer.close()
 
     def _proposer(self, resolved: ResolvedSpace) -> Proposer:
+        shared = self._request.storage
         return Proposer(
             resolved,
-            storage=self._folder.database,
-            study_name="momadvise",
+            storage=self._folder.database if shared is None else shared,
+            # What a folder holds is checked by its marker; in a shared storage the name tells studies apart.
+            study_name="momadvise" if shared is None else f"{self._request.source.name}-{self._marker.fingerprint}",
             maximize=directions(self._goal.kind),
             seed=self._request.seed,
+            sampler=self._request.sampler,
         )
 
     def _conclusion(self, facts: Facts, resolved: ResolvedSpace, untried: Count, stopped_because: str) -> Conclusion:
@@ -315,6 +320,15 @@ class Tuning:
         emit_wrapper(conclusion, recommendation)
         emit_policy(conclusion, recommendation)
         return recommendation, True
+
+
+def _notes_on_pairs(pairs: Mapping[tuple[str, str], int]) -> list[str]:
+    """Say which settings do not go together here, as far as the search has seen."""
+    return [
+        f"{first} and {second} failed in each of {count} combinations that had both, while each went well without the "
+        "other: they do not go together here"
+        for (first, second), count in pairs.items()
+    ]
 
 
 def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -> str:

@@ -15,7 +15,6 @@ from advisor.measure.batches import tokens_per_sample
 from advisor.measure.device_rates import device_rates
 from advisor.measure.memory import MemoryMeter
 from advisor.methods import structure
-from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compiler import why_not_compiled
 from advisor.methods.linear_head import exposes_linear_head
 from advisor.methods.loss import check_loss
@@ -45,7 +44,7 @@ def probe(bench: Bench) -> Facts:
     with bench.meter() as meter, bench.training(policy) as training:
         bench.tell("first step")
         blocks = structure.find_blocks(training.model, bench.workload.blocks)
-        chain, functions = ChainWatch(blocks), FunctionCounts()
+        chain, functions = ChainWatch(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
         first_loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
         if first_loss is None:
             bench.empty_cache()
@@ -93,7 +92,7 @@ def probe(bench: Bench) -> Facts:
             torch_version=str(torch.__version__),  # a class of its own otherwise
             workload_options=tuple(bench.options()),
             size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
-            libraries=libraries(sorted({name for method in CATALOGUE for name in method.requires})),
+            libraries=libraries(bench.spec.libraries),
         )
 
 
@@ -132,15 +131,18 @@ def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[s
 
 
 def _plain_options(optimizer: torch.optim.Optimizer) -> dict[str, _Option]:
-    """The options that are single values; a pair such as betas decides nothing about what can replace the optimizer."""
+    """The options that are single values; a pair such as betas decides nothing about what can replace the optimizer.
+
+    A tensor is one too, but not a number: it may be written to.
+    """
     return {
-        name: value
+        name: "a tensor" if isinstance(value, torch.Tensor) else value
         for name, value in optimizer.defaults.items()
-        if value is None or isinstance(value, bool | int | float | str)
+        if value is None or isinstance(value, bool | int | float | str | torch.Tensor)
     }
 
 
-def libraries(names: list[str]) -> dict[str, str]:
+def libraries(names: Iterable[str]) -> dict[str, str]:
     """Import optional libraries: name -> version, or the error; one that is not installed is left out."""
     found = {}
     for name in names:

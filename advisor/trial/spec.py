@@ -52,6 +52,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         device: torch's device name.
         memory_limit_bytes: Bytes that make the trial end as OUT_OF_MEMORY when passed.
         seed: Seed of the model's initialization, the batches and dropout.
+        libraries: PROBE: optional libraries to import, to see which of them are there and work.
         fidelity_steps: SIZE: steps at the first batch, whose losses are compared between combinations. FIDELITY: most
             steps.
         write_gradient_to: FIDELITY: file for the first gradient; the exact run's.
@@ -81,6 +82,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     device: str
     memory_limit_bytes: int
     seed: int = 0
+    libraries: tuple[str, ...] = ()
     fidelity_steps: int = 3
     write_gradient_to: str | None = None
     exact_gradient: str | None = None
@@ -119,6 +121,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.repeat,
             self.model_size,
             self.other_chance,
+            self.libraries,
         )
         if self.kind is TrialKind.PREDICT:
             limit = self.memory_limit_bytes if self.with_allocator else None

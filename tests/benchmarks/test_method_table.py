@@ -31,7 +31,8 @@ def test_rows_are_measured_once_and_shown_in_the_page(
     assert every.outcome == "ok"
     assert every.peak_ratio is not None
     assert every.time_ratio is not None
-    assert every.peak_ratio < 1
+    assert every.activation_ratio is not None
+    assert every.activation_ratio < every.peak_ratio < 1
     assert rows["swap(min_bytes=1048576)"].outcome == "refused"
     assert "CPU" in rows["swap(min_bytes=1048576)"].reason
 
@@ -47,7 +48,8 @@ def test_rows_are_measured_once_and_shown_in_the_page(
     monkeypatch.setitem(generator["_measured"].__globals__, "MEASURED", tmp_path)
     output.write_text("".join(line for line in output.read_text().splitlines(keepends=True) if _is_json(line)))
     text = "\n".join(generator["_measured"]())
-    assert f"| `checkpoint(every=1)` | peak {every.peak_ratio:.2f}, time {every.time_ratio:.2f}" in text
+    memory = f"peak {every.peak_ratio:.2f} (activations {every.activation_ratio:.2f})"
+    assert f"| `checkpoint(every=1)` | {memory}, time {every.time_ratio:.2f}" in text
     assert "- `swap` on smoke: the device is a CPU" in text
     assert every.loss_drift == 0
     assert every.gradient_error == 0

@@ -20,6 +20,7 @@ from advisor.methods.loss_scaling import HalfLossScaler
 from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse
+from tests.contract.expected import Expected, expected
 from tests.methods.tiny import MODELS, training_of
 
 STEPS = 2
@@ -79,8 +80,19 @@ def training_for(model: str, uses: Sequence[MethodUse], **options: Any) -> Train
     return training_of(model, **{"dropout": dropout_for(uses), **options})
 
 
+def samples_for(uses: Sequence[MethodUse]) -> int:
+    """The number of samples in a batch with which each of the methods has something to do."""
+    return max((expected(use).samples for use in uses), default=Expected.samples)
+
+
 def observe(
-    model: str, uses: Sequence[MethodUse], monkeypatch: Any, *, weighed: bool = True, **options: Any
+    model: str,
+    uses: Sequence[MethodUse],
+    monkeypatch: Any,
+    *,
+    weighed: bool = True,
+    samples: int = Expected.samples,
+    **options: Any,
 ) -> Observation:
     """Apply methods to a fresh model and take :data:`STEPS` steps with fixed random numbers.
 
@@ -89,6 +101,7 @@ def observe(
         uses: The methods.
         monkeypatch: pytest's.
         weighed: Whether to see which bytes are held after a forward pass, which takes time.
+        samples: In a batch; see :func:`samples_for`.
         options: Of the training.
 
     Raises:
@@ -99,14 +112,16 @@ def observe(
     apply_uses(training, uses)
     seen = Observation(notes=training.notes)
     try:
-        _watch_steps(training, model, seen, monkeypatch, weighed=weighed)
+        _watch_steps(training, model, seen, monkeypatch, samples=samples, weighed=weighed)
     finally:
         training.close()
     seen.updates = {name: seen.state[name] - value for name, value in before.items()}
     return seen
 
 
-def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch: Any, *, weighed: bool) -> None:
+def _watch_steps(
+    training: Training, model: str, seen: Observation, monkeypatch: Any, *, samples: int, weighed: bool
+) -> None:
     names = {id(p): name.replace("_checkpoint_wrapped_module.", "") for name, p in training.model.named_parameters()}
     current: dict[str, torch.Tensor] = {}
 
@@ -136,7 +151,7 @@ def _watch_steps(training: Training, model: str, seen: Observation, monkeypatch:
             for _ in range(10):  # Under float16, steps are skipped until the scale is found.
                 torch.manual_seed(step)
                 with live if weighed else contextlib.nullcontext():
-                    loss = training.forward(make_batch(seed=step))
+                    loss = training.forward(make_batch(samples, seed=step))
                 seen.held_bytes = live.live()
                 training.backward(loss)
                 live = LiveBytes()

@@ -22,7 +22,7 @@ from advisor.methods.use import MethodUse
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
 from tests.contract.expected import expected
-from tests.contract.observe import Observation, dropout_for, observe, relative_error, same, training_for
+from tests.contract.observe import Observation, dropout_for, observe, relative_error, same, samples_for, training_for
 from tests.contract.promises import UPDATE_TOLERANCE, assert_trains_as_promised
 from tests.methods.tiny import MODELS, cpu, facts_of, import_bitsandbytes, training_of
 
@@ -66,13 +66,16 @@ def run() -> Run:
     import_bitsandbytes()
 
     @functools.cache
-    def cached(model: str, label: str, dropout: float) -> Observation:
+    def cached(model: str, label: str, dropout: float, samples: int) -> Observation:
+        uses = [use for use in SETTINGS if use.label == label]
         with pytest.MonkeyPatch.context() as monkeypatch:
-            return observe(model, [use for use in SETTINGS if use.label == label], monkeypatch, dropout=dropout)
+            return observe(model, uses, monkeypatch, samples=samples, dropout=dropout)
 
-    return lambda model, use, to=None: cached(
-        model, use.label if use else "plain", dropout_for([one for one in (use, to) if one])
-    )
+    def observed(model: str, use: MethodUse | None, to: MethodUse | None = None) -> Observation:
+        alike = [one for one in (use, to) if one]
+        return cached(model, use.label if use else "plain", dropout_for(alike), samples_for(alike))
+
+    return observed
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -167,8 +170,6 @@ def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(model: str, use:
 @over([(model, use) for model, use in CASES if use in (_of(use)[0], _of(use)[-1])])
 def test_a_method_runs_under_fake_tensors(model: str, use: MethodUse) -> None:
     """The predictor traces applied policies without a byte of memory."""
-    if reason := expected(use).not_faked:
-        pytest.skip(reason)
     import_bitsandbytes()
     _, make_batch = MODELS[model]
     with FakeTensorMode():

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, conflict_between, settings_of
 from advisor.methods.use import MethodUse, use
 from tests.contract.expected import unable
-from tests.contract.observe import Observation, dropout_for, observe
+from tests.contract.observe import Observation, dropout_for, observe, samples_for
 from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 
@@ -77,9 +77,9 @@ IN_CONFLICT = list(
 
 
 @functools.cache
-def _plain(model: str, dropout: float) -> Observation:
+def _plain(model: str, dropout: float, samples: int) -> Observation:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return observe(model, [], monkeypatch, dropout=dropout)
+        return observe(model, [], monkeypatch, samples=samples, dropout=dropout)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,21 @@ def test_two_methods_train_together_as_both_promise(
     model: str, pair: tuple[MethodUse, MethodUse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_bitsandbytes()
-    assert_trains_as_promised(pair, _plain(model, dropout_for(pair)), observe(model, pair, monkeypatch, weighed=False))
+    samples = samples_for(pair)
+    together = observe(model, pair, monkeypatch, samples=samples, weighed=False)
+    assert_trains_as_promised(pair, _plain(model, dropout_for(pair), samples), together)
+
+
+@pytest.mark.parametrize("method", ["few_bit_activation", "randomized_linear"])
+def test_what_counts_or_draws_in_every_call_is_not_compiled_anew_in_every_step(method: str) -> None:
+    training = training_of("gpt2", dropout=0.0)
+    apply_uses(training, [settings_of(get_method(method))[0], use("compile", scope="blocks")])
+    batch = MODELS["gpt2"][1](2)
+    for _ in range(2):
+        training.step(batch)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        training.step(batch)
+    training.close()
 
 
 @pytest.mark.parametrize("pair", IN_CONFLICT, ids=lambda pair: f"{pair[0].label}+{pair[1].label}")
@@ -116,8 +130,11 @@ def _matched(conflict: tuple[str, str], pair: tuple[MethodUse, MethodUse]) -> li
 
 def test_checkpointing_leaves_only_block_inputs_for_swap_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = use("checkpoint", every=1)
-    alone = observe("gpt2", [checkpoint], monkeypatch).held_bytes
-    together = observe("gpt2", [checkpoint, use("swap", min_bytes=2**20)], monkeypatch).held_bytes
+    swap = use("swap", min_bytes=2**20)
+    samples = samples_for([swap])
+    alone, together = (
+        observe("gpt2", [checkpoint, *more], monkeypatch, samples=samples).held_bytes for more in ([], [swap])
+    )
     assert together < alone
 
 

@@ -20,7 +20,7 @@ from advisor.methods.private_random import Draws
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from tests.contract.expected import expected
-from tests.contract.observe import observe, relative_error, same
+from tests.contract.observe import observe, relative_error, same, samples_for
 from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, VOCABULARY, images, import_bitsandbytes, import_torchao, text, training_of
 
@@ -76,8 +76,9 @@ def test_a_method_keeps_its_promise_of_fidelity(
     model: str, setting: MethodUse, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_unless_supported(setting, cuda)
-    plain = observe(model, [], monkeypatch, device=cuda)
-    changed = observe(model, [setting], monkeypatch, device=cuda)
+    samples = samples_for([setting])
+    plain = observe(model, [], monkeypatch, samples=samples, device=cuda)
+    changed = observe(model, [setting], monkeypatch, samples=samples, device=cuda)
     assert_trains_as_promised([setting], plain, changed)
 
 

@@ -23,14 +23,14 @@ def test_a_first_product_that_loads_its_kernels_does_not_look_emulated(monkeypat
     """The trap: loading took a second, and bfloat16 would be refused on hardware made for it."""
     times = {torch.float32: [0.01], torch.bfloat16: [1.0, 0.02, 0.001], torch.float16: [1.0, 0.3]}
     rates = rates_of(monkeypatch, times)
-    work = 2 * 512**3
+    work = 2 * arithmetic.matrix_size(CPU) ** 3
     assert rates["bfloat16"] == pytest.approx(work / 0.001)
     assert rates["float16"] == pytest.approx(work / 0.3)
 
 
 def test_an_emulated_format_costs_two_products(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {torch.float32: [0.01], torch.float16: [0.01], torch.bfloat16: [0.5, 0.4, 0.0]}
-    assert rates_of(monkeypatch, times)["bfloat16"] == pytest.approx(2 * 512**3 / 0.4)
+    assert rates_of(monkeypatch, times)["bfloat16"] == pytest.approx(2 * arithmetic.matrix_size(CPU) ** 3 / 0.4)
     assert times[torch.bfloat16] == [0.0]
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_uses, judge
 from advisor.methods.training import Training
 from advisor.methods.use import use
-from tests.methods.tiny import images, import_bitsandbytes, training_of
+from tests.methods.tiny import cpu, facts_of, images, import_bitsandbytes, training_of
 
 ADAM_8BIT = use("adam_8bit")
 
@@ -29,7 +29,7 @@ def test_groups_and_options_are_translated() -> None:
             {"params": parameters[:2], "lr": 0.5, "name": "slow"},
             {"params": parameters[2:], "weight_decay": 0.25, "betas": (0.5, 0.75)},
         ]
-        return torch.optim.AdamW(groups, lr=torch.tensor(0.125), eps=1e-4)
+        return torch.optim.AdamW(groups, lr=0.125, eps=1e-4)
 
     training = training_of("convnet", build_optimizer=build)
     apply_uses(training, [ADAM_8BIT])
@@ -57,6 +57,9 @@ def test_a_scheduler_steers_it() -> None:
         (lambda p: torch.optim.SGD(p, lr=0.1), "torch.optim.sgd.SGD"),
         (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad"),
         (lambda p: torch.optim.AdamW(p, maximize=True), "maximize"),
+        (lambda p: torch.optim.AdamW(p, capturable=True), "capturable"),
+        (lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1)), "must be a number, but the optimizer's is a tensor"),
+        (lambda p: torch.optim.AdamW([{"params": p, "lr": torch.tensor(0.1)}]), "must be a number"),
         (lambda p: torch.optim.Adam(p, weight_decay=0.1), "weight_decay=0"),
         (lambda p: torch.optim.Adam([{"params": p[:1]}, {"params": p[1:], "weight_decay": 0.1}]), "weight_decay=0"),
     ],
@@ -74,6 +77,15 @@ def test_adam_without_coupled_decay_is_replaced(build: Any) -> None:
     training = training_of("convnet", build_optimizer=build)
     apply_uses(training, [ADAM_8BIT])
     assert type(training.optimizer).__name__ == "Adam8bit"
+
+
+def test_a_learning_rate_in_a_tensor_is_refused_before_any_trial() -> None:
+    options = {"lr": "a tensor", "amsgrad": False, "maximize": False, "weight_decay": 0.01}  # As a probe notes it.
+    facts = facts_of("convnet", optimizer_options=options)
+    assert "give a number" in judge([ADAM_8BIT], facts=facts, hardware=cpu()).reason
+    assert judge(
+        [ADAM_8BIT], facts=facts_of("convnet", optimizer_options=options | {"lr": 0.1}), hardware=cpu()
+    ).applicable
 
 
 def test_an_optimizer_that_has_stepped_is_refused() -> None:

@@ -238,6 +238,32 @@ def using_first_twice(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
     return hidden + first.tanh()
 
 
+def logging_between(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        hidden = block(hidden)
+        with torch.no_grad():
+            model.logged = [float(torch.cat([hidden, hidden]).mean())]
+    return hidden
+
+
+def halting_on_a_copy(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        hidden = block(hidden)
+        if hidden.detach().isnan().any():
+            break
+    return hidden
+
+
+def asking_for_shapes_and_moving_nowhere(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    kept = []
+    for block in model.blocks:
+        hidden = block(hidden).to("cpu").contiguous()
+        assert hidden.shape[0] == hidden.size(0) == len(hidden)
+        assert hidden.dtype is torch.float32
+        kept.append(hidden)
+    return kept[-1]
+
+
 def writing_to_mask_between(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
     for block in model.blocks:
         hidden = block(hidden, model.mask)
@@ -276,6 +302,8 @@ class TestRefusals:
             (writing_to_mask_between, "block 1 is called with other arguments"),
             (summing_all, "what a block returns is also used by something else"),
             (using_first_twice, "what a block returns is also used by something else"),
+            (logging_between, r"what a block returns is also used by something else .*\(cat\)"),
+            (halting_on_a_copy, r"what a block returns is also used by something else .*\(detach\)"),
             (another_mask_each, "block 1 is called with other arguments"),
             (numbering, "block 1 is called with other arguments"),
         ],
@@ -294,6 +322,11 @@ class TestRefusals:
             return model.blocks[3](model.blocks[2](middle)) + middle.tanh()  # type: ignore[no-any-return]
 
         plain, changed = looping(writing_between_segments), looping(writing_between_segments)
+        chained(changed)
+        assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
+
+    def test_what_is_no_use_of_values_is_allowed(self) -> None:
+        plain, changed = (looping(asking_for_shapes_and_moving_nowhere) for _ in range(2))
         chained(changed)
         assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
 

@@ -21,7 +21,7 @@ from advisor.methods.compose import apply_uses, conflict_between, judge
 from advisor.methods.structure import find_blocks
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
-from tests.contract.observe import observe, relative_error
+from tests.contract.observe import observe, relative_error, samples_for
 from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import MODELS, ConvNet, adamw, cpu, facts_of, gpu, images, text, training_of
 
@@ -104,8 +104,10 @@ def test_recomputed_regions_are_compiled_as_pieces_of_their_own(monkeypatch: pyt
 
 @pytest.mark.usefixtures("quick")
 def test_swap_moves_what_compiled_blocks_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = observe("convnet", [BLOCKS], monkeypatch)
-    together = observe("convnet", [BLOCKS, use("swap", min_bytes=2**20)], monkeypatch)
+    swap = use("swap", min_bytes=2**20)
+    alone, together = (
+        observe("convnet", [BLOCKS, *more], monkeypatch, samples=samples_for([swap])) for more in ([], [swap])
+    )
     assert together.held_bytes < 0.5 * alone.held_bytes
     assert relative_error(together.gradients[0], alone.gradients[0]) == 0.0
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from advisor.methods.compose import apply_uses
 from advisor.methods.training import Training
@@ -26,6 +27,7 @@ SETTINGS = [
 ]
 over_settings = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.label)
 TWO_BITS = use("compress_activations", bits=2)
+over_coders = pytest.mark.parametrize("setting", [TWO_BITS, SETTINGS[3]], ids=lambda setting: setting.label)
 
 
 class Model(nn.Module):
@@ -39,6 +41,51 @@ class Model(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         out = self.function(inputs @ self.weight, self.weight)
         return (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum()
+
+
+class Reciprocal(torch.autograd.Function):
+    """A function of the user's own."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(values)
+        return 1 / values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (values,) = ctx.saved_tensors
+        return -gradients[0] / values**2
+
+
+def between_zero_and_one(x: torch.Tensor) -> torch.Tensor:
+    """Shifted and scaled, which saves nothing of ``x``; the smallest value is 1e-6, next to which all is large."""
+    x = x - x.detach().min()
+    return x / (1.01 * x.detach().max()) + 1e-6
+
+
+def in_place(p: torch.Tensor) -> torch.Tensor:
+    out = torch.ones(64, 64)
+    out[:, :32] /= p[:, 32:]
+    return out
+
+
+DELICATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "log": torch.log,
+    "log1p": lambda p: torch.log1p(-p),
+    "quotient": lambda p: 1 / p,
+    "divisor": lambda p: torch.ones(64, 64) / p,
+    "into_a_view": in_place,
+    "sqrt": torch.sqrt,
+    "root": lambda p: p**0.3,
+    "normalize": lambda p: functional.normalize(p, p=1.0),
+    "cross_entropy_of_probabilities": lambda p: functional.binary_cross_entropy(
+        p, torch.full_like(p, 0.5), reduction="none"
+    ),
+    "arc_sine": torch.asin,
+    "logsumexp": lambda p: torch.logsumexp(20 * p.t(), 0),
+    "largest": lambda p: p.amax(1) * torch.ones(64, 1),
+    "norm": lambda p: torch.linalg.vector_norm(p.t()[:, None] * torch.ones(1, 64, 1), dim=2),
+}
 
 
 def gradient(function: Callable[..., torch.Tensor], uses: list[MethodUse], samples: int = 64) -> torch.Tensor:
@@ -142,6 +189,104 @@ class TestWhatStaysExact:
             return out * w.mean()  # Saves the same tensor once more: it is not coded besides being kept.
 
         assert torch.equal(gradient(function, [setting]), gradient(function, []))
+
+    @over_coders
+    @pytest.mark.parametrize("name", DELICATE)
+    def test_what_a_small_error_would_blow_up_is_kept(self, name: str, setting: MethodUse) -> None:
+        """Trap: of a value near zero that comes back as almost zero, the gradient of a logarithm is far too large."""
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return DELICATE[name](between_zero_and_one(x))
+
+        assert torch.equal(gradient(function, [setting]), gradient(function, []))
+
+    @over_coders
+    @pytest.mark.parametrize(
+        ("function", "coded"),
+        [
+            (lambda p, q: p / q, 1),  # The numerator is a factor of the divisor's gradient.
+            (lambda p, q: p.div(other=q), 1),
+            (lambda p, q: p**3 + q, 1),
+            (lambda p, q: p.pow(-1.0) + q, 0),
+            (lambda p, q: p.log() + p.sin(), 0),  # Who else saves it gets it as it is.
+        ],
+        ids=["quotient", "keyword", "cube", "reciprocal", "twice"],
+    )
+    def test_factors_and_polynomials_are_still_coded(self, function: Any, coded: int, setting: MethodUse) -> None:
+        def of_two(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return function(between_zero_and_one(x), between_zero_and_one(x.t()))
+
+        assert stored(of_two, setting)[1] == coded
+
+    @over_coders
+    def test_a_normalization_with_a_delicate_result_inside_is_still_coded(self, setting: MethodUse) -> None:
+        """Its reciprocal root is one number per sample; how often its input is saved depends on its kernel."""
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return functional.rms_norm(between_zero_and_one(x), (64,))
+
+        assert stored(function, setting)[1] > 0
+
+    @over_coders
+    def test_attention_modules_of_torch_are_seen_to_be_fused(self, setting: MethodUse) -> None:
+        attention = nn.MultiheadAttention(64, 4, batch_first=True).requires_grad_(False)
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            heads = 8 * x.view(1, 64, 64)
+            return attention(heads, heads, heads, need_weights=False)[0]
+
+        assert torch.equal(gradient(function, [setting]), gradient(function, []))
+
+    @over_coders
+    def test_what_unknown_functions_save_is_kept(self, setting: MethodUse) -> None:
+        """Attention of other libraries computes probabilities again; its functions look like any other."""
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return Reciprocal.apply(between_zero_and_one(x))  # type: ignore[no-untyped-call,no-any-return]
+
+        assert torch.equal(gradient(function, [setting]), gradient(function, []))
+
+    @over_coders
+    def test_inputs_of_compiled_regions_are_kept(self, setting: MethodUse) -> None:
+        """So are those of flex_attention, which is fast only if compiled and has no backward pass on a CPU."""
+        compiled = torch.compile(lambda p: p.log(), backend="aot_eager")
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            out = compiled(between_zero_and_one(x))
+            assert isinstance(out, torch.Tensor)
+            assert out.grad_fn is not None
+            assert "Compiled" in out.grad_fn.name()
+            return out
+
+        assert torch.equal(gradient(function, [setting]), gradient(function, []))
+
+    def test_torchs_compiler_leaves_the_watch_alone_after_a_graph_break(self) -> None:
+        """Trap: compiled as if it were the model's, it takes itself for traced and properties for constants."""
+
+        def broken(p: torch.Tensor) -> torch.Tensor:
+            p = p + 0.0
+            torch._dynamo.graph_break()
+            assert p.requires_grad is True
+            assert p.dim() == 2
+            return p.log()
+
+        compiled = torch.compile(broken, backend="aot_eager")
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            out = compiled(between_zero_and_one(x))
+            assert isinstance(out, torch.Tensor)
+            return out
+
+        assert torch.equal(gradient(function, [TWO_BITS]), gradient(function, []))
+
+    @over_coders
+    def test_what_a_region_is_recomputed_from_is_coded(self, setting: MethodUse) -> None:
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            out = checkpoint(torch.sin, x, use_reentrant=False)
+            assert isinstance(out, torch.Tensor)
+            return out
+
+        assert stored(function, setting)[1] == 1
 
     @over_settings
     def test_attention_that_is_not_fused_is_coded(self, setting: MethodUse) -> None:

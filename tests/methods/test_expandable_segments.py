@@ -45,6 +45,24 @@ def test_unused_memory_is_given_back_before_and_the_setting_is_undone_after(call
     assert training.notes == []
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["torch tells", "torch does not tell"])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first closes first", "second closes first"])
+def test_it_stays_on_until_the_last_of_several_trainings_closes(
+    calls: list[str], monkeypatch: pytest.MonkeyPatch, order: tuple[int, int], told: bool
+) -> None:
+    """Trap: closing one of two trainings turned it off for both."""
+    monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", lambda: calls[-1] if told and calls else "")
+    trainings = [on_cuda(), on_cuda()]
+    for training in trainings:
+        ExpandableSegments().apply(training)
+    assert calls.count("empty the cache") == 1
+    trainings[order[0]].close()
+    assert calls[-1] == ON
+    trainings[order[1]].close()
+    assert calls[-1] == OFF
+    assert [training.notes for training in trainings] == [[], []]
+
+
 def test_other_settings_are_kept(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = f"max_split_size_mb:64,{OFF},garbage_collection_threshold:0.8"
     monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", lambda: settings, raising=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -134,3 +136,13 @@ def test_a_parameter_that_is_unfrozen_later_is_not_silently_left_as_it_is() -> N
     frozen[0].requires_grad_()
     with pytest.raises(MethodRefusedError, match="1 began to later"):
         training.step(images(2))
+
+
+def test_nothing_of_the_training_lives_on_when_it_is_closed() -> None:
+    """A hook of the parameter holds it through autograd, where no garbage collector looks."""
+    training = trained([IN_BACKWARD], OPTIMIZERS["Adam"], steps=1)
+    parameter = weakref.ref(next(training.model.parameters()))
+    training.close()
+    del training
+    gc.collect()
+    assert parameter() is None

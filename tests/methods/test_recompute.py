@@ -84,6 +84,30 @@ class TestOtherState:
         apply_uses(guarded, [method])
         assert equal(stepped(guarded, batch), stepped(plain, batch))
 
+    @both
+    def test_vectors_that_are_frozen_at_first_and_updated_later_are_kept_too(self, method: MethodUse) -> None:
+        """Trap: the first call in evaluation mode writes to nothing, and is no example of the others."""
+
+        def build() -> nn.Module:
+            torch.manual_seed(0)
+            layers = [nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8)), nn.Tanh()) for _ in range(3)]
+            return nn.Sequential(*layers)
+
+        def gradients(training: Training) -> list[torch.Tensor]:
+            layers = [module for module in training.model.modules() if isinstance(module, nn.Linear)]
+            for mode in (False, True):
+                for layer in layers:
+                    layer.train(mode)
+                training.model.zero_grad()
+                training.backward(training.forward(torch.linspace(-1, 1, 32).view(4, 8)))
+            return [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
+
+        plain, guarded = (
+            Training(build(), compute_loss=lambda model, batch: model(batch).square().mean()) for _ in range(2)
+        )
+        apply_uses(guarded, [method])
+        assert all(torch.equal(*pair) for pair in zip(gradients(guarded), gradients(plain), strict=True))
+
     def test_dropout_draws_the_same_mask_again(self) -> None:
         plain, guarded = training_of("gpt2"), training_of("gpt2")
         apply_uses(guarded, [EVERY_BLOCK])
@@ -153,6 +177,15 @@ class TestSelective:
             return int(counter.get_total_flops())
 
         assert flops() == flops(ELEMENTWISE) < flops(EVERY_BLOCK)
+
+    @pytest.mark.parametrize("recompute", ["elementwise", "normalization"])
+    def test_activations_write_over_their_input_again_when_the_training_closes(self, recompute: str) -> None:
+        training = training_of("convnet")
+        activations = [module for module in training.model.modules() if isinstance(module, nn.ReLU)]
+        apply_uses(training, [use("selective_checkpoint", recompute=recompute)])
+        assert [activation.inplace for activation in activations] == [False] * 4
+        training.close()
+        assert [activation.inplace for activation in activations] == [True] * 4
 
     def test_an_activation_that_overwrites_a_kept_output_is_made_to_copy(self) -> None:
         def build() -> nn.Module:

@@ -7,21 +7,30 @@ import weakref
 import pytest
 import torch
 
+from advisor.methods.compose import judge
 from advisor.methods.structure import find_blocks
+from advisor.methods.use import use
 from advisor.methods.watch import ChainWatch, FunctionCounts
 from tests.methods.test_chain import (
     Loop,
     Looping,
     another_mask_each,
+    asking_for_shapes_and_moving_nowhere,
     drawing_between,
+    halting_on_a_copy,
     hidden_batch,
+    logging_between,
     numbering,
     plain_loop,
     scaling_between,
     skipping_last,
     skipping_second,
+    summing_all,
+    using_first_twice,
 )
-from tests.methods.tiny import MODELS, training_of
+from tests.methods.tiny import MODELS, cpu, facts_of, training_of
+
+USED_ELSEWHERE = "what a block returns is also used by something else than the next block"
 
 
 def watched(loop: Loop, dropout: float = 0.0) -> str:
@@ -58,10 +67,42 @@ def test_a_hidden_state_by_keyword() -> None:
         (scaling_between, "block 1 (Block) is not called on what the block before it returned"),
         (another_mask_each, "block 1 (Block) is called with other arguments than the block before it"),
         (numbering, "block 1 (Block) is called with other arguments than the block before it"),
+        (summing_all, f"{USED_ELSEWHERE} (add)"),
+        (using_first_twice, f"{USED_ELSEWHERE} (tanh)"),
+        (logging_between, f"{USED_ELSEWHERE} (cat)"),
+        (halting_on_a_copy, f"{USED_ELSEWHERE} (detach)"),
     ],
 )
 def test_why_blocks_are_no_chain(loop: Loop, reason: str) -> None:
     assert watched(loop) == reason
+
+
+def test_asking_for_shapes_and_moving_nowhere_is_no_use() -> None:
+    assert watched(asking_for_shapes_and_moving_nowhere) == ""
+
+
+def test_what_the_last_block_of_a_stage_returns_may_be_used() -> None:
+    def by_stages(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+        middle = model.blocks[1](model.blocks[0](hidden))
+        return model.blocks[3](model.blocks[2](middle)) + middle  # type: ignore[no-any-return]
+
+    model = Looping(by_stages)
+    for stages, used in ((None, True), ([range(4)], True), ([range(2), range(2, 4)], False)):
+        chain = ChainWatch(find_blocks(model), stages)
+        with chain.watching():
+            model(hidden_batch())
+        assert chain.reason.startswith(USED_ELSEWHERE) is used
+
+
+def test_what_reads_a_block_in_auxiliary_logging_is_refused_before_any_trial() -> None:
+    model = Looping(logging_between)
+    chain = ChainWatch(find_blocks(model))
+    with chain.watching():
+        model(hidden_batch())
+    facts = facts_of("convnet", chain_length=0, chain_reason=chain.reason)
+    verdict = judge([use("sqrt_checkpoint")], facts=facts, hardware=cpu())
+    assert not verdict.applicable
+    assert USED_ELSEWHERE in verdict.reason
 
 
 def test_a_block_without_a_hidden_state() -> None:
@@ -75,6 +116,17 @@ def test_a_block_without_a_hidden_state() -> None:
 def test_numbers_drawn_between_blocks_matter_where_blocks_draw_too() -> None:
     assert "draws random numbers between" in watched(drawing_between, dropout=0.1)
     assert watched(drawing_between) == watched(plain_loop, dropout=0.1) == ""
+
+
+def test_blocks_that_the_user_compiles_are_no_chain_and_run_all_the_same() -> None:
+    """Trap: they are compiled with their hooks, which ask what no compiler can trace."""
+    model = Looping(plain_loop)
+    for block in model.blocks:
+        block.compile(backend="aot_eager", fullgraph=True)
+    chain = ChainWatch(find_blocks(model))
+    with chain.watching(), FunctionCounts():
+        model(hidden_batch())
+    assert chain.reason == "the 4 blocks are not each called once, in their order"
 
 
 def test_no_blocks_are_no_chain() -> None:

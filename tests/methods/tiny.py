@@ -24,6 +24,7 @@ from advisor.methods.structure import (
     parameter_bytes,
     parameter_count,
     parameter_dtypes,
+    stages_of,
     trainable_parameter_count,
 )
 from advisor.methods.training import Training
@@ -93,9 +94,10 @@ def convnet(dropout: float = 0.1) -> nn.Module:
     return ConvNet(dropout)
 
 
-def images(samples: int = 8, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def images(samples: int = 8, seed: int = 0, side: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(samples, 3, 32, 32, generator=generator), torch.randint(0, 10, (samples,), generator=generator)
+    pixels = torch.randn(samples, 3, side, side, generator=generator)
+    return pixels, torch.randint(0, 10, (samples,), generator=generator)
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
@@ -119,7 +121,7 @@ def facts_of(model: str, **changes: Any) -> Facts:
     training = Training(build(), build_optimizer=adamw)
     linear_head, reason = exposes_linear_head(training, make_batch(2))
     blocks = find_blocks(training.model)
-    chain, functions = ChainWatch(blocks), FunctionCounts()
+    chain, functions = ChainWatch(blocks, stages_of(training.model, blocks)), FunctionCounts()
     with chain.watching(), functions:
         training.forward(make_batch(2))
     optimizer = training.optimizer

@@ -2,22 +2,27 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from advisor.decide.candidate import Confirmation
+from advisor.decide.choose import choose
+from advisor.methods.use import MethodUse
 from advisor.problem.goal import Preference
 from advisor.report.answer import AnswerView, confirmation_words
 from advisor.report.console import open_console
+from advisor.report.why import explained
 from advisor.trial.outcome import Outcome
 from tests.decide.costs import timed
-from tests.decide.examples import goal
+from tests.decide.examples import baseline, goal, measured
 
 from .cost_scenario import cost_goal, cost_recommendation
-from .scenario import BF16, CONFIRMED, recommendation, shown, words
+from .scenario import ADAM, BF16, CHECKPOINT, CHUNKED, CONFIRMED, recommendation, shown, words
 
 LONG_PATH = Path("/home/somebody/" + "a-long-folder-name/" * 6 + "policy.yaml")
+ENDED: dict[str, Any] = {"refused_settings": {}, "stopped_because": "the time limit of 40s was reached"}
 APPLY = ("from wrapper import prepare", "training = prepare(model)", "loss = training.step(batch)")
 
 
@@ -48,6 +53,27 @@ def test_the_answer_has_every_part_in_order(width: int) -> None:
     ]
     positions = [text.index(part) for part in parts]
     assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize(
+    ("methods", "untried", "little"),
+    [
+        ((), 274, True),
+        ((CHECKPOINT,), 274, True),
+        ((CHECKPOINT, BF16, ADAM, CHUNKED), 274, False),
+        ((CHECKPOINT,), 0, False),  # It was all there is to try.
+    ],
+)
+def test_plain_training_is_no_advice_where_next_to_nothing_was_measured(
+    methods: tuple[MethodUse, ...], untried: int, little: bool
+) -> None:
+    slower = [measured(50.0, method) for method in methods]
+    answer = explained(choose([baseline(100.0), *slower], goal(), untried=untried, **ENDED), goal())
+    text = words(shown(AnswerView(answer, goal(), files={}, apply_lines=()), width=120))
+    title = "Train with plain, batch 8; too little was measured for more"
+    assert (title in text) is little
+    assert "Train with plain, batch 8" in text
+    assert ("use no method" in text) is not little
 
 
 def test_no_line_but_a_path_is_wider_than_the_terminal() -> None:

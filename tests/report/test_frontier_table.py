@@ -60,7 +60,7 @@ def test_a_tie_says_that_it_is_one() -> None:
 
 
 def test_what_may_not_win_says_why() -> None:
-    assert "450 ms $0.90 cannot win: loss drift 9.3% is above the tolerance 2.0%" in words(table(width=160))
+    assert "450 ms $0.90 cannot win: loss drift 9.3% is above the tolerance 5.0%" in words(table(width=160))
 
 
 def test_the_price_has_its_source_and_date() -> None:

@@ -48,7 +48,7 @@ def test_rows_are_ranked_and_roles_are_named() -> None:
 
 def test_a_candidate_that_may_not_win_says_why() -> None:
     text = words(" ".join(lines_of(80)))
-    assert "cannot win: loss drift 9.3% is above the tolerance 2.0%" in text
+    assert "cannot win: loss drift 9.3% is above the tolerance 5.0%" in text
     assert "9.3%!" in text
 
 

@@ -44,6 +44,12 @@ def test_a_space_narrows_what_a_method_declares(tmp_path: Path) -> None:
     assert space.values_of(precision, precision.parameters[0]) == precision.parameters[0].choices
 
 
+def test_a_space_names_the_optional_libraries_of_its_methods_and_no_others(tmp_path: Path) -> None:
+    assert load_space(write(tmp_path, HEAD + "methods: {checkpoint: {}}")).libraries == ()
+    listed = load_space(write(tmp_path, HEAD + "methods: {qlora: {}, adam_8bit: {}}")).libraries
+    assert listed == ("bitsandbytes", "peft")
+
+
 def test_comments_and_layout_do_not_change_the_canonical_text(tmp_path: Path) -> None:
     one = load_space(write(tmp_path, HEAD + "methods: {checkpoint: {every: [1]}}")).canonical_text
     other = load_space(write(tmp_path, "# mine\n" + HEAD + "methods:\n  checkpoint:\n    every: [1]\n")).canonical_text

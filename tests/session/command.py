@@ -1,11 +1,17 @@
-"""Run the command as a person would, in a process of its own."""
+"""Run the command as a person would, in a process of its own; or here, where only what it says matters."""
 
+import contextlib
+import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
-__all__ = ["COMMAND", "run_command", "start_command"]
+from advisor.cli import main
+
+__all__ = ["COMMAND", "run_command", "run_here", "start_command"]
 
 COMMAND = (sys.executable, "-m", "advisor.cli")
 
@@ -28,6 +34,27 @@ def run_command(
         timeout=timeout,
         check=False,
     )
+
+
+def run_here(
+    *arguments: str | Path, cwd: Path, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end in this process: a process of its own takes seconds to load what is loaded here."""
+    written, complained = io.StringIO(), io.StringIO()
+    handler = signal.getsignal(signal.SIGTERM)
+    with (
+        mock.patch.dict(os.environ, _environment(environment), clear=True),
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(written),
+        contextlib.redirect_stderr(complained),
+    ):
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+    return subprocess.CompletedProcess(arguments, status, written.getvalue(), complained.getvalue())
 
 
 def start_command(

@@ -1,11 +1,15 @@
 """Bad input gets a clear error and loses nothing: the rule, the value and the fix, never a traceback of ours."""
 
 import re
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.session.command import run_command
+from tests.session.command import run_command, run_here
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 GOOD_BATCH = "def make_batch(batch_size):\n    return {'inputs': torch.randn(batch_size, 8)}\n"
 GOOD_MODEL = (
@@ -20,29 +24,18 @@ GOOD_MODEL = (
 )
 
 
-def tune(tmp_path: Path, source: str, *options: str) -> tuple[int, str, str]:
+def tune(tmp_path: Path, source: str, *options: str, run: Run = run_here) -> tuple[int, str, str]:
     """Write a model file and tune it briefly."""
     (tmp_path / "model.py").write_text(source)
-    result = run_command(
-        "model.py",
-        "--search-space",
-        "smoke",
-        "--trials",
-        "1",
-        "--time-limit",
-        "20s",
-        "--output",
-        "out",
-        *options,
-        cwd=tmp_path,
-    )
+    brief = ("--search-space", "smoke", "--trials", "1", "--time-limit", "20s", "--output", "out")
+    result = run("model.py", *brief, *options, cwd=tmp_path)
     assert "advisor/" not in result.stderr, "no frame of ours may be shown"
     return result.returncode, result.stdout, result.stderr
 
 
 def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("")
-    result = run_command("modle.py", cwd=tmp_path)
+    result = run_here("modle.py", cwd=tmp_path)
     assert result.returncode == 2
     assert "modle.py" in result.stderr
     assert "model.py" in result.stderr, "the near match is shown"
@@ -75,6 +68,9 @@ def test_a_file_with_only_a_class_gets_the_lines_to_add(tmp_path: Path) -> None:
         (("--goal", "bigger", "--min-throughput", "fast"), "such as 20, or a share such as 0.5x"),
         (("--goal", "cheapest", "--price", "0"), "--price must be a number above zero and finite, but got 0"),
         (("--device", "tpu"), "cpu, cuda"),
+        (("--sampler", "grid"), "invalid choice"),
+        (("--storage", "study"), "--storage must be the URL of a database"),
+        (("--storage", "redis://host"), "Valid databases: sqlite, postgresql, mysql"),
         (("--search-space", "exakt"), "exact"),
         (("--fidelity", "perfect"), "invalid choice"),
         (("--methods", "chekpoint"), "did you mean 'checkpoint'"),
@@ -88,7 +84,7 @@ def test_a_file_with_only_a_class_gets_the_lines_to_add(tmp_path: Path) -> None:
 )
 def test_an_option_outside_its_rule(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
     (tmp_path / "model.py").write_text("import torch\n" + GOOD_MODEL + GOOD_BATCH)
-    result = run_command("model.py", *options, cwd=tmp_path)
+    result = run_here("model.py", *options, cwd=tmp_path)
     assert result.returncode == 2
     assert expected in result.stderr
     assert "Traceback" not in result.stderr
@@ -198,18 +194,22 @@ def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
             "SIGSEGV",
             id="the process segfaults",
         ),
-        pytest.param(
-            "import torch, time\n" + GOOD_MODEL + GOOD_BATCH + "def compute_loss(model, batch):\n"
-            "    time.sleep(1000)\n",
-            "--time-limit",
-            id="the model hangs",
-        ),
     ],
 )
 def test_a_model_that_cannot_make_one_step_says_why(tmp_path: Path, source: str, expected: str) -> None:
     status, stdout, stderr = tune(tmp_path, source)
     assert status == 2, stderr
     assert expected in stderr
+    assert stdout == ""
+
+
+@pytest.mark.slow
+def test_a_model_that_hangs_is_ended_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.session.budget._SHORTEST_PROBE_SECONDS", 2.0)
+    hanging = "def compute_loss(model, batch):\n    time.sleep(1000)\n"
+    status, stdout, stderr = tune(tmp_path, "import torch, time\n" + GOOD_MODEL + GOOD_BATCH + hanging)
+    assert status == 2, stderr
+    assert "--time-limit" in stderr
     assert stdout == ""
 
 
@@ -229,7 +229,7 @@ def test_a_model_that_writes_garbage_everywhere_is_tuned_all_the_same(tmp_path: 
         "    os.write(1, b'\\xff\\xfe\\n'); sys.stdin.read()\n"
         "    return model(**batch)\n"
     )
-    status, stdout, stderr = tune(tmp_path, noisy, "--json")
+    status, stdout, stderr = tune(tmp_path, noisy, "--json", run=run_command)
     assert status == 0, stderr
     assert stdout.startswith("{")
     assert "not json" not in stdout + stderr
@@ -237,7 +237,9 @@ def test_a_model_that_writes_garbage_everywhere_is_tuned_all_the_same(tmp_path: 
 
 @pytest.mark.slow
 def test_a_memory_limit_that_nothing_fits_says_the_smallest_need(tmp_path: Path) -> None:
-    status, _, stderr = tune(tmp_path, "import torch\n" + GOOD_MODEL + GOOD_BATCH, "--memory-limit", "600B")
+    # What this process holds already would count.
+    good = "import torch\n" + GOOD_MODEL + GOOD_BATCH
+    status, _, stderr = tune(tmp_path, good, "--memory-limit", "600B", run=run_command)
     assert status == 1
     assert "none fits below 600 B" in stderr
     assert re.search(r"smallest need is [\d.]+ \w+ \(predicted\), by (plain|checkpoint|optimizer)", stderr), stderr

@@ -42,6 +42,7 @@ class FakeTrials:
         self.outcomes: dict[str, Outcome] = {}
         self.factor: dict[str, float] = {}
         self.gradients: dict[str, GradientError] = {}
+        self.notes: dict[str, tuple[str, ...]] = {}
         self.ran: list[str] = []
         self.sizes: dict[str, FakeTrials] = {}
 
@@ -63,7 +64,9 @@ class FakeTrials:
             return TrialResult(key=key, outcome=outcome, reason="it was told to.")
         losses = tuple(loss * self.factor.get(name, 1.0) for loss in FALLING)
         record = FidelityRecord(losses=losses, distinct_batches=4, gradient=self.gradients.get(name))
-        return TrialResult(key=key, outcome=Outcome.OK, fidelity=record, wall_seconds=1.0)
+        return TrialResult(
+            key=key, outcome=Outcome.OK, fidelity=record, wall_seconds=1.0, notes=self.notes.get(name, ())
+        )
 
 
 def guard(trials: Any, *, seconds: float = 1000.0, earlier: list[Candidate] | None = None) -> Guard:
@@ -91,6 +94,20 @@ def test_what_an_earlier_run_of_the_study_compared_is_taken_over() -> None:
     trials = FakeTrials()
     assert guard(trials, earlier=[known]).checked(bf16(micro_batch=4)).guard == known.guard
     assert trials.ran == []
+
+
+def test_a_comparison_in_which_a_method_had_nothing_to_do_is_none() -> None:
+    """The trap: in two samples nothing was large enough for it, and its loss drifted by exactly 0."""
+    idle = "precision changed nothing: no activation has 1024 values"
+    trials = FakeTrials()
+    trials.notes[BF16.label] = (idle,)
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is None
+    assert checked.not_compared == f"at 2 samples {idle}"
+    nor_where_it_was_measured = msgspec.structs.replace(bf16(), notes=(idle,))
+    assert guard(trials).checked(nor_where_it_was_measured).guard is not None
+    trials.factor[BF16.label] = 1.5
+    assert guard(trials).checked(bf16()).guard is not None, "what is wrong is another method's doing"
 
 
 def test_chance_is_measured_only_for_what_is_beyond_its_class() -> None:

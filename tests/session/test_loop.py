@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.decide.candidate import Candidate
+from advisor.decide.candidate import Candidate, Role
 from advisor.methods.use import use
 from advisor.problem.goal import Fidelity
 from advisor.report.progress import SilentProgress
+from advisor.search.proposal import GainLeft
 from advisor.search.resolved import Combination
 from advisor.search.sampler import Proposal
 from advisor.session.budget import TimeBudget
@@ -29,6 +30,9 @@ class FakeProposer:
         self.abandoned = 0
         self.constraints: list[dict[str, float]] = []
         self.to_try_again: list[bool] = []
+        self.gains: list[GainLeft] = []
+        self.records: list[str] = []
+        self.told: list[tuple[Any, float | None]] = []
 
     def ask(self) -> Any:
         if not self.left:
@@ -39,6 +43,18 @@ class FakeProposer:
     def tell(self, proposal: Any, value: Any, constraints: dict[str, float], *rest: Any, **options: Any) -> None:
         self.constraints.append(constraints)
         self.to_try_again.append(options["try_again"])
+        self.told.append((value, options["noise"]))
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self.records)
+
+    def gain_left(self) -> GainLeft | None:
+        return self.gains.pop(0) if self.gains else None
+
+    def take_records(self) -> list[str]:
+        records, self.records = self.records, []
+        return records
 
     def abandon(self, proposal: Any) -> None:
         self.abandoned += 1
@@ -51,6 +67,7 @@ class FakeEvaluator:
         self.proposer = proposer
         self.number = 1
         self.paces: list[float | None] = []
+        self.expected_rate: float | None = None
 
     def baseline(self) -> Candidate:
         return baseline(100)
@@ -60,7 +77,7 @@ class FakeEvaluator:
 
     def evaluate(self, combination: Any, fraction: float, role: Any, *, best: float | None) -> Evaluation:
         self.paces.append(best)
-        return Evaluation(candidate=self.proposer.left.pop(0))
+        return Evaluation(candidate=self.proposer.left.pop(0), expected_rate=self.expected_rate)
 
 
 class FakeGuard:
@@ -135,3 +152,41 @@ def test_an_interruption_of_a_comparison_keeps_what_was_measured() -> None:
     with pytest.raises(KeyboardInterrupt):
         search.loop.run()
     assert [one.policy.methods for one in search.kept] == [(), (ADAM,)]
+
+
+def test_the_search_stops_when_nothing_is_expected_and_says_why() -> None:
+    search = Search([measured(100 + number, CHECKPOINT) for number in range(9)], FakeGuard())
+    search.proposer.gains = [GainLeft(expected=0.001, noise=0.012, measured=9)] * 9
+    assert search.loop.run().startswith("nothing untried is expected to be faster by more than the noise: +0.1%")
+    assert len(search.proposer.told) == 3, "the fourth time in a row ends it"
+
+
+def test_figures_are_told_with_their_noise() -> None:
+    search = Search([measured(80, CHECKPOINT, spread=0.06)], FakeGuard())
+    search.loop.run()
+    assert search.proposer.told == [((80.0,), pytest.approx(0.03))]
+
+
+def test_what_short_runs_found_too_slow_is_told_with_what_they_promise() -> None:
+    slow = msgspec.structs.replace(
+        measured(1, CHECKPOINT), outcome=Outcome.SCREENED, measurement=None, predicted_peak_bytes=1
+    )
+    search = Search([slow], FakeGuard())
+    search.evaluator.expected_rate = 30.0
+    search.loop.run()
+    assert search.proposer.told == [((30.0,), 0.1)]
+    assert search.proposer.constraints == [{"speed": 1.0}]
+
+
+def test_what_other_workers_found_is_taken_in_once_and_one_baseline_stays() -> None:
+    theirs = [baseline(90), measured(400, CHECKPOINT)]
+    search = Search([measured(80, CHECKPOINT)], FakeGuard())
+    records = [msgspec.json.encode(one).decode() for one in theirs]
+    search.proposer.records = [*records, records[1]]
+    search.loop.run()
+    assert [one.measurement.samples_per_second for one in search.kept if one.measurement] == [100, 90, 400, 80]
+    assert sum(one.role is Role.BASELINE for one in search.kept) == 1
+    best = search.loop.best()
+    assert best is not None
+    assert best.measurement is not None
+    assert best.measurement.samples_per_second == 400

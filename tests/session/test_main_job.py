@@ -21,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 # A low memory limit keeps the batches, and so the steps, small; the trials end the search, not the clock.
 QUICK = ("--memory-limit", "16MiB", "--time-limit", "150s")
+# Many methods, and none whose library takes seconds to import.
+EXACT = ("--search-space", "exact", *QUICK)
 
 
 def tune(out: Path, *options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -141,7 +143,7 @@ def test_the_study_opens_in_optuna_and_its_first_trial_is_plain_training(
 
 def test_a_search_that_was_killed_goes_on_without_repeating_a_finished_trial(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = start_command(TINY, *QUICK, "--output", out, cwd=tmp_path)
+    command = start_command(TINY, *EXACT, "--output", out, cwd=tmp_path)
     try:
         below = wait_for_measurements(out, 2, command)
     finally:
@@ -152,7 +154,7 @@ def test_a_search_that_was_killed_goes_on_without_repeating_a_finished_trial(tmp
     finished = {path: path.stat().st_mtime_ns for path in out.glob("trials/*/result.json")}
     assert len(finished) >= 4, "the probe, a sizing and two timings"
     before = measured(out)
-    again = run_command(TINY, *QUICK, "--output", out, "--trials", str(before + 1), "--json", cwd=tmp_path)
+    again = run_command(TINY, *EXACT, "--output", out, "--trials", str(before + 1), "--json", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     for path, written in finished.items():
         assert path.stat().st_mtime_ns == written, f"{path} was run again"
@@ -167,7 +169,7 @@ def test_an_interrupted_search_leaves_a_policy_from_what_was_measured_and_no_pro
     tmp_path: Path, ending: signal.Signals
 ) -> None:
     out = tmp_path / "out"
-    command = start_command(TINY, *QUICK, "--output", out, "--json", cwd=tmp_path)
+    command = start_command(TINY, *EXACT, "--output", out, "--json", cwd=tmp_path)
     try:
         below = wait_for_measurements(out, 1, command)
         command.send_signal(ending)

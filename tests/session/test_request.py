@@ -11,6 +11,7 @@ from advisor.errors import OptionError
 from advisor.problem.goal import GoalKind, Preference, Price
 from advisor.problem.goal_text import parse_gpu_counts
 from advisor.problem.workload import WorkloadKind, WorkloadSource
+from advisor.search.proposal import SamplerName
 from advisor.session.request import TuneRequest
 
 SOURCE = WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f")
@@ -62,3 +63,15 @@ def test_another_price_or_preference_is_the_same_study() -> None:
     assert cheapest(usd_per_kilowatt_hour=0.3).fingerprint("space") == plain
     assert cheapest(preference=Preference(max_cost_usd=1.0, iterations=10)).fingerprint("space") == plain
     assert cheapest(global_batch=8).fingerprint("space") != plain
+
+
+def test_another_sampler_or_storage_is_the_same_study() -> None:
+    plain = TuneRequest(source=SOURCE).fingerprint("space")
+    assert TuneRequest(source=SOURCE, sampler=SamplerName.TPE).fingerprint("space") == plain
+    assert TuneRequest(source=SOURCE, storage="study.journal").fingerprint("space") == plain
+
+
+def test_a_storage_is_for_goals_whose_workers_share_what_they_measure() -> None:
+    TuneRequest(source=SOURCE, storage="study.journal").check()
+    with pytest.raises(OptionError, match=r"--storage belongs to --goal faster and cheapest.*but the goal is 'bigger'"):
+        TuneRequest(source=SOURCE, goal=GoalKind.BIGGER, storage="study.journal").check()

@@ -340,7 +340,20 @@ def test_a_probe_learns_the_facts(bed: Bed) -> None:
     assert result.facts.device_rates.matmul_flops_per_second == result.facts.matmul_flops_per_second
     assert not result.facts.linear_head
     assert result.facts.linear_head_reason
+    assert result.facts.libraries == {}, "none was asked for"
     assert bed.leftover == ""
+
+
+def test_a_probe_imports_the_libraries_that_are_asked_for_and_says_which_work(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sound_library.py").write_text("__version__ = '1.2'\n")
+    (tmp_path / "broken_library.py").write_text("raise OSError('libcuda.so is not there')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = ("broken_library", "no_such_library", "sound_library")
+    facts = bed.run(kind=TrialKind.PROBE, libraries=asked).facts
+    assert facts is not None
+    assert facts.libraries == {"broken_library": "error: OSError: libcuda.so is not there", "sound_library": "1.2"}
 
 
 def test_a_probe_learns_the_facts_of_a_model_that_only_fits_with_methods(bed: Bed) -> None:

@@ -1,0 +1,104 @@
+"""What a trial of Optuna's study says, and what is written beside it for later processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from optuna.trial import FrozenTrial, TrialState
+
+from advisor.search.outlook import Observation
+from advisor.search.parameters import Parameters
+
+__all__ = [
+    "CONFLICT",
+    "DUPLICATE",
+    "EXCLUDED",
+    "MEMORY",
+    "NOISE",
+    "RECIPE",
+    "RECORD",
+    "TRY_AGAIN",
+    "WITHOUT_VALUE",
+    "is_of_its_own",
+    "observations_of",
+]
+
+CONFLICT = "conflict"
+"""Attribute, and constraint, of a trial whose settings exclude each other."""
+
+DUPLICATE = "duplicate_of"
+"""Attribute: number of the trial that tried the same, -1 where there is none."""
+
+RECORD = "record"
+"""Attribute: what a worker found, for the others."""
+
+EXCLUDED = "combination_excluded"
+"""Attribute: the outcome holds for every share of the batch."""
+
+NOISE = "noise"
+"""Attribute: by what share a repetition may differ."""
+
+RECIPE = "recipe"
+"""Attribute: name of the recipe that was enqueued."""
+
+TRY_AGAIN = "ran_out_of_time"
+"""Attribute: a continued study may propose it once more."""
+
+WITHOUT_VALUE = "without_value"
+"""Attribute: what Optuna was told is the worst value so far, because there was none."""
+
+MEMORY = "memory"
+"""Constraint: peak / limit - 1."""
+
+_NO_FAILURES = frozenset({MEMORY, "speed", "floor"})
+"""Constraints that a combination violates although nothing in it is broken: it is too large or too slow."""
+
+_LEAST_MEMORY = -0.9
+"""Peaks below a tenth of the limit are as good as that."""
+
+_DEFAULT_NOISE = 0.02
+"""Relative noise of a figure that none is stated of."""
+
+
+def is_of_its_own(trial: FrozenTrial) -> bool:
+    """Whether a trial was run, instead of answered from another or from the space."""
+    return not trial.user_attrs.keys() & {DUPLICATE, CONFLICT}
+
+
+def observations_of(
+    trials: Iterable[FrozenTrial], parameters: Parameters, maximize: Sequence[bool]
+) -> list[Observation]:
+    """What trials say of the points of a space; those that failed in Optuna's sense say nothing.
+
+    Args:
+        trials: The study's.
+        parameters: The space's.
+        maximize: For each objective, whether larger values are better.
+    """
+    found = []
+    for trial in trials:
+        if not is_of_its_own(trial) or not parameters.are_complete(trial.params):
+            continue
+        if trial.state is TrialState.RUNNING:
+            found.append(Observation(choice=parameters.choice_of(trial.params), under_way=True))
+        elif trial.state is TrialState.COMPLETE:
+            found.append(_observation(trial, parameters, maximize))
+    return found
+
+
+def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[bool]) -> Observation:
+    told = not trial.user_attrs.get(WITHOUT_VALUE) and all(0 < value < math.inf for value in trial.values)
+    logs = tuple(
+        -math.log(value) if larger else math.log(value)
+        for value, larger in zip(trial.values if told else (), maximize, strict=told)
+    )
+    violated = {name for name, amount in trial.constraints.items() if amount > 0}
+    memory = trial.constraints.get(MEMORY)
+    return Observation(
+        choice=parameters.choice_of(trial.params),
+        logs=logs if told else None,
+        noise=float(trial.user_attrs.get(NOISE, _DEFAULT_NOISE)),
+        failed=bool(violated - _NO_FAILURES) and not trial.user_attrs.get(TRY_AGAIN),
+        memory=None if memory is None else math.log1p(max(memory, _LEAST_MEMORY)),
+    )

@@ -1,0 +1,133 @@
+"""What a search expects of the combinations that it has not tried: how much better, and how likely to work at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from scipy.special import ndtr
+
+from advisor.search.cost_model import CostModel
+from advisor.search.factors import Choice, Factors, Floats, Levels
+from advisor.search.failures import Failures
+
+__all__ = ["Expectation", "Observation", "Outlook"]
+
+_MEMORY_NOISE = 0.02
+"""Standard deviation of a peak relative to its limit."""
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one point.
+
+    Attributes:
+        choice: The point.
+        logs: The log of every objective, less being better; ``None`` where nothing was measured.
+        noise: Standard deviation of these, by repetition.
+        failed: Whether it failed for a reason that is not a lack of memory.
+        memory: Log of its peak over the limit, where that is known: above zero it did not fit.
+        under_way: Whether its outcome is still to come.
+    """
+
+    choice: Choice
+    logs: tuple[float, ...] | None = None
+    noise: float = 0.02
+    failed: bool = False
+    memory: float | None = None
+    under_way: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether the point could be the answer."""
+        return self.logs is not None and not self.failed and (self.memory is None or self.memory <= 0)
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What is expected of some points, one entry for each.
+
+    Attributes:
+        mean: Expected log of the cost.
+        success: Probability that the point can be measured and may win.
+        improvement: Expected share by which the cost is below the least so far, failures included; where nothing was
+            measured yet, the probability of success.
+    """
+
+    mean: Floats
+    success: Floats
+    improvement: Floats
+
+
+class Outlook:
+    """What is expected after some observations.
+
+    Points under way are counted in as if they had turned out as expected (Ginsbourger, Le Riche and Carraro, Kriging
+    is well-suited to parallelize optimization, 2010, section 3.2): so that nobody else looks right beside them.
+
+    Args:
+        factors: The factors of the space.
+        observations: What is known.
+        weights: How much the log of each objective counts.
+    """
+
+    def __init__(self, factors: Factors, observations: Sequence[Observation], weights: Sequence[float]) -> None:
+        self._factors = factors
+        self.failures = Failures(
+            factors,
+            factors.levels(one.choice for one in observations if one.failed),
+            factors.levels(one.choice for one in observations if one.counts),
+        )
+        self._memory = self._memory_model(observations)
+        measured = [one for one in observations if one.logs is not None]
+        self._model: CostModel | None = None
+        self._least = math.inf
+        if not measured:
+            return
+        levels = factors.levels(one.choice for one in measured)
+        logs = np.array([_weighted(one.logs, weights) for one in measured])
+        noise = np.array([one.noise for one in measured])
+        self._model = CostModel(factors, levels, logs, noise)
+        # Of many noisy figures the least is a lucky one: what counts is what is thought of its combination.
+        may_win = np.array([one.counts for one in measured])
+        if may_win.any():
+            self._least = float(self._model.estimate(levels[may_win]).mean.min())
+        waiting = factors.levels(one.choice for one in observations if one.under_way)
+        if len(waiting):
+            self._model = self._model.believing(waiting, float(np.median(noise)))
+
+    def of(self, levels: Levels) -> Expectation:
+        """What is expected of points, one row of levels each."""
+        success = self._success(levels)
+        if self._model is None:
+            declared: Floats = self._factors.effects(levels) @ self._factors.prior_mean
+            return Expectation(declared, success, success)
+        estimate = self._model.estimate(levels)
+        if not math.isfinite(self._least):
+            return Expectation(estimate.mean, success, success)
+        lead = self._least - estimate.mean
+        steps = lead / estimate.deviation
+        density = np.exp(-0.5 * steps**2) / math.sqrt(2 * math.pi)
+        gained = lead * ndtr(steps) + estimate.deviation * density
+        return Expectation(estimate.mean, success, np.maximum(gained, 0.0) * success)
+
+    def _success(self, levels: Levels) -> Floats:
+        success = 1 - self.failures.probability(levels)
+        if self._memory is not None:
+            peak = self._memory.estimate(levels)
+            success *= ndtr(-peak.mean / np.hypot(peak.deviation, _MEMORY_NOISE))
+        return success
+
+    def _memory_model(self, observations: Sequence[Observation]) -> CostModel | None:
+        """What is known of peaks, once something did not fit."""
+        known = [one for one in observations if one.memory is not None]
+        peaks = np.array([one.memory for one in known], dtype=np.float64)
+        if not (peaks > 0).any():
+            return None
+        levels = self._factors.levels(one.choice for one in known)
+        return CostModel(self._factors, levels, peaks, np.full(len(known), _MEMORY_NOISE))
+
+
+def _weighted(logs: Sequence[float] | None, weights: Sequence[float]) -> float:
+    assert logs is not None, "only what was measured has a cost"
+    return float(np.dot(logs, weights))

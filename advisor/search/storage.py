@@ -1,0 +1,181 @@
+"""Where a study is kept: in memory, in a file of its own, or where several workers share it.
+
+A file with the ending ``.journal`` or ``.log`` is Optuna's journal, which needs no server and no locking by the file
+system, so that it works where workers share nothing but a network folder. Anything else is a URL of SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import filelock
+import optuna
+import sqlalchemy
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
+
+from advisor.errors import OptionError, OutputFolderError
+
+__all__ = ["check_storage", "close_storage", "one_at_a_time", "open_study", "quietly"]
+
+_DATABASES = ("sqlite", "postgresql", "mysql")
+_JOURNALS = (".journal", ".log")
+_WAIT_SECONDS = 30
+_SPACE = "space"
+_RULE = (
+    "--storage must be the URL of a database (sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name) "
+    "or a journal file (study.journal)"
+)
+
+
+def check_storage(text: str) -> None:
+    """Check what was given as ``--storage`` without opening it.
+
+    Raises:
+        OptionError: It is no URL of a database and no journal file.
+    """
+    if _is_journal(text):
+        folder = Path(text).absolute().parent
+        if not folder.is_dir():
+            raise OptionError(f"{_RULE} in a folder that exists, but there is no {folder}. Make it first.")
+        return
+    try:
+        url = sqlalchemy.make_url(text)
+    except sqlalchemy.exc.ArgumentError:
+        raise OptionError(
+            f"{_RULE}, but got {text!r}. A file name needs sqlite:/// before it or one of these "
+            f"endings: {', '.join(_JOURNALS)}."
+        ) from None
+    if url.get_backend_name() not in _DATABASES:
+        raise OptionError(f"{_RULE}, but got {_shown(text)!r}. Valid databases: {', '.join(_DATABASES)}.")
+    if not url.database or url.database == ":memory:":
+        raise OptionError(f"{_RULE}, but {_shown(text)!r} names no database, which several workers could share.")
+
+
+def open_study(
+    where: Path | str | None, name: str, maximize: Sequence[bool], choices: Mapping[str, Sequence[object]]
+) -> optuna.Study:
+    """Open or make the study of a space.
+
+    What applies may change between two runs (less free host memory, a library that went): then the settings to choose
+    from differ, which one study cannot hold. The storage gets a second study beside the first.
+
+    Args:
+        where: A path for an SQLite file of our own, text for what ``--storage`` says, ``None`` for memory.
+        name: Name of the study.
+        maximize: For each objective, whether larger values are better.
+        choices: Parameter -> its choices.
+
+    Raises:
+        OptionError: The file is no journal, or the driver of the database is not installed.
+    """
+    storage = _open_storage(where)
+    digest = hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:8]
+    for own_name in (name, f"{name}-{digest}"):
+        study = optuna.create_study(
+            study_name=own_name,
+            storage=storage,
+            directions=[StudyDirection.MAXIMIZE if larger else StudyDirection.MINIMIZE for larger in maximize],
+            load_if_exists=True,
+        )
+        if _SPACE not in study.user_attrs:
+            study.set_user_attr(_SPACE, choices)
+        if study.user_attrs[_SPACE] == choices:
+            return study
+    raise AssertionError(f"two spaces have the digest {digest}")
+
+
+def one_at_a_time(where: Path | str | None) -> contextlib.AbstractContextManager[object]:
+    """What to hold while a study is opened or asked.
+
+    SQLite locks no rows: two workers that read before either writes would take one waiting trial both. Where it is
+    shared a lock beside its file keeps them apart. Journals and database servers keep order themselves.
+    """
+    if not isinstance(where, str) or not where.startswith("sqlite"):
+        return contextlib.nullcontext()
+    return filelock.FileLock(f"{sqlalchemy.make_url(where).database}.lock")
+
+
+def close_storage(storage: BaseStorage) -> None:
+    """Release a study's file or connection."""
+    storage.remove_session()
+    backend = getattr(storage, "_backend", storage)
+    engine = getattr(backend, "engine", None)
+    if engine is not None:
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def quietly(where: Path | str | None) -> Iterator[None]:
+    """Keep Optuna's log and warnings of experimental features away, and put everything back afterwards.
+
+    Raises:
+        OutputFolderError: The study's own file cannot be read or written.
+        OptionError: What ``--storage`` names cannot.
+    """
+    logger = logging.getLogger("optuna")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            yield
+    except (OSError, sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, optuna.exceptions.StorageInternalError) as error:
+        cause = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())
+        if isinstance(where, str):
+            raise OptionError(
+                f"--storage must be readable and writable for Optuna, but {_shown(where)}: {cause}. Check the URL and "
+                "the rights of its user."
+            ) from error
+        raise OutputFolderError(
+            f"The study's file must be a readable and writable SQLite file of Optuna, but {where}: {cause}. "
+            "Use another --output folder."
+        ) from error
+    finally:
+        logger.setLevel(level)
+
+
+def _open_storage(where: Path | str | None) -> BaseStorage | None:
+    if where is None:
+        return None
+    if isinstance(where, str) and _is_journal(where):
+        try:
+            return JournalStorage(JournalFileBackend(str(Path(where).absolute())))
+        except (KeyError, TypeError, ValueError) as error:
+            raise OptionError(
+                f"--storage must be a journal of Optuna, but {where} holds something else. Name another file."
+            ) from error
+    url = where if isinstance(where, str) else _url(where)
+    # A writer waits for another (a second worker, or optuna-dashboard, which reads along) instead of failing at once.
+    waits = {"connect_args": {"timeout": _WAIT_SECONDS}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    try:
+        return RDBStorage(url, engine_kwargs=waits)
+    except ImportError as error:
+        driver = error.__cause__ or error
+        raise OptionError(
+            f"--storage must be a database whose driver is installed, but for {_shown(url)}: {driver}. Install it with "
+            "pip, or share a journal file (study.journal)."
+        ) from error
+
+
+def _is_journal(text: str) -> bool:
+    return "://" not in text and os.path.splitext(text)[1] in _JOURNALS
+
+
+def _shown(url: str) -> str:
+    """A URL without its password."""
+    return url if _is_journal(url) else sqlalchemy.make_url(url).render_as_string(hide_password=True)
+
+
+def _url(path: Path) -> str:
+    return sqlalchemy.URL.create("sqlite", database=str(path.absolute())).render_as_string(hide_password=False)

@@ -1,0 +1,61 @@
+"""The largest batch of a combination: its forecast, corrected by what trials have shown."""
+
+from __future__ import annotations
+
+import statistics
+
+import msgspec
+
+from advisor.search.memory_model import MemoryModel
+from advisor.search.resolved import Combination
+from advisor.trial.outcome import Outcome
+from benchmarks.search.problem import Problem, Trial
+
+__all__ = ["Batches"]
+
+
+class Batches:
+    """Forecasts of one problem, which learn.
+
+    Two corrections are made, both added to the prediction: a combination that was run has its own, and one that was
+    not has the median of what all trials so far were off by. A trial that ran out of memory was off by at least what
+    was missing.
+
+    Args:
+        problem: What is searched.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._models: dict[str, MemoryModel] = {}
+        self._errors: list[float] = []
+
+    @property
+    def forecasts(self) -> int:
+        """Combinations that were forecast."""
+        return len(self._models)
+
+    def largest(self, combination: Combination) -> int:
+        """The largest batch that is expected to fit; 0 if none is, or it is known not to run."""
+        label = combination.label
+        if label not in self._models:
+            forecast = self._problem.forecast(combination)
+            if forecast is None:
+                return 0
+            self._models[label] = forecast
+        model = self._models[label]
+        if model.calibrated_at == 0 and self._errors:
+            model = msgspec.structs.replace(model, offset_bytes=statistics.median(self._errors))
+        return min(model.largest_batch(self._problem.limit_bytes), self._problem.largest_batch)
+
+    def learn(self, trial: Trial) -> None:
+        """Take in a trial of a combination that was forecast."""
+        label = trial.combination.label
+        model = self._models[label]
+        predicted = msgspec.structs.replace(model, offset_bytes=0.0).predict(trial.batch)
+        if trial.peak_bytes is not None:
+            self._errors.append(trial.peak_bytes - predicted)
+            self._models[label] = model.calibrated(trial.batch, trial.peak_bytes)
+        elif trial.outcome is Outcome.OUT_OF_MEMORY:
+            self._errors.append(max(0.0, self._problem.limit_bytes - predicted))
+            self._models[label] = model.after_out_of_memory(trial.batch)

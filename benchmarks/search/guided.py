@@ -1,0 +1,82 @@
+"""Our own strategy, as a session runs it: combinations from the proposer, batches from what memory allows."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import msgspec
+
+from advisor.search.batching import choose_batch
+from advisor.search.resolved import ResolvedSpace
+from advisor.search.sampler import Proposal, Proposer
+from advisor.trial.outcome import Outcome
+from benchmarks.search.batches import Batches
+from benchmarks.search.problem import Trial
+from benchmarks.search.trials import Trials
+
+__all__ = ["SAMPLERS", "guided"]
+
+_TAKES_A_SAMPLER = "sampler" in inspect.signature(Proposer).parameters
+
+SAMPLERS: tuple[str, ...] = ("model", "tpe", "random") if _TAKES_A_SAMPLER else ("tpe",)
+"""What the proposer may be asked to sample with."""
+
+
+def guided(trials: Trials, seed: int, *, sampler: str, second_batch: bool = True) -> None:
+    """Propose combinations until the budget is spent or nothing is left.
+
+    Args:
+        trials: The budget.
+        seed: Seed of the proposer.
+        sampler: One of :data:`SAMPLERS`.
+        second_batch: Whether half of the largest batch is timed in the same trial; the proposer then has no batches to
+            choose from. Without, it chooses a fraction of the largest one.
+
+    Raises:
+        SpentError: The budget is used up.
+    """
+    problem = trials.problem
+    space = problem.space
+    if second_batch:
+        space = msgspec.structs.replace(space, batch_fractions=(1.0,))
+    proposer = _proposer(space, seed, sampler)
+    batches = Batches(problem)
+    while (proposal := proposer.ask()) is not None:
+        results = _run(trials, batches, proposal, second_batch=second_batch)
+        if results and results[0].outcome is Outcome.OUT_OF_MEMORY and second_batch:
+            # It has no smaller batch to be proposed with: once more, at half of what was lost at most.
+            results = _run(trials, batches, proposal, second_batch=True, bound=results[0].batch // 2)
+        rates = [result.rate for result in results if result.rate is not None]
+        peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
+        if rates:
+            proposer.tell(proposal, max(rates), {"memory": max(peaks) / problem.limit_bytes - 1})
+        elif not results:
+            # Known before any trial, which it does not cost.
+            proposer.tell(proposal, None, {"memory": 1.0}, excludes_combination=True)
+        elif results[0].outcome is Outcome.OUT_OF_MEMORY:
+            proposer.tell(proposal, None, {"memory": 1.0})
+        else:
+            proposer.tell(proposal, None, {"outcome": 1.0}, excludes_combination=True)
+
+
+def _run(
+    trials: Trials, batches: Batches, proposal: Proposal, *, second_batch: bool, bound: int | None = None
+) -> list[Trial]:
+    """One trial at the proposal's share of the largest batch; nothing when not one sample is expected to fit."""
+    largest = batches.largest(proposal.combination)
+    largest = largest if bound is None else min(largest, bound)
+    batch = choose_batch(largest=largest, fraction=proposal.batch_fraction)
+    if batch is None:
+        return []
+    half = choose_batch(largest=largest, fraction=0.5) if second_batch and batch.micro_batch > 1 else None
+    results = trials.run(proposal.combination, batch.micro_batch, also=None if half is None else half.micro_batch)
+    for result in results:
+        batches.learn(result)
+    return results
+
+
+def _proposer(space: ResolvedSpace, seed: int, sampler: str) -> Proposer:
+    assert sampler in SAMPLERS, f"one of {SAMPLERS}, got {sampler}"
+    options: dict[str, Any] = {"sampler": sampler} if _TAKES_A_SAMPLER else {}
+    return Proposer(space, storage=None, study_name="benchmark", maximize=(True,), seed=seed, **options)

@@ -1,0 +1,85 @@
+"""Record an exhaustive table: every valid combination of a search space on one workload, at two batches each.
+
+    python -m benchmarks.search.record --model gpt2 --device cpu --output benchmarks/tables/gpt2-cpu.jsonl
+
+Every combination is sized by short runs, as a session does it, and timed at the largest batch that they promise below
+the memory limit and at the other fractions of it that the space states. Lines are appended as they are measured; what
+is there already is not measured again, so that an interrupted recording goes on. The order of the combinations is
+shuffled and plain training is measured again after every few of them, so that the drift of a machine that others use
+too falls on all methods alike and can be divided out. A table that is complete is written compressed beside itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from advisor.problem.detect import detect_hardware
+from advisor.problem.source import resolve_source
+from advisor.trial.runner import Runner
+from benchmarks.search.recorder import Recorder
+from benchmarks.search.recordings import RECORDINGS, SMOKE
+from benchmarks.search.rows import Header, Line, Sized, append, compress, read
+
+__all__ = ["main"]
+
+_TABLES = Path(__file__).resolve().parents[1] / "tables"
+_MEASURE_SECONDS = {"smoke": 0.2, "full": 0.6}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search.record", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=sorted(RECORDINGS), default="gpt2")
+    parser.add_argument("--size", choices=("smoke", "full"), default="full", help="smoke: a tiny model, in seconds")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
+    parser.add_argument("--combinations", type=int, help="only so many of them (default: all)")
+    parser.add_argument(
+        "--output", type=Path, help="file of JSON lines (default: MODEL-DEVICE.jsonl in benchmarks/tables)"
+    )
+    options = parser.parse_args(arguments)
+    # Small steps on threads that wait for each other would measure the machine's other work.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    hardware = detect_hardware(options.device)
+    recording = SMOKE if options.size == "smoke" else RECORDINGS[options.model]
+    output = options.output or _TABLES / f"{recording.name}-{hardware.kind.value}.jsonl"
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
+        recorder = Recorder(
+            recording,
+            resolve_source(recording.workload),
+            hardware,
+            runner,
+            measure_seconds=_MEASURE_SECONDS[options.size],
+            known=read(output),
+        )
+        for line in recorder.lines(options.combinations):
+            append(output, line)
+            print(_shown(line), flush=True)
+    if options.combinations is None:
+        print(f"complete: {compress(output)}")
+
+
+def _shown(line: Line) -> str:
+    if isinstance(line, Header):
+        return f"{line.workload}: {line.space.count} combinations below {line.limit_bytes / 2**20:.0f} MiB"
+    if isinstance(line, Sized):
+        batches = ", ".join(str(point.micro_batch) for point in line.points)
+        return (
+            f"{line.combination.label}: short runs at {batches or 'no batch'} ({line.outcome}{_because(line.reason)})"
+        )
+    if line.step_seconds is None or line.peak_bytes is None:
+        return f"    batch {line.batch}: {line.outcome}{_because(line.reason)}"
+    what = "plain training again, " if line.reference else "    "
+    ratio = "" if line.ratio is None else f"  x{line.ratio:.2f}"
+    return f"{what}batch {line.batch}: {line.step_seconds * 1e3:.1f} ms, {line.peak_bytes / 2**20:.1f} MiB{ratio}"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+if __name__ == "__main__":
+    main()

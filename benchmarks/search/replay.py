@@ -1,0 +1,120 @@
+"""Let every strategy search problems of which the exhaustive best is known, and count its trials.
+
+    python -m benchmarks.search.replay --seeds 50
+    python -m benchmarks.search.replay --seeds 50 --simulator
+
+On recorded tables all seeds search the same table, with other noise and other draws; in the simulator every seed is a
+fresh instance. The tables go to ``docs/results/search-tables.jsonl``, simulated problems to
+``docs/results/search-simulator.jsonl``; ``python -m benchmarks.search.report`` makes a page of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from advisor.version import __version__
+from benchmarks.search.problem import Problem
+from benchmarks.search.report import markdown
+from benchmarks.search.results import NEAR, Result, write
+from benchmarks.search.simulated_space import SIZES, Levels
+from benchmarks.search.simulator import Simulator
+from benchmarks.search.strategies import STRATEGIES, search
+from benchmarks.search.table import Table
+from benchmarks.search.trials import Trials
+
+__all__ = ["main", "replay"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_TABLES = _ROOT / "benchmarks" / "tables"
+_RESULTS = _ROOT / "docs" / "results"
+_PACKAGES = ("numpy", "optuna", "scikit-learn", "scipy")
+
+
+def replay(
+    strategy: str,
+    problem_of: Callable[[int], Problem],
+    *,
+    seeds: int,
+    budget: int,
+    recorded: tuple[str, str] = ("", ""),
+) -> Result:
+    """One strategy on one problem.
+
+    Args:
+        strategy: Name of the strategy.
+        problem_of: The problem of a seed.
+        seeds: Number of seeds.
+        budget: Most trials of each.
+        recorded: Device and date of a recorded table.
+    """
+    every = []
+    for seed in range(seeds):
+        trials = Trials(problem_of(seed), budget, seed)
+        search(STRATEGIES[strategy], trials, seed)
+        every.append(trials)
+    return Result(
+        problem=every[0].problem.name,
+        combinations=every[0].problem.space.count,
+        strategy=strategy,
+        budget=budget,
+        reached=tuple(trials.reached(NEAR) for trials in every),
+        spent=tuple(trials.spent for trials in every),
+        out_of_memory=tuple(trials.out_of_memory for trials in every),
+        failed=tuple(trials.failed for trials in every),
+        recorded_on=recorded[0],
+        recorded=recorded[1],
+        versions=_versions(),
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search.replay", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--budget", type=int, default=150, help="most trials of each seed (default: 150)")
+    parser.add_argument("--tables", type=Path, nargs="+", help="default: every one in benchmarks/tables")
+    parser.add_argument("--simulator", nargs="*", choices=sorted(SIZES), help="simulated problems instead of tables")
+    parser.add_argument("--strategies", nargs="+", choices=sorted(STRATEGIES), default=list(STRATEGIES))
+    parser.add_argument("--output", type=Path, help="default: docs/results/search-tables.jsonl or -simulator.jsonl")
+    options = parser.parse_args(arguments)
+    results: list[Result] = []
+    kind = "tables" if options.simulator is None else "simulator"
+    output = options.output or _RESULTS / f"search-{kind}.jsonl"
+    for problem_of, recorded in _problems(options):
+        for strategy in options.strategies:
+            one = replay(strategy, problem_of, seeds=options.seeds, budget=options.budget, recorded=recorded)
+            results.append(one)
+            write(output, [one])
+    print(markdown(results))
+
+
+def _problems(options: argparse.Namespace) -> Iterator[tuple[Callable[[int], Problem], tuple[str, str]]]:
+    """The problem of each seed, with the device and the date of its recording."""
+    if options.simulator is not None:
+        for size in options.simulator or list(SIZES):
+            levels = Levels(size)
+            yield lambda seed, size=size, levels=levels: Simulator(seed, size, levels=levels), ("", "")  # type: ignore[misc]
+        return
+    for path in options.tables or sorted(_TABLES.glob("*.jsonl.gz")):
+        table = Table.read(path)
+        yield lambda seed, table=table: table, (table.header.device, table.header.date)  # type: ignore[misc]
+
+
+def _versions() -> dict[str, str]:
+    found = {"momadvise": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""The lines of an exhaustive table: what was searched, and one line of JSON for every measurement.
+
+A file may end in ``.gz``: a finished table is kept compressed. While it is recorded it is plain text, so that nothing
+that was measured is lost when the process ends.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from advisor.measure.measurement import SizePoint
+from advisor.methods.use import MethodUse
+from advisor.problem.goal import Fidelity
+from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace
+
+__all__ = ["Header", "Line", "Sized", "Timed", "append", "compress", "read"]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
+    """The first line: what is recorded, and under which limits.
+
+    Attributes:
+        workload: Name of the workload.
+        fingerprint: Of its source: another source is another table.
+        space_name: Name of the search space.
+        space_fingerprint: Hash of its file's content.
+        fidelity: Its ceiling.
+        axes: Its methods with the settings that apply.
+        conflicts: Two settings' labels, and why they exclude each other.
+        recipes: Well-known combinations.
+        batch_fractions: Shares of the largest feasible batch that are timed.
+        limit_bytes: The memory limit.
+        largest_batch: No batch above this one is tried.
+        reference_batch: The batch at which plain training is measured again and again.
+        device: Name of the device.
+        versions: Package -> version.
+        date: ISO date on which the recording began.
+    """
+
+    workload: str
+    fingerprint: str
+    space_name: str
+    space_fingerprint: str
+    fidelity: Fidelity
+    axes: tuple[Axis, ...]
+    conflicts: tuple[tuple[str, str, str], ...]
+    recipes: tuple[ResolvedRecipe, ...]
+    batch_fractions: tuple[float, ...]
+    limit_bytes: int
+    largest_batch: int
+    reference_batch: int
+    device: str
+    versions: dict[str, str]
+    date: str
+
+    @classmethod
+    def of(cls, space: ResolvedSpace, **others: Any) -> Header:
+        """The header of a space, with the other fields as they are named here."""
+        return cls(
+            space_name=space.name,
+            fidelity=space.fidelity,
+            axes=space.axes,
+            conflicts=tuple((first, second, reason) for (first, second), reason in sorted(space.conflicts.items())),
+            recipes=space.recipes,
+            batch_fractions=space.batch_fractions,
+            **others,
+        )
+
+    @property
+    def space(self) -> ResolvedSpace:
+        """The search space, as :func:`advisor.search.resolve.resolve` made it."""
+        return ResolvedSpace(
+            name=self.space_name,
+            fidelity=self.fidelity,
+            axes=self.axes,
+            batch_fractions=self.batch_fractions,
+            recipes=self.recipes,
+            refused={},
+            dropped_recipes={},
+            conflicts={(first, second): reason for first, second, reason in self.conflicts},
+        )
+
+
+class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
+    """The short runs of one combination, from which its largest batch was derived.
+
+    Attributes:
+        uses: The methods.
+        outcome: How they ended.
+        reason: Why, when not well.
+        points: What they measured, by growing batch.
+        out_of_memory_at: The smallest batch that did not fit, if one was met.
+        last: Whether nothing of the combination is timed: it does not run, or no batch fits.
+        wall_seconds: What they took.
+    """
+
+    uses: tuple[MethodUse, ...]
+    outcome: str
+    reason: str = ""
+    points: tuple[SizePoint, ...] = ()
+    out_of_memory_at: int | None = None
+    last: bool = False
+    wall_seconds: float = 0.0
+
+    @property
+    def combination(self) -> Combination:
+        """The methods on one device."""
+        return Combination(self.uses)
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
+    """One combination at one batch, measured over full steps.
+
+    Attributes:
+        uses: The methods.
+        batch: Samples per step, in one micro-batch.
+        reference: Whether it is a repetition of plain training that tells how the machine drifts.
+        last: Whether it is the last line of its combination, which is complete with it.
+        outcome: How the trial ended.
+        reason: Why, when not well.
+        step_seconds: Median of full steps.
+        spread: Half of its 95 % confidence interval, relative.
+        peak_bytes: Peak of the step.
+        forward_peak_bytes: Peak during the forward pass.
+        backward_peak_bytes: Peak during the backward pass.
+        optimizer_peak_bytes: Peak during the optimizer step.
+        plain_seconds: Plain training at the reference batch, when it was last measured before.
+        ratio: ``step_seconds / plain_seconds``.
+        run: Number of the process that recorded it: the machine's drift is followed within one.
+        moment: Seconds since that process began.
+        wall_seconds: What the trial took, with all that is not timed.
+    """
+
+    uses: tuple[MethodUse, ...]
+    batch: int
+    reference: bool = False
+    last: bool = False
+    outcome: str
+    reason: str = ""
+    step_seconds: float | None = None
+    spread: float | None = None
+    peak_bytes: int | None = None
+    forward_peak_bytes: int | None = None
+    backward_peak_bytes: int | None = None
+    optimizer_peak_bytes: int | None = None
+    plain_seconds: float | None = None
+    ratio: float | None = None
+    run: int
+    moment: float
+    wall_seconds: float = 0.0
+
+    @property
+    def combination(self) -> Combination:
+        """The methods on one device."""
+        return Combination(self.uses)
+
+
+Line = Header | Sized | Timed
+
+
+def read(path: Path) -> list[Line]:
+    """The lines of a table in order; empty when there is none. A line that was cut off is left out."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    lines: list[Line] = []
+    decoder = msgspec.json.Decoder(Line)
+    for text in content.splitlines():
+        try:
+            lines.append(decoder.decode(text))
+        except msgspec.DecodeError:
+            continue  # the process ended while it wrote; it is measured again
+    return lines
+
+
+def append(path: Path, line: Line) -> None:
+    """Add one line; on the disk when this returns. A line that was cut off before it stays a line of its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_bytes() if path.exists() else b""
+    cut_off = bool(before) and not before.endswith(b"\n")
+    with path.open("ab") as file:
+        file.write((b"\n" if cut_off else b"") + msgspec.json.encode(line) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def compress(path: Path) -> Path:
+    """Write the table compressed beside itself: equal tables give equal files."""
+    target = path.with_name(path.name + ".gz")
+    target.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+    return target

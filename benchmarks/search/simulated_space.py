@@ -1,0 +1,145 @@
+"""The methods of the simulated problem: made-up ones whose shape is that of real ones, on one to eight devices."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+
+from advisor.methods.use import MethodUse
+from advisor.problem.goal import Fidelity
+from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace
+
+__all__ = ["GPU_COUNTS", "LEVELS", "SHARDING", "SIZES", "Levels"]
+
+LEVELS: dict[str, tuple[str, ...]] = {
+    "channels_last": ("off", "on"),
+    "checkpoint": ("off", "selective", "full"),
+    "chunked_loss": ("off", "on"),
+    "compile": ("off", "default", "reduce_overhead", "max_autotune"),
+    "flash_attention": ("off", "on"),
+    "offload_activations": ("off", "on"),
+    "offload_optimizer": ("off", "on"),
+    "optimizer": ("off", "fused", "8bit"),
+    "precision": ("off", "tf32", "amp", "bf16"),
+}
+"""Method -> its levels, the first of which is not to use it."""
+
+SHARDING = ("ddp", "zero_1", "zero_2", "fsdp", "fsdp_prefetch")
+"""Ways to train on several devices, of which exactly one is in use there."""
+
+GPU_COUNTS = (1, 2, 4, 8)
+
+SIZES: dict[str, dict[str, tuple[str, ...]]] = {
+    "small": {
+        "checkpoint": ("off", "full"),
+        "compile": ("off", "default"),
+        "flash_attention": ("off", "on"),
+        "offload_activations": ("off", "on"),
+        "optimizer": ("off", "fused"),
+        "precision": ("off", "amp", "bf16"),
+        "sharding": ("ddp",),
+    },
+    "large": {**LEVELS, "sharding": SHARDING},
+}
+"""384 and 73,728 combinations, whatever the batch."""
+
+
+class Levels:
+    """Every combination as a row of level numbers, and the way from a combination to its row.
+
+    Args:
+        size: One of :data:`SIZES`.
+
+    Attributes:
+        codes: Method -> level number of every combination, as in :data:`LEVELS` (also of methods that are not offered:
+            those are off everywhere).
+        gpu_count: Devices of every combination.
+        sharding: Number of the way to distribute, -1 on one device.
+        space: The space as a search sees it.
+    """
+
+    def __init__(self, size: str) -> None:
+        offered = SIZES[size]
+        self._methods = [name for name in LEVELS if name in offered]
+        self._offered = [offered[name] for name in self._methods]
+        self._ways = offered["sharding"]
+        self._places = [(1, -1)] + [(count, SHARDING.index(way)) for count in GPU_COUNTS[1:] for way in self._ways]
+        rows = np.array(
+            list(itertools.product(*(range(len(levels)) for levels in self._offered), range(len(self._places)))),
+            dtype=np.int16,
+        )
+        self.codes: dict[str, np.ndarray] = {name: np.zeros(len(rows), dtype=np.int16) for name in LEVELS}
+        for column, (name, levels) in enumerate(zip(self._methods, self._offered, strict=True)):
+            numbers = np.array([LEVELS[name].index(level) for level in levels], dtype=np.int16)
+            self.codes[name] = numbers[rows[:, column]]
+        places = np.array(self._places)
+        self.gpu_count: np.ndarray = places[rows[:, -1], 0]
+        self.sharding: np.ndarray = places[rows[:, -1], 1]
+        self._shape = (*(len(levels) for levels in self._offered), len(self._places))
+        self.space = self._space(size)
+
+    def __len__(self) -> int:
+        return len(self.gpu_count)
+
+    def row(self, combination: Combination) -> int:
+        """The row of a combination."""
+        chosen = {use.name: str(use.parameters["level"]) for use in combination.uses}
+        place = (combination.gpu_count, SHARDING.index(chosen["sharding"]) if "sharding" in chosen else -1)
+        index = [
+            levels.index(chosen.get(name, "off")) for name, levels in zip(self._methods, self._offered, strict=True)
+        ]
+        return int(np.ravel_multi_index((*index, self._places.index(place)), self._shape))
+
+    def offered(self, method: str) -> int:
+        """How many levels of a method are offered, off included."""
+        return len(self._offered[self._methods.index(method)])
+
+    def pairs(self) -> list[tuple[str, int]]:
+        """Every method in use at every level that is offered: what may go badly with another."""
+        return [
+            (name, LEVELS[name].index(level))
+            for name, levels in zip(self._methods, self._offered, strict=True)
+            for level in levels[1:]
+        ]
+
+    def _space(self, size: str) -> ResolvedSpace:
+        axes = [
+            Axis(method=name, settings=tuple(_use(name, level) for level in levels[1:]))
+            for name, levels in zip(self._methods, self._offered, strict=True)
+        ]
+        axes.append(
+            Axis(method="sharding", settings=tuple(_use("sharding", way) for way in self._ways), distributes=True)
+        )
+        return ResolvedSpace(
+            name=f"simulated {size}",
+            fidelity=Fidelity.LOSSY,
+            axes=tuple(axes),
+            batch_fractions=(1.0, 0.5),
+            recipes=tuple(self._recipes()),
+            refused={},
+            dropped_recipes={},
+            conflicts={},
+            gpu_counts=GPU_COUNTS,
+        )
+
+    def _recipes(self) -> list[ResolvedRecipe]:
+        hand_tuned = {"precision": "amp", "optimizer": "fused"}
+        recipes: dict[str, Mapping[str, str]] = {
+            "hand-tuned default": hand_tuned,
+            "compiled": {**hand_tuned, "compile": "default"},
+            "checkpointing": {"precision": "amp", "checkpoint": "full"},
+        }
+        return [
+            ResolvedRecipe(
+                name=name,
+                hand_tuned=name == "hand-tuned default",
+                uses=tuple(_use(method, level) for method, level in sorted(methods.items())),
+            )
+            for name, methods in recipes.items()
+        ]
+
+
+def _use(name: str, level: str) -> MethodUse:
+    return MethodUse(name=name, parameters={"level": level})

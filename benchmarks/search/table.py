@@ -1,0 +1,194 @@
+"""A recorded table as a problem of which every answer is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from advisor.errors import OptionError
+from advisor.measure.measurement import Sizing
+from advisor.search.memory_model import MemoryModel
+from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.trial.outcome import Outcome
+from benchmarks.search.curve import Curve, PeakCurve
+from benchmarks.search.drift import Drift
+from benchmarks.search.problem import Trial, with_noise
+from benchmarks.search.rows import Header, Line, Sized, Timed, read
+
+__all__ = ["Table"]
+
+
+class Table:
+    """What was recorded, with the drift of the machine divided out, and what lies between the recorded batches.
+
+    Time and the peaks of the three phases are interpolated between recorded batches by straight lines each. A batch
+    runs when its peak is below the limit; a recorded batch that did not run bounds that from above.
+
+    Args:
+        lines: The lines of the table.
+        forecasts: Label of a combination -> what is known of its memory before a trial; for those that are not named
+            what the recorded short runs say, as a session takes them.
+
+    Raises:
+        OptionError: It is no table, or combinations are missing from it.
+    """
+
+    def __init__(self, lines: Sequence[Line], forecasts: Mapping[str, MemoryModel] | None = None) -> None:
+        headers = [line for line in lines if isinstance(line, Header)]
+        if not headers:
+            raise OptionError("A table must begin with its search space, but there is no such line.")
+        self.header = headers[0]
+        self._forecasts = dict(forecasts or {})
+        self.space: ResolvedSpace = self.header.space
+        self.drift = Drift([line for line in lines if isinstance(line, Timed) and line.reference])
+        self._recorded = {
+            line.combination.label: _Recorded(
+                line,
+                [one for one in lines if isinstance(one, Timed) and not one.reference and one.uses == line.uses],
+                self.drift,
+                self.header.limit_bytes,
+            )
+            for line in lines
+            if isinstance(line, Sized)
+        }
+        missing = [one for one in self.space.combinations() if one.label not in self._recorded]
+        if missing:
+            raise OptionError(
+                f"A table must hold every combination of its space, but {len(missing)} of {self.space.count} are "
+                f"missing from {self.name}. Record on: python -m benchmarks.search.record."
+            )
+        if not any(recorded.rates for recorded in self._recorded.values()):
+            raise OptionError(f"A table must hold a combination that ran, but in {self.name} none did.")
+
+    @classmethod
+    def read(cls, path: Path) -> Table:
+        """The table in a file.
+
+        Raises:
+            OptionError: There is none, or it is not complete.
+        """
+        return cls(read(path))
+
+    @property
+    def name(self) -> str:
+        """The workload."""
+        return self.header.workload
+
+    @property
+    def limit_bytes(self) -> int:
+        """The memory limit it was recorded under."""
+        return self.header.limit_bytes
+
+    @property
+    def largest_batch(self) -> int:
+        """No larger batch was recorded."""
+        return self.header.largest_batch
+
+    @property
+    def noise(self) -> float:
+        """Relative standard deviation of one measurement, as the repetitions of plain training show it."""
+        return self.drift.noise
+
+    @property
+    def policies(self) -> int:
+        """Combinations times batches that ran and were timed."""
+        return sum(len(recorded.rates) for recorded in self._recorded.values())
+
+    @property
+    def best(self) -> tuple[str, int, float]:
+        """Label, batch and samples per second of the best that was recorded."""
+        return max(
+            ((label, batch, rate) for label, one in self._recorded.items() for batch, rate in one.rates.items()),
+            key=lambda found: found[2],
+        )
+
+    @property
+    def best_rate(self) -> float:
+        """Samples per second of the best that was recorded."""
+        return self.best[2]
+
+    def outcome(self, combination: Combination, batch: int) -> Outcome:
+        """How a trial ends."""
+        assert 1 <= batch <= self.largest_batch, f"a batch from 1 to {self.largest_batch}, got {batch}"
+        return self._recorded[combination.label].outcome(batch)
+
+    def seconds(self, combination: Combination, batch: int) -> float:
+        """Of a step, without noise."""
+        return self._recorded[combination.label].seconds(batch)
+
+    def peak_bytes(self, combination: Combination, batch: int) -> int:
+        """Of a step."""
+        return self._recorded[combination.label].peak_bytes(batch)
+
+    def rate(self, combination: Combination, batch: int) -> float:
+        """Samples per second without noise; 0 where it does not run."""
+        if self.outcome(combination, batch) is not Outcome.OK:
+            return 0.0
+        return batch / self.seconds(combination, batch)
+
+    def run(self, combination: Combination, batch: int, generator: random.Random) -> Trial:
+        """One trial, with as much noise as the recording had."""
+        outcome = self.outcome(combination, batch)
+        if outcome is not Outcome.OK:
+            return Trial(combination=combination, batch=batch, outcome=outcome)
+        return Trial(
+            combination=combination,
+            batch=batch,
+            outcome=outcome,
+            seconds=with_noise(self.seconds(combination, batch), self.noise, generator),
+            peak_bytes=self.peak_bytes(combination, batch),
+        )
+
+    def forecast(self, combination: Combination) -> MemoryModel | None:
+        """What is known of a combination's memory before a trial; ``None`` when it does not run at all."""
+        return self._forecasts.get(combination.label) or self._recorded[combination.label].forecast
+
+
+class _Recorded:
+    """One combination."""
+
+    def __init__(self, sized: Sized, timed: Sequence[Timed], drift: Drift, limit_bytes: int) -> None:
+        ran = [line for line in timed if line.step_seconds is not None]
+        self._limit_bytes = limit_bytes
+        self._failed = _failure(sized, timed) if not ran else None
+        self._ran_at = max((line.batch for line in ran), default=0)
+        self._lost = min(((line.batch, line.outcome) for line in timed if line.step_seconds is None), default=None)
+        self.forecast: MemoryModel | None = None
+        self.rates: dict[int, float] = {}
+        if sized.points:
+            # What a session would have.
+            sizing = Sizing(points=sized.points, out_of_memory_at=sized.out_of_memory_at, loss_trace=())
+            self.forecast = MemoryModel.fit(sizing)
+        if not ran:
+            return
+        seconds = {
+            line.batch: line.step_seconds / drift.factor(line.run, line.moment)
+            for line in ran
+            if line.step_seconds is not None
+        }
+        self.rates = {batch: batch / taken for batch, taken in seconds.items()}
+        self._seconds = Curve(seconds.items())
+        self._peak = PeakCurve(sized, ran)
+
+    def outcome(self, batch: int) -> Outcome:
+        if self._failed is not None:
+            return self._failed
+        if batch <= self._ran_at:
+            return Outcome.OK
+        if self._lost is not None and batch >= self._lost[0]:
+            return Outcome(self._lost[1])
+        return Outcome.OUT_OF_MEMORY if self.peak_bytes(batch) > self._limit_bytes else Outcome.OK
+
+    def seconds(self, batch: int) -> float:
+        return self._seconds.at(batch)
+
+    def peak_bytes(self, batch: int) -> int:
+        return self._peak.at(batch)
+
+
+def _failure(sized: Sized, timed: Sequence[Timed]) -> Outcome:
+    """Why nothing of a combination ran."""
+    ended = [Outcome(line.outcome) for line in timed] or [Outcome(sized.outcome)]
+    # Short runs that went well and promise no batch below the limit: not one sample fits.
+    return Outcome.OUT_OF_MEMORY if ended[0] is Outcome.OK else ended[0]

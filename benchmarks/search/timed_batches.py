@@ -1,0 +1,58 @@
+"""Which batches of a combination a table holds: about half of the largest that fits, and that one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.measure.measurement import Sizing
+from advisor.search.batching import choose_batch
+from advisor.search.memory_model import DEFAULT_MARGIN, MemoryModel, round_batch
+from advisor.trial.outcome import Outcome
+from benchmarks.search.curve import PeakCurve
+from benchmarks.search.rows import Sized, Timed
+
+__all__ = ["first_batch", "next_batch"]
+
+_MOST_TIMED = 4
+"""Batches of one combination that are tried, those that do not fit included."""
+
+
+def first_batch(sized: Sized, limit_bytes: int, largest_batch: int) -> int:
+    """Half of the batch that short runs promise; 0 if they promise none.
+
+    Args:
+        sized: The short runs of a combination.
+        limit_bytes: The memory limit.
+        largest_batch: No batch above this one.
+    """
+    if not sized.points:
+        return 0
+    sizing = Sizing(points=sized.points, out_of_memory_at=sized.out_of_memory_at, loss_trace=())
+    largest = min(MemoryModel.fit(sizing).largest_batch(limit_bytes, margin=0.0), largest_batch)
+    batch = choose_batch(largest=largest, fraction=0.5)
+    return 0 if batch is None else batch.micro_batch
+
+
+def next_batch(sized: Sized, timed: Sequence[Timed], limit_bytes: int, largest_batch: int) -> int:
+    """The next batch to time: the largest that fits by all that was measured, with the margin of a session.
+
+    Args:
+        sized: The short runs of a combination.
+        timed: What was timed of it, at least one batch.
+        limit_bytes: The memory limit.
+        largest_batch: No batch above this one.
+
+    Returns:
+        0 when nothing larger than what ran is left to be timed.
+    """
+    lost = [line.batch for line in timed if line.outcome == Outcome.OUT_OF_MEMORY.value]
+    if len(timed) == _MOST_TIMED or timed[-1].outcome not in (Outcome.OK.value, Outcome.OUT_OF_MEMORY.value):
+        return 0
+    below = min(lost, default=largest_batch + 1)
+    ran = [line for line in timed if line.outcome == Outcome.OK.value]
+    if not ran:
+        return round_batch(below // 2)
+    peak, usable = PeakCurve(sized, ran), limit_bytes * (1 - DEFAULT_MARGIN)
+    largest = next((batch for batch in range(below - 1, 0, -1) if peak.at(batch) <= usable), 0)
+    following = round_batch(largest)
+    return following if following > max(line.batch for line in ran) else 0

@@ -1,0 +1,66 @@
+"""Replays are counted, written down and shown; nothing on the page is typed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.search.replay import main
+from benchmarks.search.report import PAGE, markdown, page
+from benchmarks.search.results import Result, read, write
+
+
+def result(strategy: str = "random", **changes: object) -> Result:
+    fields: dict[str, object] = {
+        "problem": "made up",
+        "combinations": 240,
+        "strategy": strategy,
+        "budget": 100,
+        "reached": (5, 12, 40, None),
+        "spent": (100, 100, 100, 100),
+        "out_of_memory": (1, 0, 3, 0),
+        "failed": (0, 0, 0, 2),
+        "versions": {"optuna": "5.0.0"},
+        "date": "2026-01-02",
+    }
+    return Result(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_the_page_shows_what_the_lines_hold() -> None:
+    text = markdown(
+        [result(recorded_on="a made-up device", recorded="2026-01-01"), result("ours", reached=(1, 2, 3, 4))]
+    )
+    assert "## made up: 240 combinations" in text
+    assert (
+        "Recorded on a made-up device, 2026-01-01; 4 seeds of at most 100 trials on 2026-01-02 with optuna 5.0.0."
+        in text
+    )
+    assert "| random | 12 | more than 100 | 50% | 1.0% | 0.5% |" in text
+    assert "| ours | 2 | 4 | 100% | 1.0% | 0.5% |" in text
+
+
+def test_a_result_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "search-made-up.jsonl"
+    write(path, [result(), result("ours")])
+    write(path, [result(reached=(1, 1, 1, 1))])
+    assert [(one.strategy, one.median) for one in read(path)] == [("random", 1), ("ours", 12)]
+    assert page(tmp_path).startswith("# Search\n")
+    assert page(tmp_path / "nothing") == ""
+
+
+def test_a_simulated_problem_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "search-simulator.jsonl"
+    command = ["--simulator", "small", "--seeds", "2", "--budget", "5", "--strategies", "random", "deepspeed"]
+    main([*command, "--output", str(output)])
+    assert [(one.problem, one.strategy, one.spent) for one in read(output)] == [
+        ("simulated small", "random", (5, 5)),
+        ("simulated small", "deepspeed", (5, 5)),
+    ]
+    assert "A fresh one for each seed; 2 seeds of at most 5 trials" in capsys.readouterr().out
+
+
+def test_the_committed_page_is_up_to_date() -> None:
+    assert (PAGE.read_text(encoding="utf-8") if PAGE.exists() else "") == page(), (
+        "run: python -m benchmarks.search.report"
+    )

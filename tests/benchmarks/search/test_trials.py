@@ -1,0 +1,112 @@
+"""Every strategy spends one budget, in which whatever is run counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.search.batches import Batches
+from benchmarks.search.results import quantile
+from benchmarks.search.strategies import STRATEGIES, search
+from benchmarks.search.trials import SpentError, Trials
+
+from .tables import CHECKPOINT, PLAIN
+from .toy import Toy
+
+SAVING = CHECKPOINT.label
+
+
+def test_a_trial_that_runs_out_of_memory_or_crashes_counts_like_any_other() -> None:
+    trials = Trials(Toy(crashes=SAVING), 3, seed=0)
+    checkpointing = next(one for one in trials.problem.space.combinations() if one.uses)
+    trials.run(PLAIN, 21)
+    trials.run(checkpointing, 1)
+    trials.run(PLAIN, 10)
+    assert (trials.spent, trials.out_of_memory, trials.failed) == (3, 1, 1)
+    with pytest.raises(SpentError):
+        trials.run(PLAIN, 1)
+    assert trials.spent == 3
+
+
+def test_a_second_batch_belongs_to_the_trial_whose_first_went_well() -> None:
+    toy = Toy()
+    trials = Trials(toy, 2, seed=0)
+    assert [result.batch for result in trials.run(PLAIN, 20, also=10)] == [20, 10]
+    assert [result.batch for result in trials.run(PLAIN, 21, also=10)] == [21]
+    assert trials.spent == 2
+
+
+def test_the_incumbent_is_what_measured_best_and_is_worth_what_it_truly_is() -> None:
+    class Lucky(Toy):
+        """Five samples measure ten times as fast as they are."""
+
+        best_rate = 20.0
+
+        def run(self, combination, batch, generator):  # type: ignore[no-untyped-def]
+            import msgspec
+
+            result = super().run(combination, batch, generator)
+            return msgspec.structs.replace(result, seconds=0.1) if batch == 5 else result
+
+    trials = Trials(Lucky(), 3, seed=0)
+    for batch in (10, 5, 20):
+        trials.run(PLAIN, batch)
+    assert trials.shares == [0.5, 0.25, 0.25]
+    assert trials.reached(0.5) == 1
+    assert trials.reached(0.98) is None
+
+
+def test_the_quantiles_count_seeds_that_never_arrive() -> None:
+    assert quantile([3, None, 1, 2], 0.5) == 2
+    assert quantile([3, None, 1, 2], 0.75) == 3
+    assert quantile([3, None, 1, 2], 0.95) == float("inf")
+    assert quantile(list(range(1, 101)), 0.95) == 95
+
+
+def test_forecasts_learn_from_trials_for_every_combination() -> None:
+    toy = Toy(limit=40, promised=0.5, largest_batch=200)
+    batches, trials = Batches(toy), Trials(toy, 10, seed=0)
+    checkpointing = next(one for one in toy.space.combinations() if one.uses)
+    assert batches.largest(PLAIN) == 72, "twice what fits, less the margin"
+    (result,) = trials.run(PLAIN, 72)
+    batches.learn(result)
+    assert batches.largest(PLAIN) < 72
+    (result,) = trials.run(PLAIN, 32)
+    batches.learn(result)
+    assert batches.largest(PLAIN) <= 40
+    assert batches.largest(checkpointing) > 40
+
+
+def test_what_is_forecast_not_to_fit_costs_no_trial() -> None:
+    toy = Toy(limit=0)
+    trials = Trials(toy, 10, seed=0)
+    search(STRATEGIES["ours, tpe"], trials, 0)
+    assert trials.spent == 0
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_no_strategy_spends_more_than_its_budget_and_equal_seeds_are_equal_searches(strategy: str) -> None:
+    asked = []
+    for _ in range(2):
+        toy = Toy(promised=1.1)
+        trials = Trials(toy, 12, seed=3)
+        search(STRATEGIES[strategy], trials, 3)
+        assert 0 < trials.spent <= 12
+        assert len(toy.asked) <= 2 * trials.spent
+        assert all(1 <= batch <= toy.largest_batch for _, batch in toy.asked)
+        asked.append(toy.asked)
+    assert asked[0] == asked[1]
+
+
+def test_ours_takes_half_of_a_batch_that_was_lost() -> None:
+    toy = Toy(limit=40, promised=0.5, largest_batch=100)
+    trials = Trials(toy, 2, seed=0)
+    search(STRATEGIES["ours, tpe"], trials, 0)
+    assert toy.asked[0] == ("plain", 72), "twice what fits, less the margin"
+    assert (trials.spent, trials.out_of_memory) == (2, 1)
+    assert toy.asked[1:] == [("plain", 32), ("plain", 16)]
+
+
+def test_ours_takes_batches_from_the_forecast_and_times_half_beside() -> None:
+    toy = Toy(limit=40)
+    search(STRATEGIES["ours, tpe"], Trials(toy, 2, seed=0), 0)
+    assert toy.asked == [("plain", 32), ("plain", 16), (SAVING, 64), (SAVING, 32)]

@@ -1,0 +1,69 @@
+"""A problem of a few combinations that writes down what was asked of it."""
+
+from __future__ import annotations
+
+import random
+
+from advisor.search.line import Line
+from advisor.search.memory_model import MemoryModel
+from advisor.search.resolved import Axis, Combination, ResolvedSpace
+from advisor.trial.outcome import Outcome
+from benchmarks.search.problem import Trial
+
+from .tables import CHECKPOINT, header
+
+
+class Toy:
+    """One byte per sample (a tenth with checkpointing), and none besides.
+
+    Args:
+        limit: Bytes that fit.
+        promised: Factor between the bytes that are forecast and those that are needed.
+        fixed_seconds: Seconds of a step that do not grow with the batch.
+        sample_seconds: Seconds of a sample.
+        crashes: Label of a combination that crashes.
+    """
+
+    name = "toy"
+    best_rate = 1.0
+
+    def __init__(
+        self,
+        *,
+        limit: int = 20,
+        promised: float = 1.0,
+        fixed_seconds: float = 1.0,
+        sample_seconds: float = 0.0,
+        crashes: str = "",
+        largest_batch: int = 64,
+    ) -> None:
+        self.limit_bytes = limit
+        self.largest_batch = largest_batch
+        self.space: ResolvedSpace = header(axes=(Axis(method="checkpoint", settings=(CHECKPOINT,)),)).space
+        self.asked: list[tuple[str, int]] = []
+        self._promised = promised
+        self._seconds = Line(fixed_seconds, sample_seconds)
+        self._crashes = crashes
+
+    def run(self, combination: Combination, batch: int, generator: random.Random) -> Trial:
+        self.asked.append((combination.label, batch))
+        outcome = self._outcome(combination, batch)
+        if outcome is not Outcome.OK:
+            return Trial(combination=combination, batch=batch, outcome=outcome)
+        seconds, peak = self._seconds.at(batch), round(self._bytes(combination) * batch)
+        return Trial(combination=combination, batch=batch, outcome=outcome, seconds=seconds, peak_bytes=peak)
+
+    def rate(self, combination: Combination, batch: int) -> float:
+        return batch / self._seconds.at(batch) if self._outcome(combination, batch) is Outcome.OK else 0.0
+
+    def forecast(self, combination: Combination) -> MemoryModel | None:
+        passes = Line(0.0, self._bytes(combination) * self._promised)
+        return MemoryModel(passes=passes, optimizer=Line(0.0, 0.0), time=Line(0.0, 0.0))
+
+    def _bytes(self, combination: Combination) -> float:
+        return 0.1 if combination.uses else 1.0
+
+    def _outcome(self, combination: Combination, batch: int) -> Outcome:
+        if combination.label == self._crashes:
+            return Outcome.CRASHED
+        return Outcome.OUT_OF_MEMORY if self._bytes(combination) * batch > self.limit_bytes else Outcome.OK

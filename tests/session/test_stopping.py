@@ -1,0 +1,54 @@
+"""The search ends when nothing untried is expected to be better by more than the noise, and says so in figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from advisor.problem.goal import GoalKind
+from advisor.search.proposal import GainLeft
+from advisor.session.stopping import StoppingRule
+
+NOISE = GainLeft(expected=0.004, noise=0.011, measured=14)
+GAIN = GainLeft(expected=0.2, noise=0.011, measured=14)
+
+
+class FakeProposer:
+    def __init__(self, *left: GainLeft | None) -> None:
+        self.left = list(left)
+
+    def gain_left(self) -> GainLeft | None:
+        return self.left.pop(0)
+
+
+def reasons(*left: GainLeft | None, kind: GoalKind = GoalKind.FASTER) -> list[str | None]:
+    proposer: Any = FakeProposer(*left)
+    rule = StoppingRule(proposer, kind)
+    return [rule.reason() for _ in left]
+
+
+def test_the_reason_has_what_is_expected_the_noise_and_the_trials() -> None:
+    assert reasons(NOISE, NOISE, NOISE, NOISE) == [
+        None,
+        None,
+        None,
+        "nothing untried is expected to be faster by more than the noise: "
+        "+0.4% expected, ±1.1% noise (after 14 trials)",
+    ]
+
+
+@pytest.mark.parametrize("between", [GAIN, None])
+def test_it_must_stay_below_the_noise(between: GainLeft | None) -> None:
+    assert reasons(NOISE, NOISE, NOISE, between, NOISE, NOISE, NOISE) == [None] * 7
+
+
+def test_where_cost_counts_as_well_the_reason_says_so() -> None:
+    reason = reasons(*[NOISE] * 4, kind=GoalKind.CHEAPEST)[-1]
+    assert reason is not None
+    assert "cheaper or faster" in reason
+
+
+def test_half_of_the_noise_is_what_is_lost_in_it() -> None:
+    assert GainLeft(expected=0.0049, noise=0.01, measured=9).is_noise
+    assert not GainLeft(expected=0.0051, noise=0.01, measured=9).is_noise
