@@ -81,7 +81,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     """
     request.check()
     policy = _policy(request)
-    profile = None if request.profile is None else find_profile(request.profile)
+    profile, which = (None, "") if request.profile is None else find_profile(request.profile)
     hardware = detect_hardware(request.device) if profile is None else hardware_of(profile)
     verdict = judge(policy.methods, facts=None, hardware=hardware, accumulation_steps=policy.accumulation_steps)
     if not verdict.applicable:
@@ -91,7 +91,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     prediction = result.prediction
     assert prediction is not None, "a trial without a prediction has raised"
     batch, batch_from = _batch(request, policy, prediction)
-    known = _notes(request, hardware, profile)
+    known = [*filter(None, [which]), *_notes(request, hardware, profile)]
     if verdict.reason:
         known.append(verdict.reason)
     return outlook_of(
