@@ -217,8 +217,7 @@ def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None)
     if profile is None:
         return []
     notes = [
-        f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU. The model's code "
-        "ran here: what it decides by torch.cuda.is_available(), it decided as this machine says.",
+        f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU.",
         "Under autocast a CPU keeps other operators in 32 bits than a GPU does, and kernels that a method or a "
         "library has for GPUs alone are not followed.",
     ]

@@ -93,6 +93,7 @@ def test_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     assert found["times"][0]["batch"] == 16  # type: ignore[index]
     assert found["times"][0]["measured_rates"] is False  # type: ignore[index]
     assert any("not measured on that GPU" in note for note in found["notes"])  # type: ignore[attr-defined]
+    assert any("A sample was: inputs of 256." in note for note in found["notes"])  # type: ignore[attr-defined]
 
 
 def test_people_get_a_chart(tmp_path: Path) -> None:
