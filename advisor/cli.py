@@ -21,6 +21,7 @@ __all__ = ["main"]
 
 _HELP = """\
 usage: momadvise --goal faster|bigger|cheapest MODEL [options]
+       momadvise predict MODEL         without running it: will it fit
        momadvise methods [NAME]        the methods, and which apply here
        momadvise hardware              the devices and their figures
 
@@ -56,26 +57,51 @@ options
 The same command again goes on where it stopped; Ctrl-C keeps the best so far.
 """
 
+_PREDICT_HELP = """\
+usage: momadvise predict MODEL [options]
+
+Says in seconds, without training anything: will MODEL fit, the largest batch
+that does, and what takes the memory. One step is traced on tensors that have
+shapes and no memory. Everything shown is predicted; nothing is measured.
+
+  --policy FILE          a policy.yaml to apply      (default: plain training)
+  --batch N              samples per forward pass    (default: the policy's, or
+                         BATCH_SIZE of the model file)
+  --device NAME          cpu, cuda, cuda:1           (default: the first GPU)
+  --profile NAME         a GPU that is not here, such as h200 or h100_80gb_sxm
+  --memory-limit SIZE    such as 8GiB                (default: what is free)
+  --json                 the prediction as JSON on stdout, and only that
+  -h, --help
+
+Exit status: 0 it fits, 3 it does not, 1 it cannot be predicted, 2 a mistake
+that you can fix.
+"""
+
 _VERBS = ("methods", "hardware")
 
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
 EXIT_USER_ERROR = 2
+EXIT_DOES_NOT_FIT = 3
 EXIT_INTERRUPTED = 130
 
 
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose help is written by hand and whose errors say where help is."""
 
+    def __init__(self, prog: str, help_text: str) -> None:
+        super().__init__(prog=prog, allow_abbrev=False)
+        self._help_text = help_text
+
     def format_help(self) -> str:
-        return _HELP
+        return self._help_text
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USER_ERROR, f"momadvise: error: {message}\nTry: momadvise --help\n")
+        self.exit(EXIT_USER_ERROR, f"momadvise: error: {message}\nTry: {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="momadvise", allow_abbrev=False)
+    parser = _Parser("momadvise", _HELP)
     parser.add_argument("model", metavar="MODEL", nargs="?")
     parser.add_argument("--goal", default="faster", choices=("faster", "bigger", "cheapest"))
     parser.add_argument("--device")
@@ -104,6 +130,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _predict_parser() -> argparse.ArgumentParser:
+    parser = _Parser("momadvise predict", _PREDICT_HELP)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--policy", type=Path)
+    parser.add_argument("--profile")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--device")
+    parser.add_argument("--memory-limit")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
@@ -111,7 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command line without the program's name; ``sys.argv[1:]`` by default.
 
     Returns:
-        Exit status: 0 answered, 1 no policy could be measured, 2 a mistake that the user can fix, 130 interrupted.
+        Exit status: 0 answered, 1 no policy could be measured, 2 a mistake that the user can fix, 3 predicted not to
+        fit, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
@@ -141,10 +180,13 @@ def _dispatch(arguments: list[str]) -> int:
         return EXIT_OK
     if arguments[0] in _VERBS:
         return _catalogue(arguments)
-    options = _parser().parse_args(arguments)
+    predicts = arguments[0] == "predict"
+    options = _predict_parser().parse_args(arguments[1:]) if predicts else _parser().parse_args(arguments)
     from advisor.errors import MomadviseError, TrialError
 
     try:
+        if predicts:
+            return _predict(options)
         if options.node_rank:
             return _follow(options)
         if options.model is None:
@@ -211,6 +253,34 @@ def _tune(options: argparse.Namespace) -> int:
     else:
         _print_answer(answer)
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from advisor.problem.source import resolve_source
+    from advisor.problem.units import parse_bytes
+    from advisor.session.predict import PredictRequest, run_prediction
+
+    request = PredictRequest(
+        source=resolve_source(options.model),
+        policy_file=options.policy,
+        batch=options.batch,
+        device=options.device,
+        profile=options.profile,
+        memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
+    )
+    with Console(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
+        outlook = run_prediction(request, status.update)
+    if options.json:
+        from advisor.report.outlook_json import json_outlook
+
+        print(json_outlook(outlook))
+    else:
+        from advisor.report.outlook_view import OutlookView
+
+        _console().print(OutlookView(outlook), crop=False)
+    return EXIT_OK if outlook.fits else EXIT_DOES_NOT_FIT
 
 
 def _follow(options: argparse.Namespace) -> int:

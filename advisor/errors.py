@@ -15,6 +15,7 @@
     │   ├── NothingFitsError       no policy fits below the memory limit
     │   ├── FloorNotMetError       no size of the model keeps the throughput that was asked for
     │   ├── NothingMeasuredError   the search ended without one usable measurement
+    │   ├── NothingPredictedError  a step cannot be followed without running it
     │   └── PreferenceNotMetError  no point of the cost-latency frontier is within the limit that was asked for
     └── DeviceOutOfMemoryError     live bytes rose above the memory limit (raised inside a trial)
 
@@ -31,6 +32,7 @@ __all__ = [
     "MomadviseError",
     "NothingFitsError",
     "NothingMeasuredError",
+    "NothingPredictedError",
     "OptionError",
     "OutputFolderError",
     "PolicyError",
@@ -101,6 +103,10 @@ class FloorNotMetError(TrialError):
 
 class NothingMeasuredError(TrialError):
     """The search ended without a single usable measurement."""
+
+
+class NothingPredictedError(TrialError):
+    """The memory of a policy cannot be predicted; the message says why, and that it can be measured."""
 
 
 class PreferenceNotMetError(TrialError):

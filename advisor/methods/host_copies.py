@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.memory_side import Side, memory_of
 from advisor.methods.saved_tensors import Encoded, Place
 from advisor.problem.units import format_bytes
 
@@ -24,7 +25,8 @@ class HostCopy:
 
     def __init__(self, flat: torch.Tensor, *, pinned: bool) -> None:
         self.device = flat.device
-        self.host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=pinned)
+        with memory_of(Side.HOST):
+            self.host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=pinned)
         self.host.copy_(flat, non_blocking=pinned)
         self.copied: torch.cuda.Event | None = None
         if is_on_gpu(flat):
@@ -42,7 +44,8 @@ class HostCopy:
             # The backward pass may run on another stream than the copy did.
             torch.cuda.current_stream(self.device).wait_event(self.copied)
         if self.device.type == "cpu":
-            return self.host.clone()
+            with memory_of(Side.DEVICE):
+                return self.host.clone()
         return self.host.to(self.device, non_blocking=True)
 
 

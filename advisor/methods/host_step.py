@@ -8,6 +8,7 @@ import torch
 from torch._guards import detect_fake_mode
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.memory_side import Side, memory_of
 
 __all__ = ["HostStep", "device_parameter", "trained_bytes"]
 
@@ -143,7 +144,8 @@ class _Copy:
 
     def _buffer(self, like: torch.Tensor) -> torch.Tensor:
         """Host memory for a tensor; page-locked for a CUDA device, so that copies need not wait."""
-        return torch.empty_like(like, device="cpu", pin_memory=self._stream is not None, requires_grad=False)
+        with memory_of(Side.HOST):
+            return torch.empty_like(like, device="cpu", pin_memory=self._stream is not None, requires_grad=False)
 
 
 def _trained(parameter: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["Affine", "Category", "Manner", "MemoryPrediction", "Moment"]
+__all__ = ["Affine", "Category", "CudaDevice", "Manner", "MemoryPrediction", "Moment", "Reserved"]
 
 
 class Category(enum.Enum):
@@ -73,6 +73,35 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     operator: str = ""
 
 
+class CudaDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The CUDA device that a trace stands for.
+
+    Attributes:
+        compute_capability: ``(major, minor)``: decides which attention kernels there are.
+    """
+
+    compute_capability: tuple[int, int]
+
+
+class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch's caching allocator takes from a CUDA device, by a replay of the step's allocations.
+
+    Attributes:
+        expandable: Whether ``expandable_segments`` is on.
+        micro_batch: The batch asked for.
+        peak_bytes: Most bytes reserved at that batch; above the limit if it does not fit.
+        largest_batch: The largest micro-batch that never runs out of memory under the limit, to within one percent
+            (it does fit); 0 if none. No more than the batch asked for where the batch adds nothing.
+        largest_peak_bytes: Most bytes reserved there, under the limit.
+    """
+
+    expandable: bool
+    micro_batch: int
+    peak_bytes: int
+    largest_batch: int
+    largest_peak_bytes: int
+
+
 class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of one optimizer step, with the optimizer state in place, against the micro-batch.
 
@@ -84,6 +113,8 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         traced_at: The micro-batches that were traced.
         trace_seconds: What that took.
         notes: What is known to differ from a real run.
+        own_batch: The workload's ``BATCH_SIZE``, or ``None``.
+        reserved: On a CUDA device: what the allocator takes, without and with expandable segments.
     """
 
     moments: tuple[Moment, ...]
@@ -93,6 +124,8 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     traced_at: tuple[int, ...]
     trace_seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    own_batch: int | None = None
+    reserved: tuple[Reserved, ...] = ()
 
     def peak_moment(self, micro_batch: int, phase: str | None = None) -> Moment:
         """The moment at which most lives, of one phase or of all.

@@ -5,8 +5,9 @@ The optimizer makes its state in the first step, so that only the second one is 
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,8 +21,10 @@ from advisor.methods.training import Phase, Training
 from advisor.predict.prediction import Affine, Category
 from advisor.predict.scratch import Call
 from advisor.predict.storage_log import StorageLog
+from advisor.predict.work import Work
+from advisor.predict.work_counter import WorkCounter
 
-__all__ = ["StepTrace", "faked", "faked_model", "trace_step", "with_scratch"]
+__all__ = ["StepTrace", "faked", "faked_model", "trace_step", "trace_steps", "with_scratch"]
 
 
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +41,8 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         notes: What the methods said.
         calls: ``(index of the first event after it, call, batch)`` of operators of the step that take memory inside
             themselves; empty once that is among the events.
+        works: The work of the step, where the trace stands for another device; ``None`` where that has copies between
+            host and device, which are no copies here.
     """
 
     micro_batch: int
@@ -49,6 +54,46 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int
     notes: tuple[str, ...]
     calls: list[tuple[int, Call, int]]
+    works: list[Work] | None = None
+
+
+def trace_steps(
+    build: Callable[[], Training],
+    batches: Sequence[tuple[int, Any]],
+    *,
+    device: torch.device,
+    mode: FakeTensorMode,
+    stands_for_another: bool = False,
+) -> list[StepTrace]:
+    """Trace a step at each of some micro-batches, all of one training, after its first.
+
+    Args:
+        build: Builds the model and applies the policy; called under ``mode``.
+        batches: Micro-batches, and what a step is given: fake tensors of ``mode``. Several only where nothing but the
+            optimizer keeps anything from one step to the next.
+        device: Whose memory is followed.
+        mode: Makes the tensors fake.
+        stands_for_another: Whether the device stands for one that is not there; see :class:`StorageLog`. Then the work
+            is counted, too.
+
+    Raises:
+        Exception: Whatever the model or a method raises under fake tensors, such as for reading a value.
+    """
+    log = StorageLog(device, stands_for_another=stands_for_another)
+    log.ignore([batch for _, batch in batches])
+    traces = []
+    with mode, log:
+        training = build()
+        try:
+            for _ in range(1 + training.settling_steps):
+                training.step(batches[0][1])
+            for micro_batch, batch in batches:
+                if len(batches) > 1:
+                    training.micro_batch = micro_batch
+                traces.append(_trace(training, log, micro_batch, batch))
+        finally:
+            training.close()
+    return traces
 
 
 def trace_step(
@@ -58,56 +103,49 @@ def trace_step(
     micro_batch: int,
     device: torch.device,
     mode: FakeTensorMode,
+    stands_for_another: bool = False,
 ) -> StepTrace:
-    """Trace the second step of a training.
+    """Trace the second step of a training; see :func:`trace_steps`."""
+    batches = [(micro_batch, batch)]
+    return trace_steps(build, batches, device=device, mode=mode, stands_for_another=stands_for_another)[0]
 
-    Args:
-        build: Builds the model and applies the policy; called under ``mode``.
-        batch: What the step is given, of fake tensors of ``mode``.
-        micro_batch: Samples per pass.
-        device: Whose memory is followed.
-        mode: Makes the tensors fake.
 
-    Raises:
-        Exception: Whatever the model or a method raises under fake tensors, such as for reading a value.
-    """
-    log = StorageLog(device)
-    log.ignore(batch)
+def _trace(training: Training, log: StorageLog, micro_batch: int, batch: Any) -> StepTrace:
     marks: list[tuple[int, Phase]] = []
     categories: dict[int, Category] = {}
-    with mode, log:
-        training = build()
-        try:
-            for _ in range(1 + training.settling_steps):
-                training.step(batch)
-            _name_what_stays(training, log, categories)
-            gc.collect()  # what only a reference cycle holds is no memory of the step
-            begin = len(log.events)
+    counter = WorkCounter()
+    _name_what_stays(training, log, categories)
+    gc.collect()  # what only a reference cycle holds is no memory of the step
+    begin = len(log.events)
 
-            def listen(phase: Phase) -> None:
-                log.look_again()
-                if phase is Phase.OPTIMIZER:
-                    _name(log.add([parameter.grad for parameter in training.model.parameters()]), categories)
-                marks.append((len(log.events), phase))
+    def listen(phase: Phase) -> None:
+        counter.enter(phase)
+        log.look_again()
+        if phase is Phase.OPTIMIZER:
+            _name(log.add([parameter.grad for parameter in training.model.parameters()]), categories)
+        marks.append((len(log.events), phase))
 
-            with listening(training, listen):
-                training.step(batch)
-            log.look_again()
-            events = list(log.events)
-            notes = tuple(training.notes)
-        finally:
-            training.close()
+    counting: contextlib.AbstractContextManager[Any] = counter if log.stands_for_another else contextlib.nullcontext()
+    with counting, listening(training, listen):
+        training.step(batch)
+    log.look_again()
+    passes = len(training.split(batch))
+    batch_bytes = view_bytes(tensors_in(batch))
+    if log.device != "cpu":
+        batch_bytes = 0  # each pass copies its share there, which the log sees
+    elif log.stands_for_another:
+        batch_bytes //= passes  # it would copy its share there
     return StepTrace(
         micro_batch=micro_batch,
-        events=events,
+        events=list(log.events),
         begin=begin,
         marks=marks,
         categories=categories,
         operators=list(log.operators),
-        # On an accelerator each pass copies its share there, which the log sees.
-        batch_bytes=view_bytes(tensors_in(batch)) if device.type == "cpu" else 0,
-        notes=notes,
+        batch_bytes=batch_bytes,
+        notes=tuple(training.notes),
         calls=[call for call in log.calls if call[0] >= begin],
+        works=None if log.uses_host else counter.works,
     )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.storages import tensors_in
+from advisor.methods.memory_side import Side, current_side
 from advisor.predict.scratch import Call, call_of
 
 __all__ = ["StorageLog"]
@@ -24,23 +25,35 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         device: Type of the device whose storages are followed. A fake tensor says where it would be.
+        stands_for_another: Whether tensors of this device stand for those of a device that is not there. Then what is
+            made as the host's (:mod:`advisor.methods.memory_side`), and what operators make of nothing else, is left
+            out: they would do so on the host.
 
     Attributes:
         events: ``(number, bytes)``: positive as a storage is born or grows, negative as it shrinks or dies.
         operators: For every storage the operator that it came from.
+        device: Type of the device.
+        stands_for_another: Whether it stands for another.
         calls: ``(index of the first event after it, call, batch)`` of operators that take memory inside themselves.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, stands_for_another: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[tuple[int, int]] = []
         self.operators: list[str] = []
         self.calls: list[tuple[int, Call, int]] = []
-        self._device = device.type
+        self.device = device.type
+        self.stands_for_another = stands_for_another
+        self._on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._sizes: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._ignored: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether anything was made that would be the host's."""
+        return bool(self._on_host)
 
     def ignore(self, tree: Any) -> None:
         """Leave out the storages behind the tensors of ``tree``."""
@@ -56,7 +69,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         numbers = []
         for tensor in tensors_in(tree):
-            if tensor.device.type == self._device:
+            if tensor.device.type == self.device:
                 number = self._see(tensor.untyped_storage(), operator)
                 if number is not None:
                     numbers.append(number)
@@ -85,18 +98,35 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (called := call_of(name, args)) is not None:
             self.calls.append((len(self.events), *called))
         result = func(*args, **(kwargs or {}))
-        self.add(result, name)
+        if self.stands_for_another and self._is_of_host(args):
+            for tensor in tensors_in(result):
+                storage = tensor.untyped_storage()
+                if not self._is_known(storage):
+                    self._on_host[storage._cdata] = self._ignored[storage._cdata] = weakref.ref(storage)
+        else:
+            self.add(result, name)
         return result
+
+    def _is_of_host(self, args: tuple[Any, ...]) -> bool:
+        """Whether an operator's results are the host's: it was said so, or all that it is given is."""
+        side = current_side()
+        if side is not None:
+            return side is Side.HOST
+        if not self._on_host:
+            return False
+        given = [tensor.untyped_storage() for tensor in tensors_in(args)]
+        return bool(given) and all(_is_in(self._on_host, storage) for storage in given)
+
+    def _is_known(self, storage: torch.UntypedStorage) -> bool:
+        return _is_in(self._references, storage) or _is_in(self._ignored, storage)
 
     def _see(self, storage: torch.UntypedStorage, operator: str) -> int | None:
         key = storage._cdata
-        known = self._references.get(key)
-        if known is not None and known() is storage:
+        if _is_in(self._references, storage):
             number = self._numbers[key]
             self._resize(number, storage.nbytes())
             return number
-        ignored = self._ignored.get(key)
-        if ignored is not None and ignored() is storage:
+        if _is_in(self._ignored, storage):
             return None
         number = len(self.operators)
         self.operators.append(operator)
@@ -116,3 +146,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._numbers.get(key) == number:  # the address may already be that of another storage
             del self._numbers[key], self._references[key]
         self._resize(number, 0)
+
+
+def _is_in(known: Mapping[int, weakref.ref[torch.UntypedStorage]], storage: torch.UntypedStorage) -> bool:
+    """Whether it is among them; an address alone may be that of one that is gone."""
+    reference = known.get(storage._cdata)
+    return reference is not None and reference() is storage

@@ -14,7 +14,7 @@ import msgspec
 from advisor.problem.data import data_folder
 from advisor.problem.hardware import DeviceKind
 
-__all__ = ["Figure", "Profile", "load_profile", "load_profiles", "match_profile"]
+__all__ = ["Capability", "Figure", "Profile", "load_profile", "load_profiles", "match_profile"]
 
 _SCALE = {
     "GB": 1e9,
@@ -57,6 +57,20 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return None if self.value is None else self.value * _SCALE[self.unit]
 
 
+class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a CUDA device can do, as NVIDIA numbers it.
+
+    Attributes:
+        value: ``(major, minor)``.
+        source: Name and address of the document.
+        date: Date of the document, or of its retrieval, as said.
+    """
+
+    value: tuple[int, int]
+    source: str
+    date: str
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The published figures of one device. Matrix rates are dense: half of the number "with sparsity".
 
@@ -66,6 +80,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         title: The device for people.
         kind: CPU or CUDA.
         matches: Regular expressions that NVML's (or the CPU's) name must match from its start to its end.
+        compute_capability: Of a CUDA device, else ``None``.
         memory: Device memory.
         memory_bandwidth: Of the device memory.
         fp32_rate: Floating-point operations per second of float32 without tensor cores.
@@ -83,6 +98,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     title: str
     kind: DeviceKind
     matches: tuple[str, ...]
+    compute_capability: Capability | None = None
     memory: Figure
     memory_bandwidth: Figure
     fp32_rate: Figure
@@ -97,6 +113,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if self.schema != 1:
             raise ValueError(f"the schema of a profile must be 1, but got {self.schema}")
+        if (self.compute_capability is None) is (self.kind is DeviceKind.CUDA):
+            raise ValueError("a CUDA device, and no other, must have a compute capability")
 
 
 def load_profile(path: Path) -> Profile:

@@ -8,9 +8,9 @@ from advisor.errors import OptionError
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.units import format_bytes
 
-__all__ = ["MemoryBudget", "memory_budget"]
+__all__ = ["CUDA_CONTEXT_BYTES", "MemoryBudget", "memory_budget"]
 
-_CUDA_CONTEXT_BYTES = 600 * 2**20
+CUDA_CONTEXT_BYTES = 600 * 2**20
 """Room for what a training process holds on a GPU outside torch's allocator: the CUDA context and its libraries."""
 
 _HOST_SHARE = 0.8
@@ -41,7 +41,7 @@ def memory_budget(hardware: Hardware, asked_bytes: int | None) -> MemoryBudget:
         OptionError: Nothing would be left.
     """
     if hardware.kind is DeviceKind.CUDA:
-        usable = hardware.free_bytes - _CUDA_CONTEXT_BYTES
+        usable = hardware.free_bytes - CUDA_CONTEXT_BYTES
     else:
         usable = int(hardware.free_bytes * _HOST_SHARE)
     notes = []

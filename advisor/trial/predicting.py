@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -11,17 +12,17 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
-    unset_fake_temporarily,
 )
-from torch.utils._python_dispatch import _disable_current_modes
 
 from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods.training import Training
 from advisor.policy.apply import apply_policy
 from advisor.predict.envelope import are_alike, predict_aligned, predict_fitted
-from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.on_cuda import on_cuda, standing_for
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.scratch import measured_scratch
-from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_step, with_scratch
+from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
+from advisor.predict.work import StepWork, work_through
 from advisor.trial.bench import Bench
 
 __all__ = ["predict", "traced_batches"]
@@ -42,66 +43,104 @@ def traced_batches(around: int) -> tuple[int, int]:
     return max(2, high // 2), high
 
 
-def predict(bench: Bench) -> tuple[MemoryPrediction | None, str]:
+def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str]:
     """Run the trial.
 
     Returns:
-        The prediction, or ``None`` and the reason why there is none.
+        The prediction, the work of a step where the trace stands for another device and that could be counted, and an
+        empty reason; or nothing and the reason why.
 
     Raises:
         MethodRefusedError: A method does not apply.
         WorkloadError: The workload does not meet its contract.
     """
     begin = time.perf_counter()
+    spec, own_batch = bench.spec, bench.workload.batch_size
+    around = own_batch if spec.at_own_batch and own_batch is not None else spec.policy.micro_batch
     try:
-        traces = [_traced(bench, micro_batch) for micro_batch in traced_batches(bench.spec.policy.micro_batch)]
+        first, second = _traces(bench, traced_batches(around))
     except _CannotTraceError as error:
-        return None, str(error)
-    if bench.device.type == "cpu":
+        return None, None, str(error)
+    work = None
+    if bench.device.type == "cpu" and spec.stands_for is None:
         bench.tell("what convolutions take inside")
-        scratch = measured_scratch(call for trace in traces for _, call, _ in trace.calls)
-        traces = [with_scratch(trace, scratch) for trace in traces]
-    steps = bench.spec.policy.accumulation_steps
-    first, second = traces
+        scratch = measured_scratch(call for trace in (first, second) for _, call, _ in trace.calls)
+        first, second = with_scratch(first, scratch), with_scratch(second, scratch)
+    passes = _traced_passes(bench)
     if are_alike(first, second):
-        prediction = predict_aligned(first, second, accumulation_steps=steps)
+        prediction = predict_aligned(first, second, accumulation_steps=passes)
     else:
-        prediction = predict_fitted(traces, accumulation_steps=steps)
-    return msgspec.structs.replace(prediction, trace_seconds=time.perf_counter() - begin), ""
+        prediction = predict_fitted((first, second), accumulation_steps=passes)
+    if spec.with_allocator:
+        bench.tell("what the allocator would take")
+        device = spec.stands_for or CudaDevice(compute_capability=torch.cuda.get_device_capability(bench.device))
+        prediction = on_cuda(
+            prediction, first, second, micro_batch=around, limit_bytes=spec.memory_limit_bytes, device=device
+        )
+    if spec.stands_for is not None:
+        work = _work(first, second, passes) if passes == spec.policy.accumulation_steps else None
+    seconds = time.perf_counter() - begin
+    return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""
 
 
-def _traced(bench: Bench, micro_batch: int) -> StepTrace:
-    """A trace at one micro-batch. A model that cannot be built without values is built with them, and traced then."""
-    bench.tell(f"tracing at batch {micro_batch}")
-    batch = bench.batches(micro_batch * bench.spec.policy.accumulation_steps)[0]
-    policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batch)
+def _traced_passes(bench: Bench) -> int:
+    """A third pass adds nothing to what the second does."""
+    return min(2, bench.spec.policy.accumulation_steps)
+
+
+def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
+    if first.works is None or second.works is None:
+        return None
+    return work_through((first.micro_batch * passes, first.works), (second.micro_batch * passes, second.works))
+
+
+def _traces(bench: Bench, micro_batches: tuple[int, int]) -> list[StepTrace]:
+    """A trace at each micro-batch: of one training where nothing but its optimizer keeps anything between steps."""
+    if not bench.spec.policy.methods and bench.spec.stands_for is None:
+        first, second = _traced(bench, micro_batches)
+        if are_alike(first, second):
+            return [first, second]
+    # A method, or a model that keeps what it made for a batch: each batch is traced from its own first step.
+    return [trace for micro_batch in micro_batches for trace in _traced(bench, (micro_batch,))]
+
+
+def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
+    """Traces of one training. A model that cannot be built without values is built with them, and traced then."""
+    bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
+    passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
+    batches = [bench.batches(micro_batch * passes)[0] for micro_batch in micro_batches]
+    policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
+    stands_for = bench.spec.stands_for
     error: Exception | None = None
-    for build_model in (_without_values, _with_values):
+    for with_values in (False, True):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
+        # What the user's code raises here, it raises in every training.
+        real_model = bench.build_model() if with_values else None
 
-        def build(
-            build_model: Callable[[Bench, FakeTensorMode], torch.nn.Module] = build_model, mode: FakeTensorMode = mode
-        ) -> Training:
-            return apply_policy(policy, build_model(bench, mode), device=bench.device, **bench.options())
+        def build(real_model: torch.nn.Module | None = real_model, mode: FakeTensorMode = mode) -> Training:
+            model = bench.build_model() if real_model is None else faked_model(real_model, mode)
+            return apply_policy(policy, model, device=bench.device, **bench.options())
 
+        standing = contextlib.nullcontext() if stands_for is None else standing_for(stands_for)
         try:
-            return trace_step(build, faked(batch, mode), micro_batch=micro_batch, device=bench.device, mode=mode)
+            with standing:
+                traces = trace_steps(
+                    build,
+                    [(size, faked(batch, mode)) for size, batch in zip(micro_batches, batches, strict=True)],
+                    device=bench.device,
+                    mode=mode,
+                    stands_for_another=stands_for is not None,
+                )
         except (MethodRefusedError, WorkloadError):
             raise
         except Exception as raised:  # whatever the model's code, a method or a library raises without values
             error = raised
+        else:
+            # Where the host is the device, the whole batch is there during every pass.
+            more, less = (wanted, passes) if stands_for is None else (1, 1)
+            return [msgspec.structs.replace(one, batch_bytes=one.batch_bytes * more // less) for one in traces]
     assert error is not None, "a trace comes to an end"
     raise _CannotTraceError(_reason(error)) from error
-
-
-def _without_values(bench: Bench, mode: FakeTensorMode) -> torch.nn.Module:
-    return bench.build_model()
-
-
-def _with_values(bench: Bench, mode: FakeTensorMode) -> torch.nn.Module:
-    with unset_fake_temporarily(), _disable_current_modes():
-        model = bench.build_model()
-    return faked_model(model, mode)
 
 
 def _reason(error: Exception) -> str:

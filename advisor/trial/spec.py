@@ -10,7 +10,8 @@ import msgspec
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
-from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.predict.work import StepWork
 from advisor.problem.facts import Facts
 from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
@@ -68,6 +69,9 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
         wrapper_path: CONFIRM: the emitted wrapper.
         wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
+        stands_for: PREDICT: the CUDA device that ``device``, a CPU, stands for in the trace.
+        with_allocator: PREDICT: replay the allocations of a CUDA device as well, at the batch and up to the limit.
+        at_own_batch: PREDICT: around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
         repeat: Tells apart deliberate repetitions of the same trial.
     """
 
@@ -93,6 +97,9 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     outpaced_below_samples_per_second: float | None = None
     wrapper_path: str | None = None
     wrapper_text: str = ""
+    stands_for: CudaDevice | None = None
+    with_allocator: bool = False
+    at_own_batch: bool = False
     repeat: int = 0
 
     @property
@@ -102,7 +109,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Limits of time and the pace of the best so far depend on the moment a search asks; a finished trial answers
         for all of them.
         """
-        identity = (
+        identity: tuple[object, ...] = (
             self.kind,
             self.workload.fingerprint,
             self.policy,
@@ -116,6 +123,9 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.other_chance,
             self.libraries,
         )
+        if self.kind is TrialKind.PREDICT:
+            limit = self.memory_limit_bytes if self.with_allocator else None
+            identity = (*identity, self.at_own_batch, self.stands_for, limit)
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"
 
@@ -131,6 +141,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         facts: PROBE: what was learned.
         counts: COUNT: parameters of every size.
         prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given.
+        work: PREDICT for a device that is not there: the work of a step, where it could be counted.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
@@ -146,6 +157,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     facts: Facts | None = None
     counts: SizeCounts | None = None
     prediction: MemoryPrediction | None = None
+    work: StepWork | None = None
     sizing: Sizing | None = None
     measurement: Measurement | None = None
     fidelity: FidelityRecord | None = None

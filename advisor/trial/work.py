@@ -48,7 +48,7 @@ def run_trial(
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
-    facts = counts = sizing = measurement = fidelity = prediction = None
+    facts = counts = sizing = measurement = fidelity = prediction = work = None
     reason = ""
     match spec.kind:
         case TrialKind.PROBE:
@@ -56,7 +56,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         case TrialKind.COUNT:
             counts = count_sizes(bench)
         case TrialKind.PREDICT:
-            prediction, reason = predict(bench)
+            prediction, work, reason = predict(bench)
         case TrialKind.SIZE:
             sizing = size(bench)
         case TrialKind.TIME:
@@ -75,6 +75,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         facts=facts,
         counts=counts,
         prediction=prediction,
+        work=work,
         sizing=sizing,
         measurement=measurement,
         fidelity=fidelity,

@@ -38,7 +38,9 @@ def loaded_by(program: str, *arguments: str) -> tuple[set[str], subprocess.Compl
 MAIN = "    from advisor.cli import main; sys.exit(main())"
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("--version",), ("methods", "--help"), ()])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("-h",), ("--version",), ("methods", "--help"), ("predict", "-h"), ()]
+)
 def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     loaded, result = loaded_by(MAIN, *arguments)
     assert loaded == set()
@@ -58,7 +60,16 @@ def test_looking_at_methods_and_hardware_loads_no_torch(arguments: tuple[str, ..
     assert loaded == {"rich"}
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h")])
+def test_the_process_that_asks_for_a_prediction_loads_no_torch() -> None:
+    model = Path(__file__).parents[1] / "trial" / "workloads" / "tiny.py"
+    loaded, result = loaded_by(MAIN, "predict", str(model))
+    assert result.returncode == 0, result.stderr
+    assert loaded <= {"rich", "numpy"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h"), ("predict", "--help")]
+)
 def test_help_fits_on_one_screen(arguments: tuple[str, ...], tmp_path: Path) -> None:
     result = run_command(*arguments, cwd=tmp_path)
     assert result.returncode == 0
@@ -73,6 +84,14 @@ def test_help_names_every_option_and_no_other(tmp_path: Path) -> None:
 
     options = {text for action in _parser()._actions for text in action.option_strings} | {"--version"}
     words = run_command("--help", cwd=tmp_path).stdout.replace(",", " ").split()
+    assert {word for word in words if word.startswith("-")} == options
+
+
+def test_the_help_of_predict_names_every_option_and_no_other(tmp_path: Path) -> None:
+    from advisor.cli import _predict_parser
+
+    options = {text for action in _predict_parser()._actions for text in action.option_strings}
+    words = run_command("predict", "--help", cwd=tmp_path).stdout.replace(",", " ").split()
     assert {word for word in words if word.startswith("-")} == options
 
 

@@ -12,7 +12,8 @@ from advisor.problem.data import data_folder
 from advisor.problem.hardware import DeviceKind
 from advisor.problem.profiles import Figure, Profile, load_profile, load_profiles, match_profile
 
-FIGURES = [name for name in Profile.__struct_fields__ if name not in ("schema", "name", "title", "kind", "matches")]
+NO_FIGURES = ("schema", "name", "title", "kind", "matches", "compute_capability")
+FIGURES = [name for name in Profile.__struct_fields__ if name not in NO_FIGURES]
 UNITS = {"memory": {"GB", "GiB"}, "price": {"USD/hour"}}
 
 
@@ -98,3 +99,14 @@ def test_a_malformed_figure_is_refused(tmp_path: Path, line: str, said: str) -> 
     path.write_text(re.sub(r"(?m)^memory:\n(  .*\n)+", f"memory: {line}\n", text))
     with pytest.raises(msgspec.ValidationError, match=said):
         load_profile(path)
+
+
+def test_every_gpu_has_its_compute_capability_with_its_source(profile: Profile) -> None:
+    capability = profile.compute_capability
+    if profile.kind is DeviceKind.CPU:
+        assert capability is None
+        return
+    assert capability is not None
+    assert (7, 0) <= capability.value <= (9, 0)
+    assert capability.source.startswith("https://developer.nvidia.com/")
+    assert re.search(r"\b20\d\d\b", capability.date)

@@ -1,0 +1,175 @@
+"""What ``momadvise predict`` prints: whether it fits, and a bar for everything that takes memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from advisor.predict.outlook import AtBatch, Outlook
+from advisor.predict.prediction import Category, Manner
+from advisor.problem.units import format_bytes, format_count, format_rate, format_seconds
+from advisor.report.console import speaks_unicode
+from advisor.report.wording import policy_words
+
+__all__ = ["OutlookView"]
+
+_NAMES = {
+    Category.PARAMETERS: "parameters",
+    Category.BUFFERS: "buffers",
+    Category.GRADIENTS: "gradients",
+    Category.OPTIMIZER_STATE: "optimizer state",
+    Category.ACTIVATIONS: "activations",
+    Category.TEMPORARIES: "temporaries",
+    Category.BATCH: "the batch",
+}
+
+_PHASES = {
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer step",
+    "idle": "pause between steps",
+}
+
+_FIGURES = 10
+"""Columns of ``"999 MiB"`` with a blank on either side."""
+_SHARE = 5
+_WIDEST_BAR = 60
+_SHOWN_FROM = 0.0005
+"""A smaller share of the peak would be shown as 0%."""
+
+
+class OutlookView:
+    """The outlook for a terminal of any width.
+
+    Args:
+        outlook: What is predicted.
+    """
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._outlook = outlook
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The answer, a chart for the batch asked for and one for the largest, and what to know."""
+        outlook = self._outlook
+        yield Text(f"{outlook.workload}: {policy_words(outlook.policy)} on {outlook.device}", style="bold")
+        yield Text("Predicted from a trace; nothing was trained, nothing was measured.", style="dim")
+        yield Text()
+        yield self._answer()
+        charts = [outlook.asked]
+        if outlook.largest is not None and outlook.largest.micro_batch != outlook.asked.micro_batch:
+            charts.append(outlook.largest)
+        for at in charts:
+            yield Text()
+            yield from self._chart(at, console, options)
+        if outlook.reserved:
+            yield Text()
+            yield from self._allocator()
+        if outlook.times:
+            yield Text()
+            yield from self._times()
+        yield Text()
+        for note in self._notes():
+            yield Text(note, style="dim")
+
+    def _answer(self) -> Text:
+        outlook, asked = self._outlook, self._outlook.asked
+        limit = format_bytes(outlook.limit_bytes)
+        needed = next((one.peak_bytes for one in outlook.reserved if not one.expandable), asked.peak_bytes)
+        answer = Text("It fits" if outlook.fits else "It does not fit", style="green" if outlook.fits else "red")
+        comparison = "of" if outlook.fits else "but there are"
+        answer.append(
+            f": batch {asked.micro_batch:,} ({outlook.batch_from}) needs {format_bytes(needed)} {comparison} {limit} "
+            f"({outlook.limit_from}). ",
+            style="default",
+        )
+        if outlook.largest is not None:
+            # A replay finds it to within one percent.
+            about = "about " if outlook.reserved and outlook.largest.micro_batch >= 100 else ""
+            answer.append(f"The largest batch that fits is {about}{outlook.largest.micro_batch:,}.", style="default")
+        elif outlook.fits:
+            answer.append("The batch adds nothing to the peak: every batch fits.", style="default")
+        else:
+            answer.append("Not even a batch of 1 fits.", style="default")
+        return answer
+
+    def _chart(self, at: AtBatch, console: Console, options: ConsoleOptions) -> RenderResult:
+        operator = f", in {_operator_words(at.operator)}" if at.operator else ""
+        yield Text(
+            f"Batch {at.micro_batch:,}: {format_bytes(at.peak_bytes)} at the peak, "
+            f"in the {_PHASES.get(at.phase, at.phase)}{operator}",
+            style="bold",
+        )
+        shown = _SHOWN_FROM * at.peak_bytes
+        parts = {_NAMES[category]: count for category, count in _sorted(at.parts).items() if count >= shown}
+        widest = max(map(len, parts), default=0)
+        columns = max(4, min(_WIDEST_BAR, options.max_width - widest - 3 - _FIGURES - _SHARE))
+        largest = max(parts.values(), default=1)
+        for name, count in parts.items():
+            bar = _bar(count / largest, columns, unicode=speaks_unicode(console))
+            line = Text(f"  {name:<{widest}}", no_wrap=True)
+            line.append(f"{format_bytes(count):>{_FIGURES}}")
+            line.append(f"{count / at.peak_bytes:>{_SHARE}.0%} ", style="dim")
+            yield line.append(bar, style="cyan")
+        peaks = ", ".join(
+            f"{_PHASES.get(phase, phase)} {format_bytes(count)}"
+            for phase, count in at.phase_peaks.items()
+            if phase != "idle"
+        )
+        yield Text(f"  peaks: {peaks}", style="dim")
+
+    def _allocator(self) -> RenderResult:
+        """What the allocator takes: more than what tensors do, as it keeps memory that it may use again."""
+        yield Text("What torch's caching allocator takes for that (it decides what fits)", style="bold")
+        for one in self._outlook.reserved:
+            words = "with expandable_segments" if one.expandable else "as it is by default"
+            line = f"  {words:<24}  {format_bytes(one.peak_bytes):>9} at batch {one.micro_batch:,}"
+            if one.largest_batch:
+                line += f"; largest batch {one.largest_batch:,} ({format_bytes(one.largest_peak_bytes)})"
+            yield Text(line)
+
+    def _times(self) -> RenderResult:
+        first = self._outlook.times[0]
+        basis = "on measured rates" if first.measured_rates else "at published peak rates: no training is faster"
+        yield Text(f"Time of a step, predicted {basis}", style="bold")
+        for step in self._outlook.times:
+            rate = format_rate(step.predicted_samples_per_second)
+            yield Text(f"  batch {step.batch:,}: {format_seconds(step.predicted_seconds)}, {rate} samples/s")
+            for one in step.phases:
+                words = f"{_PHASES[one.phase.value]:<14} {format_seconds(one.predicted_seconds):>8}"
+                yield Text(f"    {words}  bound by {one.bound.value}")
+
+    def _notes(self) -> list[str]:
+        outlook = self._outlook
+        batches = " and ".join(map(str, outlook.traced_at))
+        steps = outlook.policy.accumulation_steps
+        notes = [
+            f"One step was traced without memory at batch {batches} in {format_seconds(outlook.trace_seconds)}; "
+            "memory is what tensors take on the device."
+        ]
+        if outlook.manner is Manner.FITTED:
+            notes.append(
+                "The step itself changes with the batch: away from the traced batches this is a line through two "
+                "points, and a real run may need more."
+            )
+        if steps > 1:
+            notes.append(f"The batch is that of one pass; the policy makes {format_count(steps, 'pass', 'passes')}.")
+        return [*notes, *outlook.notes]
+
+
+def _operator_words(operator: str) -> str:
+    """An operator without its overload: ``"log_softmax_backward_data"``."""
+    return operator.split(".")[0].lstrip("_")
+
+
+def _sorted(parts: Mapping[Category, int]) -> dict[Category, int]:
+    return dict(sorted(parts.items(), key=lambda part: -part[1]))
+
+
+def _bar(share: float, columns: int, *, unicode: bool) -> str:
+    """A bar of a share of the columns; an eighth of a column is the least that can be shown."""
+    if not unicode:
+        return "#" * max(1, round(share * columns))
+    whole, eighths = divmod(max(1, round(share * columns * 8)), 8)
+    return "█" * whole + (chr(ord("█") + 8 - eighths) if eighths else "")

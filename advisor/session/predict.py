@@ -1,0 +1,230 @@
+"""One prediction from request to answer: nothing of the model is trained, and nothing is kept."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from advisor.errors import MethodRefusedError, NothingPredictedError, OptionError, PolicyError, WorkloadError
+from advisor.methods.compose import judge
+from advisor.policy.file import load_policy_file
+from advisor.policy.policy import Policy
+from advisor.predict.outlook import Outlook, outlook_of
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.problem.detect import detect_hardware
+from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.profile_hardware import find_profile, hardware_of
+from advisor.problem.profiles import Profile
+from advisor.problem.rates import DeviceRates
+from advisor.problem.units import format_bytes
+from advisor.problem.workload import WorkloadSource
+from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+
+__all__ = ["PredictRequest", "run_prediction"]
+
+_TIME_LIMIT_SECONDS = 300.0
+"""A trace takes seconds. A model file that loads a data set may take minutes; one that waits forever is ended."""
+
+
+class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to predict.
+
+    Attributes:
+        source: The workload.
+        policy_file: The policy to apply; ``None`` for plain training.
+        batch: The micro-batch to look at; ``None`` for the policy's, or else the workload's ``BATCH_SIZE``.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
+        profile: Name of a GPU's profile, to predict for that instead of a device of this machine.
+        memory_limit_bytes: What the training may take; ``None`` for what is free.
+        seed: Of the model and its batches.
+    """
+
+    source: WorkloadSource
+    policy_file: Path | None = None
+    batch: int | None = None
+    device: str | None = None
+    profile: str | None = None
+    memory_limit_bytes: int | None = None
+    seed: int = 0
+
+    def check(self) -> None:
+        """Check what can be checked without looking at anything.
+
+        Raises:
+            OptionError: An option is outside its rule.
+        """
+        if self.batch is not None and self.batch < 1:
+            raise OptionError(f"--batch >= 1 must hold, but got {self.batch}.")
+        if self.profile is not None and self.device is not None:
+            raise OptionError(
+                f"Either a device of this machine or a profile can be predicted for, but got --device {self.device} "
+                f"and --profile {self.profile}. Keep one."
+            )
+
+
+def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outlook:
+    """Predict the memory of a policy on a device.
+
+    Args:
+        request: What to predict.
+        tell: Hears what is being done, in a few words.
+
+    Raises:
+        UserError: A mistake that the user can fix.
+        NothingPredictedError: A step cannot be followed without running it.
+    """
+    request.check()
+    policy = _policy(request)
+    profile = None if request.profile is None else find_profile(request.profile)
+    hardware = detect_hardware(request.device) if profile is None else hardware_of(profile)
+    verdict = judge(policy.methods, facts=None, hardware=hardware, accumulation_steps=policy.accumulation_steps)
+    if not verdict.applicable:
+        raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
+    limit, limit_from = _limit(request, hardware)
+    result = _trial(request, policy, hardware, limit, tell)
+    prediction = result.prediction
+    assert prediction is not None, "a trial without a prediction has raised"
+    batch, batch_from = _batch(request, policy, prediction)
+    known = _notes(request, hardware, profile)
+    if verdict.reason:
+        known.append(verdict.reason)
+    return outlook_of(
+        prediction,
+        workload=request.source.name,
+        policy=msgspec.structs.replace(policy, micro_batch=batch),
+        device=hardware.name,
+        limit_bytes=limit,
+        limit_from=limit_from,
+        batch_from=batch_from,
+        work=result.work,
+        rates=None if profile is None else DeviceRates.of_profile(profile),
+        notes=(*known, *(note for note in result.notes if note not in prediction.notes)),
+    )
+
+
+def _policy(request: PredictRequest) -> Policy:
+    """The policy, at the batch that is asked for as far as that is known before the model's file was read."""
+    if request.policy_file is None:
+        return Policy(micro_batch=request.batch or 1)
+    policy = load_policy_file(request.policy_file).policy
+    if policy.gpu_count > 1:
+        raise PolicyError(
+            f"A prediction is of one device, but {request.policy_file} is for {policy.gpu_count}. "
+            "Predict a policy with gpu_count: 1, or measure this one with `momadvise --gpus`."
+        )
+    return policy if request.batch is None else msgspec.structs.replace(policy, micro_batch=request.batch)
+
+
+def _limit(request: PredictRequest, hardware: Hardware) -> tuple[int, str]:
+    """What the training may take, and where that figure comes from. One may ask about more than there is."""
+    if request.memory_limit_bytes is not None:
+        return request.memory_limit_bytes, "--memory-limit"
+    limit = memory_budget(hardware, None).limit_bytes
+    return limit, "what may be taken now" if request.profile is None else "what the GPU has for it"
+
+
+def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction) -> tuple[int, str]:
+    """The batch to look at, and where it comes from."""
+    if request.batch is not None:
+        return request.batch, "--batch"
+    if request.policy_file is not None:
+        return policy.micro_batch, "the policy's"
+    if prediction.own_batch is not None:
+        return prediction.own_batch, "BATCH_SIZE"
+    return policy.micro_batch, "no BATCH_SIZE is stated"
+
+
+def _trial(
+    request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int, tell: Callable[[str], None]
+) -> TrialResult:
+    """Trace in a worker.
+
+    Raises:
+        UserError: The workload or the policy cannot be used.
+        NothingPredictedError: There is no prediction.
+    """
+    stands_for = None
+    if request.profile is not None:
+        assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
+        stands_for = CudaDevice(compute_capability=hardware.compute_capability)
+    spec = TrialSpec(
+        kind=TrialKind.PREDICT,
+        workload=request.source,
+        policy=policy,
+        device=hardware.device if stands_for is None else "cpu",
+        stands_for=stands_for,
+        with_allocator=hardware.kind is DeviceKind.CUDA,
+        memory_limit_bytes=limit_bytes,
+        seed=request.seed,
+        at_own_batch=request.batch is None and request.policy_file is None,
+        measure_seconds=_TIME_LIMIT_SECONDS,
+        time_limit_seconds=_TIME_LIMIT_SECONDS,
+    )
+
+    def hear(event: RunnerEvent) -> None:
+        if event.kind is RunnerEventKind.WORKER_STARTING:
+            tell("starting")
+        elif event.kind is RunnerEventKind.PROGRESS:
+            tell(event.text)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="momadvise-predict-") as folder,
+        Runner(Path(folder), on_event=hear) as runner,
+    ):
+        result = runner.run(spec)
+        printed = runner.tail_of_log(result.key)
+    if result.prediction is None:
+        raise _why_not(result, printed, elsewhere=stands_for is not None)
+    return result
+
+
+def _why_not(result: TrialResult, printed: str, *, elsewhere: bool) -> Exception:
+    """What to raise for a trial without a prediction.
+
+    Args:
+        result: Of the trial.
+        printed: The last lines that it printed.
+        elsewhere: Whether the device is not of this machine.
+    """
+    match result.outcome:
+        case Outcome.OK:
+            return NothingPredictedError(
+                f"A prediction follows one step of the training on tensors without values, but {result.reason}. "
+                "Measure it instead: `momadvise --goal faster MODEL` makes short real runs."
+            )
+        case Outcome.FAILED:
+            return WorkloadError(result.reason, result.traceback_text)
+        case Outcome.REFUSED if elsewhere:
+            # It applies to that GPU, as was judged before: what refuses is the CPU that stands for it.
+            return NothingPredictedError(
+                f"A policy must be applied here to be predicted, but without the GPU this one cannot: {result.reason}. "
+                "Measure it on that GPU, or leave the method out of the policy."
+            )
+        case Outcome.REFUSED:
+            return MethodRefusedError(result.reason)
+    text = f"The model must be loaded and traced, but that ended as {result.outcome.value}: {result.reason}."
+    return NothingPredictedError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
+
+
+def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None) -> list[str]:
+    """What nobody has checked where the device is not here."""
+    if profile is None:
+        return []
+    notes = [
+        f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU. The model's code "
+        "ran here: what it decides by torch.cuda.is_available(), it decided as this machine says.",
+        "Under autocast a CPU keeps other operators in 32 bits than a GPU does, and kernels that a method or a "
+        "library has for GPUs alone are not followed.",
+    ]
+    if request.memory_limit_bytes is None:
+        notes.append(
+            f"Of its {format_bytes(hardware.memory_bytes)} (published), {format_bytes(CUDA_CONTEXT_BYTES)} are left "
+            "for the CUDA context and its libraries: an assumption, as that depends on driver and libraries."
+        )
+    return notes

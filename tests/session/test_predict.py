@@ -1,0 +1,157 @@
+"""``momadvise predict``: an answer without a run, from the command line to the worker and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.session.command import run_command
+
+MODEL = """\
+import torch
+
+BATCH_SIZE = 16
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+
+    def forward(self, inputs):
+        return self.layers(inputs).square().mean()
+
+
+def build_model():
+    return Net()
+
+
+def make_batch(batch_size):
+    return {"inputs": torch.randn(batch_size, 256)}
+"""
+PARAMETERS = 8 * (256 * 256 + 256) * 4
+
+
+@pytest.fixture(autouse=True)
+def model(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+
+
+def predicted(tmp_path: Path, *options: str) -> tuple[int, dict[str, object], str]:
+    result = run_command("predict", "model.py", "--json", *options, cwd=tmp_path)
+    assert "advisor/" not in result.stderr, "no frame of ours may be shown"
+    assert {path.name for path in tmp_path.iterdir()} <= {"model.py", "policy.yaml", "__pycache__"}, "nothing is kept"
+    return result.returncode, json.loads(result.stdout) if result.stdout else {}, result.stderr
+
+
+def test_a_model_that_fits(tmp_path: Path) -> None:
+    status, found, stderr = predicted(tmp_path, "--memory-limit", "1GiB")
+    assert status == 0, stderr
+    assert found["predicted"] is True
+    assert found["fits"] is True
+    assert found["batch_from"] == "BATCH_SIZE"
+    assert found["asked"]["micro_batch"] == 16  # type: ignore[index]
+    assert found["asked"]["parts"]["parameters"] == PARAMETERS  # type: ignore[index]
+    assert found["largest"]["peak_bytes"] <= 2**30 < 1.01 * found["largest"]["peak_bytes"]  # type: ignore[index]
+    assert found["limit_bytes"] == 2**30
+
+
+def test_a_model_that_does_not_fit_has_an_exit_status_of_its_own(tmp_path: Path) -> None:
+    status, found, _ = predicted(tmp_path, "--batch", "4096", "--memory-limit", "16MiB")
+    assert status == 3
+    assert found["fits"] is False
+    assert found["asked"]["micro_batch"] == 4096  # type: ignore[index]
+    assert 1 <= found["largest"]["micro_batch"] < 4096  # type: ignore[index]
+
+
+def test_a_policy_is_applied_at_its_own_batch(tmp_path: Path) -> None:
+    plain = predicted(tmp_path, "--batch", "512")[1]
+    policy = "schema: 1\npolicy:\n  methods: {optimizer_in_backward: {}}\n  micro_batch: 512\n"
+    (tmp_path / "policy.yaml").write_text(policy + "  accumulation_steps: 1\n  gpu_count: 1\n")
+    status, found, stderr = predicted(tmp_path, "--policy", "policy.yaml")
+    assert status == 0, stderr
+    assert found["batch_from"] == "the policy's"
+    assert found["asked"]["micro_batch"] == 512  # type: ignore[index]
+    assert found["methods"] == [{"name": "optimizer_in_backward", "parameters": {}}]
+    gradients = PARAMETERS
+    saved = plain["asked"]["phase_peaks"]["optimizer"] - found["asked"]["phase_peaks"]["optimizer"]  # type: ignore[index]
+    assert saved > 0.8 * gradients
+
+
+def test_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    status, found, stderr = predicted(tmp_path, "--profile", "l4")
+    assert status == 0, stderr
+    assert found["device"] == "NVIDIA L4 24 GB"
+    assert found["limit_bytes"] == 24 * 10**9 - 600 * 2**20
+    native, expandable = found["reserved"]  # type: ignore[misc]
+    assert native["peak_bytes"] >= found["asked"]["peak_bytes"]  # type: ignore[index]
+    assert found["largest"]["micro_batch"] == native["largest_batch"]  # type: ignore[index]
+    assert expandable["largest_batch"] >= 0.9 * native["largest_batch"]
+    assert found["times"][0]["batch"] == 16  # type: ignore[index]
+    assert found["times"][0]["measured_rates"] is False  # type: ignore[index]
+    assert any("not measured on that GPU" in note for note in found["notes"])  # type: ignore[attr-defined]
+
+
+def test_people_get_a_chart(tmp_path: Path) -> None:
+    result = run_command("predict", "model.py", "--memory-limit", "1GiB", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("model: plain on ")
+    assert "Predicted from a trace; nothing was trained, nothing was measured." in result.stdout
+    assert "It fits: batch 16 (BATCH_SIZE)" in result.stdout
+    assert "█" in result.stdout
+    assert result.stderr == "", "progress is for terminals"
+
+
+def test_a_model_that_cannot_be_traced_is_not_guessed_at(tmp_path: Path) -> None:
+    reads = "inputs = inputs / inputs.abs().max().item()\n        return self.layers"
+    (tmp_path / "model.py").write_text(MODEL.replace("return self.layers", reads))
+    status, found, stderr = predicted(tmp_path)
+    assert status == 1
+    assert found["error"] == "NothingPredictedError"
+    assert "a step reads the value of a tensor" in stderr
+    assert "momadvise --goal faster MODEL" in stderr
+
+
+def test_a_model_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL.replace("return Net()", 'raise ValueError("no weights")'))
+    status, _, stderr = predicted(tmp_path)
+    assert status == 2
+    assert "no weights" in stderr
+    assert 'model.py", line' in stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--batch", "0"), "--batch >= 1 must hold, but got 0."),
+        (("--memory-limit", "lots"), "--memory-limit must be a number with a unit"),
+        (("--profile", "h200", "--device", "cpu"), "Keep one."),
+        (("--profile", "h100"), "Did you mean h100_80gb_pcie or h100_80gb_sxm?"),
+        (("--policy", "model.py"), "A policy file must"),
+        (("--policy", "none.yaml"), "A policy file must be readable"),
+        (("--batches", "3"), "momadvise predict --help"),
+    ],
+)
+def test_mistakes_are_named_with_what_to_do(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    status, _, stderr = predicted(tmp_path, *options)
+    assert status == 2
+    assert message in stderr
+
+
+def test_a_policy_for_several_devices_is_refused(tmp_path: Path) -> None:
+    policy = "schema: 1\npolicy:\n  methods: {ddp: {}}\n  micro_batch: 4\n  accumulation_steps: 1\n  gpu_count: 2\n"
+    (tmp_path / "policy.yaml").write_text(policy)
+    status, _, stderr = predicted(tmp_path, "--policy", "policy.yaml")
+    assert status == 2
+    assert "A prediction is of one device" in stderr
+
+
+def test_a_method_that_needs_the_gpu_to_be_applied_is_measured_there(tmp_path: Path) -> None:
+    policy = "schema: 1\npolicy:\n  methods: {expandable_segments: {}}\n  micro_batch: 4\n"
+    (tmp_path / "policy.yaml").write_text(policy + "  accumulation_steps: 1\n  gpu_count: 1\n")
+    status, found, stderr = predicted(tmp_path, "--policy", "policy.yaml", "--profile", "h200")
+    assert status == 1
+    assert found["error"] == "NothingPredictedError"
+    assert "Measure it on that GPU" in stderr
