@@ -2,17 +2,20 @@
 
 A training step has phases, and the place of its peak moves between them when the batch grows: for a small batch
 the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
-is far off, so that each phase gets its own line and the peak is their maximum. Within the passes the peak moves too
-(from the end of the backward pass, where all gradients live, to its start, where all activations do), and always to
-a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step is the
-peak are taken when there are two such points. No line is flatter than what the activations of a sample add.
+is far off, so that the peak is the maximum of several lines.
 
-The lines are drawn through live bytes. What the allocator holds back beyond them depends on how its blocks happened
+A trace without memory (:mod:`advisor.predict`) gives them all, exact but for what nobody sees without running: what the
+allocator holds back, and what kernels take inside themselves. That is learned from short real runs, and added.
+
+Where a policy cannot be traced the lines are drawn through the short runs themselves. Each phase gets its own. Within
+the passes the peak moves too (from the end of the backward pass, where all gradients live, to its start, where all
+activations do), and always to a steeper line: the two *largest* points decide, and only points past the regime in which
+the optimizer step is the peak are taken when there are two such points. No line is flatter than what the activations of
+a sample add.
+
+Those lines are drawn through live bytes. What the allocator holds back beyond them depends on how its blocks happened
 to be cut, and no line goes through that: the largest point has what was measured there, and from there on it grows
 with the live bytes by the share that every point showed at least. What comes on top of that is the margin's to bear.
-
-This model stands in until a predictor that traces the step is there; a session uses it through ``predict``,
-``largest_batch`` and ``seconds`` alone, so that the predictor can take its place.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from advisor.measure.measurement import SizePoint, Sizing
+from advisor.predict.prediction import Affine, MemoryPrediction
 from advisor.search.line import Line
 
-__all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "round_batch"]
+__all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "is_borne_out", "round_batch"]
 
 DEFAULT_MARGIN = 0.05
 """Share of the limit that stays free: fragmentation and workspace vary between runs."""
@@ -33,6 +37,9 @@ DEFAULT_MARGIN = 0.05
 _MOST_SPEED_UP = 2.0
 """Throughput beyond the largest batch that was run is taken to rise by this factor at most when a batch must end in
 time: two short steps on a busy machine may show no growth at all, and a line through them would promise any batch."""
+
+_BORNE_OUT = 0.1
+"""Share of the activations by which a trace may misjudge how memory grows, and still be believed."""
 
 _MARGIN_STEP = 0.05
 _LARGEST_MARGIN = 0.3
@@ -45,8 +52,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     """What short runs taught about one combination.
 
     Attributes:
-        passes: Peak bytes of the forward and backward passes against the micro-batch.
-        optimizer: Peak bytes of the optimizer step against the micro-batch.
+        lines: Bytes against the micro-batch at the moments that may be the peak, which is the largest of them.
         time: Seconds of one optimizer step with one micro-batch, against that micro-batch.
         offset_bytes: Added to every prediction; learned from measured trials.
         calibrated_at: Micro-batch of the trial that the offset comes from, 0 without.
@@ -55,10 +61,10 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         fits_at: The largest micro-batch that was really run.
         timed_at: The largest micro-batch whose step was timed, 0 without.
         timed_seconds: Seconds of that step, for one micro-batch.
+        note: Why memory was not foreseen, where that was tried in vain; for the user.
     """
 
-    passes: Line
-    optimizer: Line
+    lines: tuple[Line, ...]
     time: Line
     offset_bytes: float = 0.0
     calibrated_at: int = 0
@@ -67,6 +73,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     fits_at: int = 0
     timed_at: int = 0
     timed_seconds: float = 0.0
+    note: str = ""
 
     @classmethod
     def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
@@ -91,8 +98,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             optimizer = _line(first, second, _optimizer_peak)
             time = _line(first, second, lambda point: point.step_seconds)
         return cls(
-            passes=_with_held_back(passes, used),
-            optimizer=_with_held_back(optimizer, used),
+            lines=(_with_held_back(passes, used), _with_held_back(optimizer, used)),
             time=time,
             margin=margin,
             out_of_memory_at=sizing.out_of_memory_at,
@@ -101,9 +107,32 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             timed_seconds=points[-1].step_seconds,
         )
 
+    @classmethod
+    def foreseen(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
+        """Take the lines of a trace, and from short runs the time and what a trace does not see.
+
+        Args:
+            prediction: Of the combination that the short runs are of.
+            sizing: At least one point.
+            margin: Share of a limit that stays free.
+        """
+        measured = cls.fit(sizing, margin=margin)
+        points = sorted(sizing.points, key=lambda point: point.micro_batch)
+        lines = tuple(_rising(moment.live) for moment in prediction.moments)
+        model = msgspec.structs.replace(measured, lines=tuple(_with_held_back(line, points) for line in lines))
+        last = points[-1]
+        return msgspec.structs.replace(
+            model,
+            offset_bytes=last.memory.peak_bytes - model._highest(last.micro_batch),
+            calibrated_at=last.micro_batch,
+        )
+
     def predict(self, micro_batch: int) -> int:
         """Peak bytes at a micro-batch: a prediction, never to be shown as measured."""
-        return math.ceil(max(self.passes.at(micro_batch), self.optimizer.at(micro_batch)) + self.offset_bytes)
+        return math.ceil(self._highest(micro_batch) + self.offset_bytes)
+
+    def _highest(self, micro_batch: int) -> float:
+        return max(line.at(micro_batch) for line in self.lines)
 
     def seconds(self, micro_batch: int, accumulation_steps: int = 1) -> float:
         """Seconds of one optimizer step, taking every micro-batch to cost as much as the first."""
@@ -121,7 +150,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             0 if not even one sample fits.
         """
         usable = limit_bytes * (1 - (self.margin if margin is None else margin)) - self.offset_bytes
-        reach = min(self.passes.reaches(usable), self.optimizer.reaches(usable), float(LARGEST_BATCH))
+        reach = min(float(LARGEST_BATCH), *(line.reaches(usable) for line in self.lines))
         largest = math.floor(reach) if reach >= 1 else 0
         if self.out_of_memory_at is not None:
             largest = min(largest, self.out_of_memory_at - 1)
@@ -141,7 +170,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         fragmentation) hardly grows with the batch. The trial at the largest batch decides, because that is where
         the limit is met; a smaller one counts only when it shows that more is needed.
         """
-        offset = peak_bytes - max(self.passes.at(micro_batch), self.optimizer.at(micro_batch))
+        offset = peak_bytes - self._highest(micro_batch)
         fits_at = max(self.fits_at, micro_batch)
         if micro_batch < self.calibrated_at and offset <= self.offset_bytes:
             return msgspec.structs.replace(self, fits_at=fits_at)
@@ -187,6 +216,22 @@ def round_batch(batch: int) -> int:
     if batch > 4:
         return batch // 2 * 2
     return batch
+
+
+def is_borne_out(prediction: MemoryPrediction, sizing: Sizing) -> bool:
+    """Whether short real runs grow with the batch as a trace says; the rest is learned anyway."""
+    points = sorted(sizing.points, key=lambda point: point.micro_batch)
+    if len(points) < 2:
+        return True
+    first, last = points[0], points[-1]
+    grown = last.memory.peak_allocated_bytes - first.memory.peak_allocated_bytes
+    foreseen = prediction.peak(last.micro_batch) - prediction.peak(first.micro_batch)
+    return abs(foreseen - grown) <= _BORNE_OUT * max(last.memory.breakdown.activations, grown)
+
+
+def _rising(live: Affine) -> Line:
+    """A moment's line; one that falls with the batch is no higher than at a single sample."""
+    return Line(live.fixed, live.per_sample) if live.per_sample >= 0 else Line(live.at(1), 0.0)
 
 
 def _held_back(point: SizePoint) -> int:
