@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch.utils.flop_counter import flop_registry
 
@@ -12,7 +13,7 @@ from advisor.measure.storages import tensors_in
 from advisor.methods.phase import Phase
 from advisor.predict.work import Kind, Work
 
-__all__ = ["operator_work", "touched_bytes"]
+__all__ = ["as_on_cuda", "operator_work", "touched_bytes"]
 
 _NO_KERNEL = {"_local_scalar_dense", "record_stream", "requires_grad_", "is_pinned"}
 """Operators that neither read nor write, beside the views, which are recognized by what they return."""
@@ -104,6 +105,13 @@ def operator_work(
         written_bytes=written,
         fresh_bytes=fresh_bytes,
     )
+
+
+def as_on_cuda(work: Work) -> Work:
+    """The same work on a CUDA device, where the tensors counted were a CPU's: float32 products may be in TF32 there."""
+    if work.number_format == "float32" and _tf32(work.kind):
+        return msgspec.structs.replace(work, number_format="tf32")
+    return work
 
 
 def touched_bytes(tensor: torch.Tensor) -> int:

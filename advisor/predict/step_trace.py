@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from advisor.measure.memory import listening
 from advisor.measure.storages import tensors_in, view_bytes
 from advisor.methods.training import Phase, Training
+from advisor.predict.operator_work import as_on_cuda
 from advisor.predict.prediction import Affine, Category
 from advisor.predict.scratch import Call
 from advisor.predict.storage_log import StorageLog
@@ -145,7 +146,7 @@ def _trace(training: Training, log: StorageLog, micro_batch: int, batch: Any) ->
         batch_bytes=batch_bytes,
         notes=tuple(training.notes),
         calls=[call for call in log.calls if call[0] >= begin],
-        works=None if log.uses_host else counter.works,
+        works=None if log.uses_host else [as_on_cuda(work) for work in counter.works],
     )
 
 

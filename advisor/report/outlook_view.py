@@ -131,7 +131,7 @@ class OutlookView:
 
     def _times(self) -> RenderResult:
         first = self._outlook.times[0]
-        basis = "on measured rates" if first.measured_rates else "at published peak rates: no training is faster"
+        basis = "on measured rates" if first.measured_rates else "at published peak rates, which no training reaches"
         yield Text(f"Time of a step, predicted {basis}", style="bold")
         for step in self._outlook.times:
             rate = format_rate(step.predicted_samples_per_second)

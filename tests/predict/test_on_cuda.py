@@ -14,6 +14,7 @@ from advisor.predict.envelope import predict_aligned
 from advisor.predict.on_cuda import cublas_workspace_bytes, on_cuda, standing_for
 from advisor.predict.prediction import Category, CudaDevice, MemoryPrediction
 from advisor.predict.step_trace import StepTrace, faked, trace_step
+from advisor.predict.work import Kind
 from tests.methods.tiny import MODELS
 from tests.predict.test_predicted_memory import built
 
@@ -89,6 +90,8 @@ def test_the_work_is_counted_unless_there_are_copies_between_host_and_device() -
     plain, _ = traces("gpt2")
     assert plain.works
     assert sum(work.flops for work in plain.works) > 0
+    convolutions = {work.number_format for work in traces("convnet")[0].works or () if work.kind is Kind.CONVOLUTION}
+    assert convolutions == {"tf32"}, "torch lets cuDNN do so unless it is told otherwise"
     swapped, _ = traces("gpt2", (use("swap", min_bytes=MIB),))
     assert swapped.works is None
 

@@ -140,7 +140,7 @@ def test_times_are_shown_with_what_bounds_them_and_what_they_rest_on() -> None:
     )
     step = PredictedStep(batch=8, phases=(phase,), measured_rates=False)
     text = joined(printed(msgspec.structs.replace(FITS, times=(step,))))
-    assert "predicted at published peak rates: no training is faster" in text
+    assert "predicted at published peak rates, which no training reaches" in text
     assert "batch 8: 250 ms, 32.0 samples/s" in text
     assert "forward pass 250 ms bound by compute" in text
 
