@@ -75,6 +75,12 @@ def _measured() -> Iterator[str]:
             f"{versions}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
         )
         yield ""
+        yield (
+            "Activations may shrink to a tenth and the peak stay where it is: at a small batch the optimizer step sets "
+            "it. And where a method that only reorders sums moves the losses by percents (see `channels_last`), the "
+            "training amplifies any rounding, and eight losses say little about the other methods there."
+        )
+        yield ""
         yield f"| setting | {' | '.join(models)} |"
         yield f"|---|{'---|' * len(models)}"
         plain = " | ".join(_absolute(cells.get(("plain", model))) for model in models)

@@ -12,6 +12,9 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _MACHINERY = (_PACKAGE / "trial", _PACKAGE / "problem", _PACKAGE / "measure")
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
+_PASSING_ON = ("__torch_function__", "__torch_dispatch__")
+"""Where modes that watch the model stand between it and torch."""
+
 
 def user_traceback(error: BaseException) -> str:
     """Format an exception without the frames that the user cannot do anything about.
@@ -47,7 +50,9 @@ def _kept(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
         return [
             frame
             for index, frame in enumerate(frames)
-            if index >= user[0] and (index > user[-1] or not _inside(frame.filename, (_PACKAGE,)))
+            if index >= user[0]
+            and (index > user[-1] or not _inside(frame.filename, (_PACKAGE,)))
+            and not (frame.name in _PASSING_ON and index < len(frames) - 1 and _inside(frame.filename, (_PACKAGE,)))
         ]
     return [frame for frame in frames if not _inside(frame.filename, _MACHINERY) and not _is_bootstrap(frame.filename)]
 

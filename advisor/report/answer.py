@@ -129,7 +129,7 @@ def _title(answer: Recommendation) -> str:
     if winner.model_size:
         return f"Build {size_words(winner.model_size)} and {training}"
     if measured_too_little(answer):
-        return f"Too little was measured to advise a method: until more is, {training}"
+        return f"{training[0].upper()}{training[1:]}; too little was measured for more"
     return training[0].upper() + training[1:]
 
 

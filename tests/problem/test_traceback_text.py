@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,25 @@ def test_frames_of_ours_between_the_users_are_left_out() -> None:
     assert "in user" in text
     assert "in fail" in text
     assert "methods/swap.py" not in text
+
+
+def test_modes_that_watch_are_left_out_where_they_passed_a_call_on() -> None:
+    mode = "def __torch_dispatch__(function):\n    return function()\ncall = __torch_dispatch__\n"
+    watching = ours("measure/live_storage.py", mode)
+
+    def user() -> None:
+        watching(functools.partial(torch.nn.functional.multi_margin_loss, torch.zeros(1, 3), torch.zeros(1, 2)))
+
+    text = text_of(WORKER, user)
+    assert "in user" in text
+    assert "measure/live_storage.py" not in text
+
+
+def test_modes_that_raised_are_not_hidden() -> None:
+    raising = ours(
+        "measure/live_storage.py", "def __torch_dispatch__():\n    raise RuntimeError\ncall = __torch_dispatch__\n"
+    )
+    assert "measure/live_storage.py" in text_of(WORKER, lambda: raising())
 
 
 def test_a_hook_of_ours_that_raised_is_not_hidden() -> None:
