@@ -68,7 +68,7 @@ shapes and no memory. Everything shown is predicted; nothing is measured.
   --batch N              samples per forward pass    (default: the policy's, or
                          BATCH_SIZE of the model file)
   --device NAME          cpu, cuda, cuda:1           (default: the first GPU)
-  --profile NAME         a GPU that is not here, such as h200 or h100_80gb_sxm
+  --profile NAME         a GPU that is not here, such as h200 or h100_80gb
   --memory-limit SIZE    such as 8GiB                (default: what is free)
   --json                 the prediction as JSON on stdout, and only that
   -h, --help

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.storages import tensors_in
 from advisor.methods.memory_side import Side, current_side
+from advisor.predict.in_place import changes_only_values
 from advisor.predict.scratch import Call, call_of
 
 __all__ = ["StorageLog"]
@@ -94,6 +95,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if changes_only_values(func, args):
+            return None if isinstance(args[0], (list, tuple)) else args[0]
         name = getattr(func, "__name__", "")
         if (called := call_of(name, args)) is not None:
             self.calls.append((len(self.events), *called))

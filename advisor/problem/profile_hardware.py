@@ -12,18 +12,31 @@ from advisor.problem.profiles import Profile, load_profiles
 __all__ = ["find_profile", "hardware_of"]
 
 
-def find_profile(name: str) -> Profile:
-    """The profile of a GPU by its name.
+def find_profile(name: str) -> tuple[Profile, str]:
+    """The profile of a GPU by its name, or by the part that its variants have in common.
+
+    Variants with the same memory, such as those for PCIe and for SXM, fit the same: of these it is the one with most
+    memory bandwidth.
+
+    Returns:
+        The profile, and which it is of which where the name leaves that open, for people; empty where it does not.
 
     Raises:
-        OptionError: There is none.
+        OptionError: There is none, or those that may be meant differ in memory.
     """
     profiles = {
         known: profile for known, profile in load_profiles().items() if profile.kind is DeviceKind.CUDA
     }  # a CPU is what one has, not what one asks about
-    if name in profiles:
-        return profiles[name]
-    near = [known for known in profiles if known.startswith(name)] or difflib.get_close_matches(name, profiles, n=3)
+    asked = name.lower().replace("-", "_")
+    if asked in profiles:
+        return profiles[asked], ""
+    variants = {known: profile for known, profile in profiles.items() if asked and known.startswith(asked)}
+    if len({profile.memory.base_value for profile in variants.values()}) == 1:
+        taken = max(variants, key=lambda known: variants[known].memory_bandwidth.base_value or 0.0)
+        others = ", ".join(f"--profile {known}" for known in variants if known != taken)
+        note = f"{name} was taken for {taken}" + (f"; with as much memory there is also {others}." if others else ".")
+        return profiles[taken], note
+    near = list(variants) or difflib.get_close_matches(asked, profiles, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise OptionError(f"--profile must be one of {', '.join(profiles)}, but got {name!r}.{hint}")
 

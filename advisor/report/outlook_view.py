@@ -95,10 +95,10 @@ class OutlookView:
         return answer
 
     def _chart(self, at: AtBatch, console: Console, options: ConsoleOptions) -> RenderResult:
-        operator = f", in {_operator_words(at.operator)}" if at.operator else ""
+        operator = f", {_operator_words(at.operator)}" if at.operator else ""
         yield Text(
-            f"Batch {at.micro_batch:,}: {format_bytes(at.peak_bytes)} at the peak, "
-            f"in the {_PHASES.get(at.phase, at.phase)}{operator}",
+            f"Batch {at.micro_batch:,}: {format_bytes(at.peak_bytes)} at the peak "
+            f"({_PHASES.get(at.phase, at.phase)}{operator})",
             style="bold",
         )
         shown = _SHOWN_FROM * at.peak_bytes

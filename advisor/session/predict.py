@@ -81,7 +81,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     """
     request.check()
     policy = _policy(request)
-    profile = None if request.profile is None else find_profile(request.profile)
+    profile, which = (None, "") if request.profile is None else find_profile(request.profile)
     hardware = detect_hardware(request.device) if profile is None else hardware_of(profile)
     verdict = judge(policy.methods, facts=None, hardware=hardware, accumulation_steps=policy.accumulation_steps)
     if not verdict.applicable:
@@ -91,7 +91,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     prediction = result.prediction
     assert prediction is not None, "a trial without a prediction has raised"
     batch, batch_from = _batch(request, policy, prediction)
-    known = _notes(request, hardware, profile)
+    known = [*filter(None, [which]), *_notes(request, hardware, profile)]
     if verdict.reason:
         known.append(verdict.reason)
     return outlook_of(
@@ -217,8 +217,7 @@ def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None)
     if profile is None:
         return []
     notes = [
-        f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU. The model's code "
-        "ran here: what it decides by torch.cuda.is_available(), it decided as this machine says.",
+        f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU.",
         "Under autocast a CPU keeps other operators in 32 bits than a GPU does, and kernels that a method or a "
         "library has for GPUs alone are not followed.",
     ]

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods.training import Training
@@ -78,9 +79,24 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
             prediction, first, second, micro_batch=around, limit_bytes=spec.memory_limit_bytes, device=device
         )
     if spec.stands_for is not None:
+        bench.notes.append(_what_a_sample_was(bench))
         work = _work(first, second, passes) if passes == spec.policy.accumulation_steps else None
     seconds = time.perf_counter() - begin
     return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""
+
+
+def _what_a_sample_was(bench: Bench) -> str:
+    """What the model's file made here, in words: people see if it is not what they will train on."""
+    leaves = tree_leaves_with_path(bench.batches(2)[0])
+    tensors = [
+        f"{keystr(path).strip('[]').strip(chr(39)) or 'the batch'} of {'x'.join(map(str, leaf.shape[1:])) or '1'}"
+        for path, leaf in leaves
+        if isinstance(leaf, torch.Tensor)
+    ]
+    return (
+        f"A sample was: {', '.join(tensors)}. The model's file ran on this machine: what it decides by "
+        "torch.cuda.is_available(), such as this size, it decided as without that GPU."
+    )
 
 
 def _traced_passes(bench: Bench) -> int:

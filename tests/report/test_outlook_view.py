@@ -88,7 +88,7 @@ def test_what_does_not_fit(changes: dict[str, object], words: str) -> None:
 def test_the_peak_has_its_phase_its_operator_and_a_bar_for_each_category() -> None:
     lines = printed(FITS).splitlines()
     title = next(index for index, line in enumerate(lines) if line.startswith("Batch 8:"))
-    assert lines[title] == "Batch 8: 6.00 GiB at the peak, in the backward pass, in log_softmax_backward_data"
+    assert lines[title] == "Batch 8: 6.00 GiB at the peak (backward pass, log_softmax_backward_data)"
     chart = [line.split() for line in lines[title + 1 : title + 4]]
     assert [words[0] for words in chart] == ["optimizer", "activations", "parameters"], "the largest first"
     assert [words[-2] for words in chart] == ["50%", "33%", "17%"]

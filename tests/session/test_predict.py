@@ -81,10 +81,11 @@ def test_a_policy_is_applied_at_its_own_batch(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_not_here(tmp_path: Path) -> None:
-    status, found, stderr = predicted(tmp_path, "--profile", "l4")
+    status, found, stderr = predicted(tmp_path, "--profile", "h100_80gb")
     assert status == 0, stderr
-    assert found["device"] == "NVIDIA L4 24 GB"
-    assert found["limit_bytes"] == 24 * 10**9 - 600 * 2**20
+    assert found["device"] == "NVIDIA H100 SXM5 80 GB"
+    assert any("--profile h100_80gb_pcie" in note for note in found["notes"]), "one of two was taken"  # type: ignore[attr-defined]
+    assert found["limit_bytes"] == 80 * 10**9 - 600 * 2**20
     native, expandable = found["reserved"]  # type: ignore[misc]
     assert native["peak_bytes"] >= found["asked"]["peak_bytes"]  # type: ignore[index]
     assert found["largest"]["micro_batch"] == native["largest_batch"]  # type: ignore[index]
@@ -92,6 +93,7 @@ def test_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     assert found["times"][0]["batch"] == 16  # type: ignore[index]
     assert found["times"][0]["measured_rates"] is False  # type: ignore[index]
     assert any("not measured on that GPU" in note for note in found["notes"])  # type: ignore[attr-defined]
+    assert any("A sample was: inputs of 256." in note for note in found["notes"])  # type: ignore[attr-defined]
 
 
 def test_people_get_a_chart(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_a_model_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
         (("--batch", "0"), "--batch >= 1 must hold, but got 0."),
         (("--memory-limit", "lots"), "--memory-limit must be a number with a unit"),
         (("--profile", "h200", "--device", "cpu"), "Keep one."),
-        (("--profile", "h100"), "Did you mean h100_80gb_pcie or h100_80gb_sxm?"),
+        (("--profile", "v100"), "Did you mean v100_16gb or v100_32gb?"),
         (("--policy", "model.py"), "A policy file must"),
         (("--policy", "none.yaml"), "A policy file must be readable"),
         (("--batches", "3"), "momadvise predict --help"),
@@ -141,7 +143,7 @@ def test_mistakes_are_named_with_what_to_do(tmp_path: Path, options: tuple[str, 
 
 
 def test_a_policy_for_several_devices_is_refused(tmp_path: Path) -> None:
-    policy = "schema: 1\npolicy:\n  methods: {ddp: {}}\n  micro_batch: 4\n  accumulation_steps: 1\n  gpu_count: 2\n"
+    policy = "schema: 1\npolicy:\n  methods: {zero_1: {}}\n  micro_batch: 4\n  accumulation_steps: 1\n  gpu_count: 2\n"
     (tmp_path / "policy.yaml").write_text(policy)
     status, _, stderr = predicted(tmp_path, "--policy", "policy.yaml")
     assert status == 2

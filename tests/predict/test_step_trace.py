@@ -1,0 +1,74 @@
+"""Two batches traced in one training say what each says that is traced in a training of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from advisor.methods.training import Training
+from advisor.predict.envelope import are_alike, predict_aligned
+from advisor.predict.prediction import Category, MemoryPrediction
+from advisor.predict.step_trace import faked, trace_step, trace_steps
+
+CPU = torch.device("cpu")
+WIDTH = 64
+
+
+class HalfUsed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = torch.nn.Linear(WIDTH, WIDTH)
+        self.unused = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.used(inputs).square().mean()
+
+
+class AfterPassesAlone(torch.optim.AdamW):
+    """Takes no step that no backward pass came before."""
+
+    def step(self, closure: Any = None) -> Any:
+        if all(parameter.grad is None for parameter in self.param_groups[0]["params"][:2]):
+            raise RuntimeError("no gradients")
+        if self.param_groups[0]["params"][2].grad is not None:
+            raise RuntimeError("nobody uses these parameters")
+        return super().step(closure)
+
+
+def training(build_optimizer: Callable[..., torch.optim.Optimizer]) -> Training:
+    return Training(HalfUsed(), device=CPU, build_optimizer=build_optimizer)
+
+
+def together(build_optimizer: Callable[..., torch.optim.Optimizer]) -> MemoryPrediction:
+    mode = FakeTensorMode()
+    batches = [(size, faked(torch.randn(size, WIDTH), mode)) for size in (2, 4)]
+    first, second = trace_steps(lambda: training(build_optimizer), batches, device=CPU, mode=mode)
+    assert are_alike(first, second)
+    return predict_aligned(first, second)
+
+
+def apart(build_optimizer: Callable[..., torch.optim.Optimizer]) -> MemoryPrediction:
+    traces = []
+    for size in (2, 4):
+        mode = FakeTensorMode()
+        batch = faked(torch.randn(size, WIDTH), mode)
+        traces.append(trace_step(lambda: training(build_optimizer), batch, micro_batch=size, device=CPU, mode=mode))
+    return predict_aligned(*traces)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, AfterPassesAlone])
+def test_they_say_the_same(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+    one, other = together(optimizer), apart(optimizer)
+    for batch in (1, 3, 1000):
+        assert one.peak(batch) == other.peak(batch)
+        assert one.breakdown(batch) == other.breakdown(batch)
+
+
+def test_parameters_that_no_step_uses_have_no_state() -> None:
+    used = (WIDTH * WIDTH + WIDTH) * 4
+    state = together(torch.optim.AdamW).breakdown(2)[Category.OPTIMIZER_STATE]
+    assert 2 * used <= state < 2 * used + 1024, "two moments, and a count of steps for each"
