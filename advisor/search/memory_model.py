@@ -4,10 +4,10 @@ A training step has phases, and the place of its peak moves between them when th
 the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
 is far off, so that the peak is the maximum of several lines.
 
-A trace without memory (:mod:`advisor.predict`) gives them all, exact but for what nobody sees without running: what the
-allocator holds back, and what kernels take inside themselves. That is learned from short real runs, and added.
+Two short runs that were followed allocation by allocation (:mod:`advisor.predict`) give them all, as long as they differ
+in sizes alone. What the largest short run took beyond them is added.
 
-Where a policy cannot be traced the lines are drawn through the short runs themselves. Each phase gets its own. Within
+Elsewhere the lines are drawn through the peaks of the short runs. Each phase gets its own. Within
 the passes the peak moves too (from the end of the backward pass, where all gradients live, to its start, where all
 activations do), and always to a steeper line: the two *largest* points decide, and only points past the regime in which
 the optimizer step is the peak are taken when there are two such points. No line is flatter than what the activations of
@@ -29,7 +29,7 @@ from advisor.measure.measurement import SizePoint, Sizing
 from advisor.predict.prediction import Affine, MemoryPrediction
 from advisor.search.line import Line
 
-__all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "is_borne_out", "round_batch"]
+__all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "round_batch"]
 
 DEFAULT_MARGIN = 0.05
 """Share of the limit that stays free: fragmentation and workspace vary between runs."""
@@ -37,9 +37,6 @@ DEFAULT_MARGIN = 0.05
 _MOST_SPEED_UP = 2.0
 """Throughput beyond the largest batch that was run is taken to rise by this factor at most when a batch must end in
 time: two short steps on a busy machine may show no growth at all, and a line through them would promise any batch."""
-
-_BORNE_OUT = 0.1
-"""Share of the activations by which a trace may misjudge how memory grows, and still be believed."""
 
 _MARGIN_STEP = 0.05
 _LARGEST_MARGIN = 0.3
@@ -61,7 +58,6 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         fits_at: The largest micro-batch that was really run.
         timed_at: The largest micro-batch whose step was timed, 0 without.
         timed_seconds: Seconds of that step, for one micro-batch.
-        note: Why memory was not foreseen, where that was tried in vain; for the user.
     """
 
     lines: tuple[Line, ...]
@@ -73,7 +69,6 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     fits_at: int = 0
     timed_at: int = 0
     timed_seconds: float = 0.0
-    note: str = ""
 
     @classmethod
     def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
@@ -109,7 +104,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def foreseen(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
-        """Take the lines of a trace, and from short runs the time and what a trace does not see.
+        """Take the lines of a prediction, and from short runs the time and what it does not see.
 
         Args:
             prediction: Of the combination that the short runs are of.
@@ -216,17 +211,6 @@ def round_batch(batch: int) -> int:
     if batch > 4:
         return batch // 2 * 2
     return batch
-
-
-def is_borne_out(prediction: MemoryPrediction, sizing: Sizing) -> bool:
-    """Whether short real runs grow with the batch as a trace says; the rest is learned anyway."""
-    points = sorted(sizing.points, key=lambda point: point.micro_batch)
-    if len(points) < 2:
-        return True
-    first, last = points[0], points[-1]
-    grown = last.memory.peak_allocated_bytes - first.memory.peak_allocated_bytes
-    foreseen = prediction.peak(last.micro_batch) - prediction.peak(first.micro_batch)
-    return abs(foreseen - grown) <= _BORNE_OUT * max(last.memory.breakdown.activations, grown)
 
 
 def _rising(live: Affine) -> Line:

@@ -204,8 +204,6 @@ class Evaluator:
         self._progress.trial_started(self.number, policy, f"short runs for its memory and time{self._where}")
         model, result = self._trials.size(combination, largest)
         if model is not None:
-            if model.note and model.note not in self.notes:
-                self.notes.append(model.note)
             return model, None
         return None, self._failed_sizing(policy, role, result)
 

@@ -13,10 +13,9 @@ from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.predict.prediction import CudaDevice
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.workload import WorkloadSource
-from advisor.search.memory_model import MemoryModel, is_borne_out
+from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.trial.outcome import Outcome
@@ -24,12 +23,6 @@ from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
 __all__ = ["Trials"]
-
-_BEYOND_DOUBT = 2.0
-"""Where the batch that time allows needs less than the limit by this factor, memory does not bound it."""
-
-_LARGEST_TRACED = 64
-"""Samples in a traced batch at most: a trace costs the same at every batch, but making the batch does not."""
 
 _COMPARED_STEPS = 30
 """Steps over which losses are held against the exact run's: seven rounds of the distinct batches."""
@@ -40,8 +33,6 @@ class Trials:
 
     Args:
         runner: Runs specs in worker processes, or answers from the study folder.
-        foreseer: Runs traces, in a worker of its own: libraries keep tables between calls, and one that was made
-            without values must not stay where trials run. ``None`` for no traces.
         source: The workload.
         hardware: The device.
         memory_limit_bytes: The limit of every timed trial, on each of its devices.
@@ -58,7 +49,6 @@ class Trials:
         self,
         *,
         runner: Runner,
-        foreseer: Runner | None = None,
         source: WorkloadSource,
         hardware: Hardware,
         memory_limit_bytes: int,
@@ -71,7 +61,6 @@ class Trials:
         model_size: Mapping[str, int | float] | None = None,
     ) -> None:
         self._runner = runner
-        self._foreseer = foreseer
         self._source = source
         self._hardware = hardware
         self._budget = budget
@@ -89,7 +78,6 @@ class Trials:
         """The same trials at another size of the model; what was learned of one size holds for that size alone."""
         return Trials(
             runner=self._runner,
-            foreseer=self._foreseer,
             source=self._source,
             hardware=self._hardware,
             memory_limit_bytes=self.memory_limit_bytes,
@@ -156,50 +144,15 @@ class Trials:
         if result.sizing is None or not result.sizing.points:
             return None, result
         self._sizings[combination.label] = result.sizing
-        model = self._foreseen(combination, result.sizing)
+        if result.prediction is None:
+            model = MemoryModel.fit(result.sizing)
+        else:
+            model = MemoryModel.foreseen(result.prediction, result.sizing)
         for candidate in self._earlier:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
         self._models[combination.label] = model
         return model, result
-
-    def _foreseen(self, combination: Combination, sizing: Sizing) -> MemoryModel:
-        """The model with the lines of a trace where memory may bound the batch; else through the short runs alone."""
-        measured = MemoryModel.fit(sizing)
-        limit = self.limit_on(combination.gpu_count)
-        in_time = measured.largest_within_seconds(self._budget.longest_step_seconds)
-        if self._foreseer is None or combination.gpu_count > 1 or _BEYOND_DOUBT * measured.predict(in_time) < limit:
-            return measured
-        # At twice what is expected a batch fills what is done in pieces of a fixed size; more would take time to make.
-        around = min(_LARGEST_TRACED, 2 * max(1, measured.largest_batch(limit)))
-        result = self._foreseer.run(self._tracing(combination, around))
-        if result.prediction is None:
-            why = result.reason or result.outcome.value
-            return msgspec.structs.replace(
-                measured, note=f"{combination.label}: memory was not foreseen, because {why}"
-            )
-        if not is_borne_out(result.prediction, sizing):
-            why = "its short runs grow otherwise than its trace"
-            return msgspec.structs.replace(
-                measured, note=f"{combination.label}: memory was not foreseen, because {why}"
-            )
-        return MemoryModel.foreseen(result.prediction, sizing)
-
-    def _tracing(self, combination: Combination, around: int) -> TrialSpec:
-        """A trace on the host, whatever the device: it takes none of a GPU's memory."""
-        capability = self._hardware.compute_capability
-        spec = self._spec(
-            TrialKind.PREDICT,
-            Policy(methods=combination.uses, micro_batch=around),
-            measure_seconds=self._budget.sizing_seconds,
-            hard_limit_seconds=self._budget.hard_limit_seconds(None),
-            memory_limit_bytes=self._usable_bytes,
-        )
-        return msgspec.structs.replace(
-            spec,
-            device="cpu",
-            stands_for=None if capability is None else CudaDevice(compute_capability=capability),
-        )
 
     def _size_from(self, first_batch: int, combination: Combination, largest_batch: int | None) -> TrialResult:
         plain = self._models.get(Combination().label)

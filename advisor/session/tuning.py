@@ -94,10 +94,9 @@ class Tuning:
         for note in self._notes:
             self._progress.note(note)
         candidates = read_candidates(self._folder.ledger)
-        with Runner(self._folder.path, nodes=request.nodes) as runner, Runner(self._folder.path) as foreseer:
+        with Runner(self._folder.path, nodes=request.nodes) as runner:
             trials = Trials(
                 runner=runner,
-                foreseer=foreseer,
                 source=request.source,
                 hardware=self._hardware,
                 memory_limit_bytes=self._goal.memory_limit_bytes,

@@ -5,7 +5,7 @@ import pytest
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint, Sizing
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.line import Line
-from advisor.search.memory_model import LARGEST_BATCH, MemoryModel, is_borne_out, round_batch
+from advisor.search.memory_model import LARGEST_BATCH, MemoryModel, round_batch
 
 MIB = 2**20
 
@@ -239,7 +239,7 @@ def traced(**phases: tuple[float, float]) -> MemoryPrediction:
     return MemoryPrediction(moments=moments, activations=Affine(0.0, 0.0), traced_at=(2, 4))
 
 
-class TestATraceForesees:
+class TestForeseenMomentByMoment:
     STEP = traced(optimizer=(300.0, 0.0), backward=(100.0, 20.0))
     SHORT_RUNS = sizing(
         point(2, passes=140, optimizer=300, activations=30), point(4, passes=180, optimizer=300, activations=60)
@@ -264,8 +264,3 @@ class TestATraceForesees:
         model = MemoryModel.foreseen(falling, sizing(point(2, passes=140, optimizer=250), point(4, passes=180)))
         assert model.largest_batch(500 * MIB, margin=0.0, rounded=False) >= 1
         assert model.predict(100) > model.predict(50)
-
-    def test_it_is_believed_while_short_runs_grow_as_it_says(self) -> None:
-        assert is_borne_out(traced(backward=(100.0, 10.0)), TWO)
-        assert not is_borne_out(traced(backward=(100.0, 14.0)), TWO)
-        assert is_borne_out(traced(backward=(100.0, 14.0)), sizing(point(2, passes=120)))
