@@ -4,14 +4,13 @@ A training step has phases, and the place of its peak moves between them when th
 the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
 is far off, so that the peak is the maximum of several lines.
 
-Two short runs that were followed allocation by allocation (:mod:`advisor.predict`) give them all, as long as they differ
-in sizes alone. What the largest short run took beyond them is added.
+Two short runs that were followed allocation by allocation (on a CPU) give them all, as long as they differ in sizes
+alone; see :mod:`advisor.predict.between_courses`. What the largest short run took beyond them is added.
 
-Elsewhere the lines are drawn through the peaks of the short runs. Each phase gets its own. Within
-the passes the peak moves too (from the end of the backward pass, where all gradients live, to its start, where all
-activations do), and always to a steeper line: the two *largest* points decide, and only points past the regime in which
-the optimizer step is the peak are taken when there are two such points. No line is flatter than what the activations of
-a sample add.
+Elsewhere the lines are drawn through the peaks of the short runs. Each phase gets its own. Within the passes the peak
+moves too (from the end of the backward pass, where all gradients live, to its start, where all activations do), and
+always to a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step
+is the peak are taken when there are two such points. No line is flatter than what the activations of a sample add.
 
 Those lines are drawn through live bytes. What the allocator holds back beyond them depends on how its blocks happened
 to be cut, and no line goes through that: the largest point has what was measured there, and from there on it grows
