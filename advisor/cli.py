@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
+
+from advisor.trial.interruption import interruptions_kept
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -153,11 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fit, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-        signal.signal(signal.SIGTERM, _interrupt)
     try:
         try:
-            return _dispatch(arguments)
+            with interruptions_kept():
+                return _dispatch(arguments)
         finally:
             sys.stdout.flush()  # here, where a reader that is gone can be told from a failure
     except KeyboardInterrupt:
@@ -386,11 +384,6 @@ def _print_error(error: BaseException) -> None:
     if traceback_text:
         print(traceback_text.rstrip(), file=sys.stderr)
     print(f"momadvise: error: {error}", file=sys.stderr)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Treat SIGTERM (a job scheduler, a CI system) like Ctrl-C: keep what was measured, leave nothing running."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

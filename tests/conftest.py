@@ -1,7 +1,25 @@
 """What holds for every test."""
 
 import os
+from collections.abc import Iterator
+
+import pytest
+
+from advisor.trial.forking import servers_are_kept
 
 # Two test processes share the cores, and every worker that they start inherits this: threads that wait for each other
 # on a busy machine make small steps a hundred times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def libraries_are_loaded_once() -> Iterator[None]:
+    """Workers of all tests of this process are forked from one that has loaded torch."""
+    with servers_are_kept():
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests go first: at the end, a process would run one of them while the other has nothing to do."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -90,7 +90,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             first, second = used
             passes = _no_flatter_than_activations(_line(first, second, _passes_peak), first, second)
             optimizer = _line(first, second, _optimizer_peak)
-            time = _line(first, second, lambda point: point.step_seconds)
+            time = _time_of(first, second)
         return cls(
             lines=(_with_held_back(passes, used), _with_held_back(optimizer, used)),
             time=time,
@@ -240,6 +240,12 @@ def _optimizer_peak(point: SizePoint) -> float:
 
 def _line(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:
     return Line.through((first.micro_batch, of(first)), (second.micro_batch, of(second)))
+
+
+def _time_of(first: SizePoint, second: SizePoint) -> Line:
+    """Through both points; through the second alone where a disturbed first one would have steps begin below zero."""
+    line = _line(first, second, lambda point: point.step_seconds)
+    return line if line.intercept >= 0 else Line(0.0, second.step_seconds / second.micro_batch)
 
 
 def _no_flatter_than_activations(line: Line, first: SizePoint, second: SizePoint) -> Line:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import signal
-import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from advisor.errors import TrialError
 from advisor.trial.folder import writing
+from advisor.trial.interruption import look_for_interruption
+from advisor.trial.process import Start
 from advisor.trial.protocol import Answer, Exited, LineReader, Request, encode_line
 
 __all__ = ["WORKER_COMMAND", "Connection", "SilenceError", "child_environment"]
@@ -51,44 +50,30 @@ class Connection:
     """A running worker with its guardian, in a session of their own.
 
     Args:
-        command: Program and arguments; the descriptors of the pipes are appended.
+        start: Starts them; the descriptors of the pipes are given to it.
         log: File for what it prints.
     """
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, start: Start, log: Path) -> None:
         request_read, self._requests = os.pipe()
         self._answers, answer_write = os.pipe()
         lifeline_read, self._lifeline = os.pipe()
-        given = (request_read, answer_write, lifeline_read)
-        flags = [f"--requests={request_read}", f"--answers={answer_write}", f"--lifeline={lifeline_read}"]
+        given = {"--requests": request_read, "--answers": answer_write, "--lifeline": lifeline_read}
         try:
             with writing(log):
                 output = log.open("ab")
             with output:
-                self._process = subprocess.Popen(
-                    [*command, *flags],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=given,
-                    env=child_environment(os.environ),
-                    start_new_session=True,
-                )
+                self._process = start(given, output.fileno())
         except BaseException:
             for descriptor in (self._requests, self._answers, self._lifeline):
                 os.close(descriptor)
             raise
         finally:
-            for descriptor in given:
+            for descriptor in given.values():
                 os.close(descriptor)
         self._reader = LineReader(self._answers)
         self._received: list[Answer] = []
         self._closed = False
-
-    @property
-    def group(self) -> int:
-        """Number of the process group: the guardian's."""
-        return self._process.pid
 
     def send(self, request: Request) -> None:
         """Ask for a trial.
@@ -108,8 +93,10 @@ class Connection:
 
         Raises:
             SilenceError: Nothing came.
+            KeyboardInterrupt: The user interrupted, now or where it was lost.
         """
         while not self._received:
+            look_for_interruption()
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise SilenceError
@@ -133,32 +120,19 @@ class Connection:
         deadline = time.monotonic() + _GUARDIAN_SECONDS
         while not self._guardian_is_gone() and time.monotonic() < deadline:
             time.sleep(0.01)
-        # Not reaped yet, so the number still means our group: end what a dead guardian may have left in it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.group, signal.SIGKILL)
+        ended = self._process.end(_GUARDIAN_SECONDS)  # and what a dead guardian may have left in its group
         os.close(self._answers)
-        try:
-            self._process.wait(timeout=_GUARDIAN_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise TrialError(f"a worker must end when it is killed, but process group {self.group} does not") from None
+        if not ended:
+            raise TrialError("a worker must end when it is killed, but its guardian does not")
 
     def _guardian_is_gone(self) -> bool:
-        return self._ended() is not None
+        return self._process.status() is not None
 
     def _guardian_status(self) -> int:
         deadline = time.monotonic() + _GUARDIAN_SECONDS
-        while (status := self._ended()) is None and time.monotonic() < deadline:
+        while (status := self._process.status()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return status or 0  # if it lives but has closed its pipe it is as good as gone
-
-    def _ended(self) -> int | None:
-        """The guardian's exit status, without collecting it where that is possible: then its number stays ours."""
-        if not hasattr(os, "waitid"):
-            return self._process.poll()
-        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is None:
-            return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _decode(line: bytes) -> Answer:

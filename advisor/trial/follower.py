@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from pathlib import Path
 
-from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
+from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError, child_environment
 from advisor.trial.nodes import Nodes
+from advisor.trial.process import execute
 from advisor.trial.protocol import Exited
 
 __all__ = ["follow"]
@@ -33,7 +35,7 @@ def follow(nodes: Nodes, log: Path, *, patience_seconds: float = 3600.0) -> None
     """
     assert nodes.rank > 0, "the first node tunes"
     while _launched(nodes, time.monotonic() + patience_seconds):
-        connection = Connection((*WORKER_COMMAND, *nodes.flags()), log)
+        connection = Connection(execute((*WORKER_COMMAND, *nodes.flags()), child_environment(os.environ)), log)
         try:
             _wait(connection)
         finally:

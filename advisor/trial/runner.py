@@ -21,6 +21,7 @@ from advisor.trial.nodes import Nodes
 from advisor.trial.outcome import Outcome, how_it_ended
 from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, Unwritten
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.starting import WorkerStarter
 
 __all__ = ["Runner", "RunnerEvent", "RunnerEventKind"]
 
@@ -76,7 +77,7 @@ class Runner:
     ) -> None:
         self._folder = StudyFolder(folder.absolute())
         self._on_event = on_event
-        self._command = tuple(worker_command)
+        self._starter = WorkerStarter(worker_command, start_limit_seconds)
         self._start_limit_seconds = start_limit_seconds
         self._connection: Connection | None = None
         self._nodes = nodes
@@ -93,6 +94,7 @@ class Runner:
     def close(self) -> None:
         """End the worker, if there is one."""
         self._end_worker("no longer needed")
+        self._starter.close()
 
     def run(self, spec: TrialSpec) -> TrialResult:
         """Run a trial, or return its stored result if it has finished before.
@@ -190,11 +192,11 @@ class Runner:
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
         self._ranks = spec.policy.gpu_count
         ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
-        self._connection = connection = Connection((*self._command, *ranks), folder.log)
         deadline = time.monotonic() + self._start_limit_seconds
         try:
+            self._connection = connection = Connection(self._starter.starting(ranks), folder.log)
             answer = connection.receive(deadline)
-        except SilenceError:
+        except (SilenceError, TimeoutError):
             reason = f"the worker did not start within {self._start_limit_seconds:g} s"
             if self._ranks > 1 and self._nodes.count > 1:
                 reason += (

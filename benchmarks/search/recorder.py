@@ -113,6 +113,11 @@ class Recorder:
 
     def _header(self) -> Header:
         resolved = resolve(self._space, self._facts(), self._hardware)
+        for name, reason in resolved.refused.items():
+            raise OptionError(
+                f"A table holds every method of its space, but {name} cannot be used here: {reason}. Make it usable, "
+                f"or take it out of {self._recording.space.name}."
+            )
         return Header.of(resolved, date=datetime.date.today().isoformat(), **self._identity())
 
     def _identity(self) -> dict[str, Any]:
@@ -129,7 +134,9 @@ class Recorder:
         }
 
     def _facts(self) -> Facts:
-        result = self._trial(TrialKind.PROBE, (), _FIRST_BATCH, limit_bytes=self._usable_bytes)
+        result = self._trial(
+            TrialKind.PROBE, (), _FIRST_BATCH, limit_bytes=self._usable_bytes, libraries=self._space.libraries
+        )
         if result.facts is None:
             raise WorkloadError(f"{self._recording.name}: {result.reason}", result.traceback_text)
         return result.facts
@@ -195,7 +202,14 @@ class Recorder:
         return line if result.outcome is not Outcome.OK else _with_figures(line, result)
 
     def _trial(
-        self, kind: TrialKind, uses: tuple[MethodUse, ...], batch: int, *, limit_bytes: int, repeat: int = 0
+        self,
+        kind: TrialKind,
+        uses: tuple[MethodUse, ...],
+        batch: int,
+        *,
+        limit_bytes: int,
+        repeat: int = 0,
+        libraries: tuple[str, ...] = (),
     ) -> TrialResult:
         return self._runner.run(
             TrialSpec(
@@ -208,6 +222,7 @@ class Recorder:
                 measure_seconds=(_SIZING_SECONDS if kind is TrialKind.SIZE else self._measure_seconds),
                 time_limit_seconds=_TIME_LIMIT_SECONDS,
                 repeat=repeat,
+                libraries=libraries,
             )
         )
 

@@ -22,7 +22,16 @@ from advisor.methods.use import MethodUse
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
 from tests.contract.expected import expected
-from tests.contract.observe import Observation, dropout_for, observe, relative_error, same, samples_for, training_for
+from tests.contract.observe import (
+    Observation,
+    batch_for,
+    dropout_for,
+    observe,
+    relative_error,
+    same,
+    samples_for,
+    training_for,
+)
 from tests.contract.promises import UPDATE_TOLERANCE, assert_trains_as_promised
 from tests.methods.tiny import MODELS, cpu, facts_of, import_bitsandbytes, training_of
 
@@ -152,16 +161,15 @@ def test_the_state_loads_into_a_plain_model(model: str, use: MethodUse, run: Run
 @over(CASES)
 def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(model: str, use: MethodUse) -> None:
     import_bitsandbytes()
-    _, make_batch = MODELS[model]
     first, second = training_for(model, [use]), training_for(model, [use])
     apply_uses(first, [use])
     apply_uses(second, [use])
     torch.manual_seed(0)
-    first.step(make_batch(2, seed=0))
+    first.step(batch_for(model, 2, seed=0))
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for training in (first, second):
         torch.manual_seed(1)
-        training.step(make_batch(2, seed=1))
+        training.step(batch_for(model, 2, seed=1))
     for training in (second, first):  # what is set for the whole process holds until all are done
         training.close()
     assert same(first.state_dict()["model"], second.state_dict()["model"])
@@ -198,7 +206,7 @@ def test_random_gradients_are_right_on_the_average(model: str, method: Method) -
 def _mean_gradient(model: str, uses: list[MethodUse], draws: int) -> dict[str, torch.Tensor]:
     training = training_of(model)
     apply_uses(training, uses)
-    batch = MODELS[model][1](2)
+    batch = batch_for(model, 2, seed=0)
     total: dict[str, torch.Tensor] = {}
     for draw in range(draws):
         torch.manual_seed(0)  # The same dropout in every draw: a method draws its own numbers elsewhere.

@@ -230,6 +230,11 @@ class TestTwoShortStepsOnABusyMachine:
         slower = model.timed(16, 1, 8.0)
         assert slower.largest_within_seconds(8.0) == 16, "the line knows better than the bound"
 
+    def test_no_step_is_expected_to_begin_below_zero(self) -> None:
+        model = MemoryModel.fit(sizing(point(2, passes=120, seconds=0.1), point(4, passes=140, seconds=2.0)))
+        assert model.seconds(4) == pytest.approx(2.0)
+        assert model.seconds(1) == pytest.approx(0.5)
+
 
 def traced(**phases: tuple[float, float]) -> MemoryPrediction:
     """A prediction; each phase with MiB whatever the batch and MiB per sample."""

@@ -7,13 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from advisor.policy.file import load_policy_file
 from tests.session.command import run_command
-from tests.session.processes import descendants
 from tests.session.test_readme import ROOT, blocks
+from tests.trial.specs import my_children
 
 TINY = Path(__file__).parent / "workloads" / "tiny.py"
 SPACE = """\
@@ -101,7 +100,7 @@ def test_a_policy_for_two_devices_is_confirmed_on_two_and_trains_under_torchrun(
         [*command, str(folder / "two"), str(TINY.parent)], capture_output=True, text=True, check=False, timeout=200
     )
     assert trained.stdout == "trained\ntrained\n", trained.stderr
-    assert descendants(psutil.Process().pid) == []
+    assert my_children() == []
 
 
 def test_on_several_devices_something_must_distribute_the_training(folder: Path) -> None:

@@ -60,4 +60,14 @@ def read_number(path: Path) -> int:
 
 
 def my_children() -> list[psutil.Process]:
-    return [child for child in psutil.Process(os.getpid()).children(recursive=True) if is_running(child.pid)]
+    """Every process below this one, but for those that wait to fork workers (their workers look as they do)."""
+    me = psutil.Process(os.getpid())
+    servers = {child.pid for child in me.children() if is_running(child.pid) and _forks(child)}
+    return [child for child in me.children(recursive=True) if is_running(child.pid) and child.pid not in servers]
+
+
+def _forks(process: psutil.Process) -> bool:
+    try:
+        return "advisor.trial.fork_server" in process.cmdline()
+    except psutil.Error:
+        return False

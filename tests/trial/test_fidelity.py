@@ -15,7 +15,7 @@ from advisor.methods.compose import fidelity_of, settings_of
 from advisor.methods.use import MethodUse, use
 from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import TrialKind, TrialResult
 from tests.trial.test_work import Bed
 
 # Three blocks are the fewest for every method, and small batches tell as much: bfloat16 is slow where it is emulated.
@@ -42,42 +42,71 @@ def workload(model: str, optimizer: str = _ADAM, dropout: str = "") -> str:
 
 
 class Runs(Bed):
-    """The exact run of a workload and others beside it."""
+    """Exact runs of workloads and others beside them, each made once: runs with the same seed are the same."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.gradient = folder / "trials" / "exact" / "gradient.pt"
+        self._exact: dict[tuple[str, int], tuple[FidelityRecord, str]] = {}
+        self._chance: dict[tuple[str, int], FidelityMeasurement] = {}
+
+    def result(self, text: str, *uses: MethodUse, **changes: Any) -> TrialResult:
+        options = {"kind": TrialKind.FIDELITY, "micro_batch": 2, "fidelity_steps": 30, "measure_seconds": 60.0}
+        return self.run(text, methods=uses, **{**options, **changes})
 
     def record(self, text: str, *uses: MethodUse, **changes: Any) -> FidelityRecord:
-        options = {"kind": TrialKind.FIDELITY, "micro_batch": 2, "fidelity_steps": 30, "measure_seconds": 60.0}
-        result = self.run(text, methods=uses, **{**options, **changes})
+        result = self.result(text, *uses, **changes)
         assert result.outcome is Outcome.OK, result
         assert result.fidelity is not None
         return result.fidelity
 
-    def exact(self, text: str, **changes: Any) -> FidelityRecord:
-        return self.record(text, write_gradient_to=str(self.gradient), **changes)
+    def exact(self, text: str, seed: int = 0) -> FidelityRecord:
+        return self._exact_and_gradient(text, seed)[0]
 
-    def beside(self, exact: FidelityRecord, text: str, *uses: MethodUse, **changes: Any) -> FidelityMeasurement:
-        own = self.record(text, *uses, exact_gradient=str(self.gradient), **changes)
-        found = compared(own, exact, reference="plain", micro_batch=2)
+    def gradient(self, text: str, seed: int = 0) -> str:
+        """Where the first gradient of the exact run is."""
+        return self._exact_and_gradient(text, seed)[1]
+
+    def beside(
+        self, text: str, *uses: MethodUse, exact: str | None = None, seed: int = 0, **changes: Any
+    ) -> FidelityMeasurement:
+        """A run beside the exact one of ``exact``, which is of the same workload if not given."""
+        own = self.record(text, *uses, exact_gradient=self.gradient(exact or text, seed), seed=seed, **changes)
+        return self.compared(own, exact or text, seed)
+
+    def compared(self, own: FidelityRecord, exact: str, seed: int = 0) -> FidelityMeasurement:
+        found = compared(own, self.exact(exact, seed), reference="plain", micro_batch=2)
         assert found is not None
         return found
 
+    def by_chance(self, text: str, seed: int = 0) -> FidelityMeasurement:
+        if (text, seed) not in self._chance:
+            self._chance[text, seed] = self.beside(text, seed=seed, other_chance=True)
+        return self._chance[text, seed]
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path)
+    def noise(self, text: str, seed: int = 0) -> NoiseFloor:
+        chance = self.by_chance(text, seed)
+        return NoiseFloor(loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient)
+
+    def _exact_and_gradient(self, text: str, seed: int) -> tuple[FidelityRecord, str]:
+        if (text, seed) not in self._exact:
+            gradient = str(self.folder / "trials" / f"exact-{len(self._exact)}" / "gradient.pt")
+            self._exact[text, seed] = self.record(text, write_gradient_to=gradient, seed=seed), gradient
+            assert self.leftover == ""
+        return self._exact[text, seed]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
 
 
 def test_the_exact_run_again_is_the_same(runs: Runs) -> None:
     text = workload("gpt2")
     first = runs.exact(text)
-    assert runs.leftover == ""
     assert len(first.losses) == 30
     assert first.distinct_batches == 4
     assert first.gradient is None
-    again = runs.beside(first, text)
+    again = runs.beside(text)
     assert again.loss_drift == 0.0
     assert again.gradient is not None
     assert again.gradient.error == 0.0
@@ -85,13 +114,11 @@ def test_the_exact_run_again_is_the_same(runs: Runs) -> None:
 
 
 def test_chance_alone_differs_in_the_dropout_masks_and_by_a_rounding(runs: Runs) -> None:
-    with_dropout = workload("gpt2")
-    found = runs.beside(runs.exact(with_dropout), with_dropout, other_chance=True)
+    found = runs.by_chance(workload("gpt2"))
     assert found.gradient is not None
     assert 0.1 < found.gradient.error < 1.0
     assert found.gradient.norm_ratio == pytest.approx(1.0, abs=0.1)
-    without = workload("gpt2", dropout="dropout=0.0")
-    found = runs.beside(runs.exact(without), without, other_chance=True)
+    found = runs.by_chance(workload("gpt2", dropout="dropout=0.0"))
     assert found.gradient is not None
     assert 0.0 < found.gradient.error < 1e-5, "parameters one rounding off"
     assert 0.0 < found.loss_drift < 1e-4
@@ -103,8 +130,7 @@ def test_chance_alone_differs_in_the_dropout_masks_and_by_a_rounding(runs: Runs)
 def test_exact_and_16_bit_training_is_within_its_class_whatever_the_seed(
     runs: Runs, model: str, optimizer: str, setting: MethodUse, seed: int
 ) -> None:
-    text = workload(model, optimizer)
-    found = runs.beside(runs.exact(text, seed=seed), text, setting, seed=seed)
+    found = runs.beside(workload(model, optimizer), setting, seed=seed)
     assert observed_class(fidelity_of(setting), found) is fidelity_of(setting), found
 
 
@@ -122,38 +148,20 @@ def _of_one_device() -> list[MethodUse]:
     return [setting for method in methods for setting in settings_of(method)[:1]]
 
 
-@pytest.fixture(scope="module")
-def exact_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Runs, FidelityRecord]]:
-    found = {}
-    for model in ("gpt2", "convnet"):
-        beds = Runs(tmp_path_factory.mktemp(model))
-        found[model] = beds, beds.exact(workload(model))
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", _of_one_device(), ids=lambda one: one.label)
 @pytest.mark.parametrize("model", ["gpt2", "convnet"])
 @pytest.mark.filterwarnings("ignore")
-def test_what_the_catalogue_declares_is_what_the_guard_sees(
-    exact_runs: dict[str, tuple[Runs, FidelityRecord]], model: str, setting: MethodUse
-) -> None:
+def test_what_the_catalogue_declares_is_what_the_guard_sees(runs: Runs, model: str, setting: MethodUse) -> None:
     """The calibration. Where information is thrown away the loss must not be: how far off it is, is no promise."""
-    bed, exact = exact_runs[model]
     text, declared = workload(model), fidelity_of(setting)
-    options: dict[str, Any] = {"micro_batch": 2, "fidelity_steps": 30, "measure_seconds": 60.0}
-    result = bed.run(text, kind=TrialKind.FIDELITY, methods=(setting,), exact_gradient=str(bed.gradient), **options)
+    result = runs.result(text, setting, exact_gradient=runs.gradient(text))
     if result.outcome is Outcome.REFUSED:
         pytest.skip(result.reason)
     assert result.fidelity is not None, result
-    found = compared(result.fidelity, exact, reference="plain", micro_batch=2)
-    assert found is not None
+    found = runs.compared(result.fidelity, text)
     if get_method(setting.name).other_masks:
-        chance = bed.beside(exact, text, other_chance=True)
-        found = _with(
-            found,
-            NoiseFloor(loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient),
-        )
+        found = _with(found, runs.noise(text))
     observed = observed_class(declared, found)
     if declared.rank <= Fidelity.PRECISION.rank:
         assert observed is declared, why_worse(declared, found)
@@ -167,19 +175,15 @@ def test_what_the_catalogue_declares_is_what_the_guard_sees(
 def test_another_learning_rate_is_no_precision(runs: Runs, model: str, seed: int, factor: float) -> None:
     text = workload(model)
     other = text.replace("lr=1e-3", f"lr={1e-3 * factor}")
-    exact = runs.exact(text, seed=seed)
-    chance = runs.beside(exact, text, seed=seed, other_chance=True)
-    floor = NoiseFloor(loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient)
-    found = runs.beside(exact, other, seed=seed)
-    observed = observed_class(Fidelity.PRECISION, _with(found, floor))
+    found = runs.beside(other, exact=text, seed=seed)
+    observed = observed_class(Fidelity.PRECISION, _with(found, runs.noise(text, seed)))
     assert observed in (None, Fidelity.LOSSY, Fidelity.MODEL)
 
 
 @pytest.mark.parametrize("model", ["gpt2", "convnet"])
 def test_a_rate_that_learns_nothing_is_broken_in_every_class_that_learns_the_same(runs: Runs, model: str) -> None:
     text = workload(model)
-    exact = runs.exact(text)
-    found = runs.beside(exact, text.replace("lr=1e-3", "lr=1e-7"))
+    found = runs.beside(text.replace("lr=1e-3", "lr=1e-7"), exact=text)
     assert observed_class(Fidelity.LOSSY, found) is None
     assert observed_class(Fidelity.MODEL, found) is Fidelity.MODEL, "another model may be slow; the answer has the loss"
 
@@ -187,15 +191,12 @@ def test_a_rate_that_learns_nothing_is_broken_in_every_class_that_learns_the_sam
 @pytest.mark.parametrize("model", ["gpt2", "convnet"])
 def test_a_training_that_goes_up_is_broken_in_every_class(runs: Runs, model: str) -> None:
     text = workload(model)
-    found = runs.beside(runs.exact(text), text.replace("lr=1e-3", "lr=1e-3, maximize=True"))
+    found = runs.beside(text.replace("lr=1e-3", "lr=1e-3, maximize=True"), exact=text)
     assert observed_class(Fidelity.MODEL, found) is None
 
 
 @pytest.mark.parametrize("model", ["gpt2", "convnet"])
-@pytest.mark.parametrize("declared", [Fidelity.EXACT, Fidelity.ROUNDING, Fidelity.PRECISION])
-def test_a_gradient_1_3_times_too_long_is_caught_although_adam_hides_it_from_the_loss(
-    runs: Runs, model: str, declared: Fidelity
-) -> None:
+def test_a_gradient_1_3_times_too_long_is_caught_although_adam_hides_it_from_the_loss(runs: Runs, model: str) -> None:
     text = workload(model)
     scaled = text + (
         "\n_build = build_model\n"
@@ -205,12 +206,10 @@ def test_a_gradient_1_3_times_too_long_is_caught_although_adam_hides_it_from_the
         "        parameter.register_hook(lambda gradient: 1.3 * gradient)\n"
         "    return model\n"
     )
-    exact = runs.exact(text)
-    chance = runs.beside(exact, text, other_chance=True)
-    floor = NoiseFloor(loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient)
-    found = runs.beside(exact, scaled)
+    found = runs.beside(scaled, exact=text)
     assert found.loss_drift < 1e-3
-    assert observed_class(declared, _with(found, floor)) is Fidelity.LOSSY
+    for declared in (Fidelity.EXACT, Fidelity.ROUNDING, Fidelity.PRECISION):
+        assert observed_class(declared, _with(found, runs.noise(text))) is Fidelity.LOSSY, declared
 
 
 def _with(found: FidelityMeasurement, noise: NoiseFloor) -> FidelityMeasurement:
@@ -242,8 +241,7 @@ def test_the_gradient_on_the_host_is_no_memory_of_the_training(runs: Runs) -> No
 
 
 def test_float16_finds_its_scale_before_its_gradient_counts(runs: Runs) -> None:
-    text = workload("gpt2", dropout="dropout=0.0")
-    found = runs.beside(runs.exact(text), text, use("precision", dtype="fp16"))
+    found = runs.beside(workload("gpt2", dropout="dropout=0.0"), use("precision", dtype="fp16"))
     assert found.gradient is not None
     assert found.gradient.error < 0.01
     assert observed_class(Fidelity.PRECISION, found) is Fidelity.PRECISION

@@ -1,0 +1,82 @@
+"""What the parent and the process that forks its workers say to each other: one JSON object per packet."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["LARGEST_MESSAGE", "End", "Fork", "ForkAnswer", "ForkRequest", "Forked", "Look", "Seen", "Unforkable"]
+
+LARGEST_MESSAGE = 2**18
+"""Bytes; an environment that is larger is one for which workers are started without us."""
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Start a worker. Sent together with its descriptors, and last with that for what it prints.
+
+    Attributes:
+        arguments: Of the worker.
+        flags: Names of the arguments that tell the numbers of its descriptors.
+        folder: Where it works.
+        environment: Of the worker.
+    """
+
+    arguments: list[str]
+    flags: list[str]
+    folder: str
+    environment: dict[str, str]
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Has a worker's guardian ended?
+
+    Attributes:
+        process: Its number.
+    """
+
+    process: int
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Kill what is left of a process group, and collect its leader.
+
+    Attributes:
+        process: Its number.
+        seconds: How long to wait for its end.
+    """
+
+    process: int
+    seconds: float
+
+
+class Forked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A worker's guardian has been started.
+
+    Attributes:
+        process: Its number, which is that of its group.
+    """
+
+    process: int
+
+
+class Unforkable(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Workers cannot be forked here.
+
+    Attributes:
+        reason: Why not.
+    """
+
+    reason: str
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How a process has ended.
+
+    Attributes:
+        status: Exit status, or minus the number of the signal that ended it; ``None`` if it has not.
+    """
+
+    status: int | None
+
+
+ForkRequest = Fork | Look | End
+ForkAnswer = Forked | Seen | Unforkable

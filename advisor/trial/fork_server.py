@@ -1,0 +1,140 @@
+"""The process that has loaded torch once, and forks every worker: ``python -m advisor.trial.fork_server --socket FD``.
+
+Loading torch takes seconds, and a worker is started anew after every trial that ran out of memory, and for every
+confirmation. A process that is forked from here has loaded the same, and has run nothing: no trial ever runs in this
+one. It is the start method that torch.distributed recommends with CUDA ("forkserver"), with one condition: no GPU may
+have been opened before. Whatever opens one while it is loaded, we see, and then refuse to fork.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from advisor.trial.fork_protocol import LARGEST_MESSAGE, End, Fork, Forked, ForkRequest, Look, Seen, Unforkable
+
+__all__ = ["main", "why_not_to_fork"]
+
+_POLL_SECONDS = 0.01
+_LOOK_SECONDS = 1.0
+_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
+
+
+def main() -> None:
+    """Serve until the parent goes away; in a forked process: be a worker."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", type=int, required=True, help="inherited file descriptor")
+    channel = socket.socket(fileno=parser.parse_args().socket)
+    parent = os.getppid()
+    _load()
+    reason = why_not_to_fork()
+    while (received := _receive(channel, parent)) is not None:
+        request, descriptors = received
+        if isinstance(request, Fork) and reason:
+            answer: Forked | Seen | Unforkable = Unforkable(reason=reason)
+        elif isinstance(request, Fork):
+            process = os.fork()
+            if process == 0:
+                channel.close()
+                _become_worker(request, descriptors)
+                return
+            answer = Forked(process=process)
+        elif isinstance(request, Look):
+            answer = Seen(status=_status(request.process))
+        else:
+            answer = Seen(status=_end(request))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with contextlib.suppress(BrokenPipeError):  # the next receipt finds out that the parent is gone
+            channel.send(msgspec.json.encode(answer))
+
+
+def why_not_to_fork(descriptors: Path = Path("/proc/self/fd")) -> str:
+    """What makes a forked process differ from a new one; empty if nothing does.
+
+    Args:
+        descriptors: Folder of links to what this process has opened.
+    """
+    for link in descriptors.iterdir():
+        with contextlib.suppress(OSError):  # closed since: the folder itself was open
+            target = os.readlink(link)
+            if target.startswith(_GPUS):
+                return f"loading the libraries opened {target}, which a forked process cannot use"
+    return ""
+
+
+def _load() -> None:
+    """Import what every worker needs, the modules that the first optimizer imports included."""
+    import advisor.trial.serving  # noqa: F401
+
+    # As every trial does with what it finds: who looks through these objects for garbage would copy their pages.
+    gc.collect()
+    gc.freeze()
+
+
+def _receive(channel: socket.socket, parent: int) -> tuple[ForkRequest, list[int]] | None:
+    """The next request; ``None`` when the parent is gone, even if a process of its own still holds the channel."""
+    channel.settimeout(_LOOK_SECONDS)
+    while os.getppid() == parent:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(channel, LARGEST_MESSAGE, 4)
+        except TimeoutError:
+            continue
+        except ConnectionResetError:
+            return None
+        if not data:
+            return None
+        request: ForkRequest = msgspec.json.decode(data, type=ForkRequest)
+        return request, descriptors
+    return None
+
+
+def _status(process: int) -> int | None:
+    """The exit status of a child that stays uncollected, so that its number stays its own."""
+    ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def _end(request: End) -> int | None:
+    """Kill the group of a child and collect it; ``None`` if it does not end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(request.process, signal.SIGKILL)
+    deadline = time.monotonic() + request.seconds
+    while True:
+        process, status = os.waitpid(request.process, os.WNOHANG)
+        if process != 0:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_POLL_SECONDS)
+
+
+def _become_worker(request: Fork, descriptors: list[int]) -> None:
+    """What the start of a program does: a session, a folder, an environment, descriptors and arguments of its own."""
+    os.setsid()
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    *given, output = descriptors
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.argv[1:] = [*request.arguments, *(f"{name}={one}" for name, one in zip(request.flags, given, strict=True))]
+    from advisor.trial.worker import main as work
+
+    work()
+
+
+if __name__ == "__main__":
+    main()

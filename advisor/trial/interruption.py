@@ -1,0 +1,55 @@
+"""Ctrl-C that does not get lost.
+
+Python raises it wherever the program happens to be. In a finalizer or in the callback of a weak reference it is
+printed and forgotten, and the search would go on as if nobody had asked. So it is also written down, and whoever waits
+for a trial looks there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+__all__ = ["interruptions_kept", "look_for_interruption"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""SIGTERM is what a job scheduler or a CI system sends: keep what was measured, leave nothing running."""
+
+_asked = False
+
+
+@contextlib.contextmanager
+def interruptions_kept() -> Iterator[None]:
+    """Within, both signals raise :class:`KeyboardInterrupt` now or, where that is lost, at the next look."""
+    global _asked
+    if threading.current_thread() is not threading.main_thread():  # elsewhere Python allows no handlers
+        yield
+        return
+    _asked = False
+    before = {name: signal.signal(name, _interrupt) for name in _SIGNALS}
+    try:
+        yield
+    finally:
+        _asked = False
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def look_for_interruption() -> None:
+    """Raise what was asked for and lost.
+
+    Raises:
+        KeyboardInterrupt: The process was asked to end.
+    """
+    if _asked:
+        raise KeyboardInterrupt
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    global _asked
+    _asked = True
+    raise KeyboardInterrupt

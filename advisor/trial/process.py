@@ -1,0 +1,78 @@
+"""A guardian's process as the parent holds it, however it was started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+__all__ = ["Process", "Start", "execute"]
+
+_POLL_SECONDS = 0.01
+
+
+class Process(Protocol):
+    """A process that leads a session of its own; its number stays its own until it is ended here."""
+
+    def status(self) -> int | None:
+        """The exit status, or minus the number of the signal that ended it; ``None`` while it runs."""
+
+    def end(self, seconds: float) -> bool:
+        """End what is left of its group, and collect it; whether it ended in so many seconds."""
+
+
+Start = Callable[[Mapping[str, int], int], Process]
+"""Starts one, given name of an argument -> descriptor whose number it tells, and a descriptor for what it prints."""
+
+
+def execute(command: Sequence[str], environment: Mapping[str, str]) -> Start:
+    """Processes that run a program from its beginning.
+
+    Args:
+        command: Program and first arguments.
+        environment: Of the program.
+    """
+
+    def start(descriptors: Mapping[str, int], output: int) -> Process:
+        return _Executed(
+            subprocess.Popen(
+                [*command, *(f"{name}={one}" for name, one in descriptors.items())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=tuple(descriptors.values()),
+                env=dict(environment),
+                start_new_session=True,
+            )
+        )
+
+    return start
+
+
+class _Executed:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def status(self) -> int | None:
+        """Without collecting it where that is possible."""
+        if self._process.returncode is not None or not hasattr(os, "waitid"):
+            return self._process.poll()
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def end(self, seconds: float) -> bool:
+        """Kill the group while the number still means it, then collect."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + seconds
+        while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True

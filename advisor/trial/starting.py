@@ -1,0 +1,57 @@
+"""How a runner comes to its workers: forked where that works, else executed from the beginning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from advisor.trial.connection import WORKER_COMMAND, child_environment
+from advisor.trial.forking import ForkServer, UnforkableError, borrow, can_fork, give_back
+from advisor.trial.process import Process, Start, execute
+
+__all__ = ["WorkerStarter"]
+
+
+class WorkerStarter:
+    """Starts the workers of one runner.
+
+    Args:
+        command: Program that speaks the worker's protocol.
+        seconds: How long one may take to load its libraries.
+    """
+
+    def __init__(self, command: Sequence[str], seconds: float) -> None:
+        self._command = tuple(command)
+        self._seconds = seconds
+        self._server: ForkServer | None = None
+        self._forks = self._command == WORKER_COMMAND and can_fork()
+
+    def starting(self, arguments: Sequence[str]) -> Start:
+        """What starts a worker with these arguments.
+
+        It raises :class:`TimeoutError` if the libraries are not loaded in time.
+        """
+
+        def start(descriptors: Mapping[str, int], output: int) -> Process:
+            environment = child_environment(os.environ)
+            if self._forks:
+                try:
+                    return self._borrowed(environment).fork(arguments, descriptors, output, environment, self._seconds)
+                except UnforkableError:  # nor will it be the next time
+                    self._forks = False
+                    self.close()
+            return execute((*self._command, *arguments), environment)(descriptors, output)
+
+        return start
+
+    def close(self) -> None:
+        """No worker is needed any more."""
+        server, self._server = self._server, None
+        if server is not None:
+            give_back(server)
+
+    def _borrowed(self, environment: Mapping[str, str]) -> ForkServer:
+        server = borrow(environment)  # another one if the environment has changed
+        self.close()
+        self._server = server
+        return server

@@ -1,0 +1,62 @@
+"""Ctrl-C ends the search wherever it arrives, also where Python forgets it."""
+
+import os
+import signal
+import sys
+import threading
+import weakref
+
+import pytest
+
+from advisor.trial.interruption import interruptions_kept, look_for_interruption
+
+
+class Thing:
+    """Something that a weak reference can point to."""
+
+
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_lost_in_a_callback_is_raised_at_the_next_look(
+    name: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda about: lost.append(about.exc_type))
+
+    def callback(_: object) -> None:
+        os.kill(os.getpid(), name)
+
+    with interruptions_kept():
+        thing = Thing()
+        reference = weakref.ref(thing, callback)
+        del thing
+        assert reference() is None
+        assert lost == [KeyboardInterrupt], "Python forgets it here"
+        with pytest.raises(KeyboardInterrupt):
+            look_for_interruption()
+    look_for_interruption()  # what was asked of a search is not asked of the next
+
+
+def test_elsewhere_it_is_raised_at_once() -> None:
+    with interruptions_kept(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_the_handlers_of_before_come_back() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with interruptions_kept():
+        assert signal.getsignal(signal.SIGINT) is not before[0]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_in_a_thread_nothing_is_changed() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+
+    def work() -> None:
+        with interruptions_kept():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]
