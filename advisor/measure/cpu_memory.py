@@ -16,6 +16,7 @@ import torch
 
 from advisor.errors import DeviceOutOfMemoryError
 from advisor.measure.allocation_log import AllocationLog
+from advisor.measure.course import Course, course_of
 from advisor.measure.live_storage import LiveStorages
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
@@ -26,7 +27,7 @@ from advisor.problem.units import format_bytes
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
-__all__ = ["CpuMemory", "phase_peaks"]
+__all__ = ["CpuMemory"]
 
 
 class CpuMemory:
@@ -42,6 +43,7 @@ class CpuMemory:
         self._device = device
         self._limit_bytes = limit_bytes
         self._host_data = host_data
+        self.course: Course | None = None
 
     def __enter__(self) -> CpuMemory:
         return self
@@ -77,7 +79,8 @@ class CpuMemory:
             with log, listening(training, listen):
                 loss = training.step(batch)
         freed = [(moment, -size) for moment, size in storages.deaths_of_old]
-        peaks = phase_peaks(before, sorted(log.events + freed), phases)
+        self.course = course_of(before, sorted(log.events + freed), phases)
+        peaks = self.course.peaks()
         peak = max(peaks.values())
         if peak > self._limit_bytes:
             raise DeviceOutOfMemoryError(
@@ -116,29 +119,3 @@ class CpuMemory:
             yield storages
         if storages.exceeded is not None:
             raise storages.exceeded
-
-
-def phase_peaks(before: int, events: list[tuple[int, int]], phases: list[tuple[int, Phase]]) -> dict[Phase, int]:
-    """The most live bytes in every phase.
-
-    Args:
-        before: Live bytes when the step began.
-        events: ``(time, bytes)`` of what was taken (positive) and given back (negative), in order.
-        phases: ``(time, phase that begins)``, in order.
-
-    Returns:
-        Phase -> peak, for the phases that occurred; ``Phase.IDLE`` is the time outside of the others.
-    """
-    live = before
-    phase = Phase.IDLE
-    peaks = {phase: before}
-    coming = iter([*phases, (None, Phase.IDLE)])
-    next_time, next_phase = next(coming)
-    for moment, change in [*events, (None, 0)]:
-        while next_time is not None and (moment is None or next_time <= moment):
-            phase = next_phase
-            peaks[phase] = max(peaks.get(phase, 0), live)
-            next_time, next_phase = next(coming)
-        live += change
-        peaks[phase] = max(peaks.get(phase, 0), live)
-    return peaks

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from advisor.measure.course import Course
 from advisor.measure.energy import NvmlDevice
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
@@ -47,6 +48,7 @@ class CudaMemory:
         self._device = device
         self._limit_bytes = limit_bytes
         self._cuda = cuda
+        self.course: Course | None = None  # its allocator keeps counters, and no log
         self._nvml = nvml if nvml is not None or cuda is not torch.cuda else nvml_device(device)
 
     def __enter__(self) -> CudaMemory:
@@ -136,6 +138,7 @@ class _PhasePeaks:
 
     def __init__(self, cuda: Any, device: torch.device) -> None:
         self._cuda = cuda
+        self.course: Course | None = None  # its allocator keeps counters, and no log
         self._device = device
         self.phase: Phase | None = None
         self.allocated: dict[Phase, int] = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from advisor.measure.course import Course
 from advisor.measure.measurement import MemoryMeasurement
 from advisor.measure.storages import HostData, bytes_of
 from advisor.methods.training import Phase
@@ -28,7 +29,12 @@ class MemoryMeter(Protocol):
     """Measures the memory of single steps on one kind of device, and enforces a limit.
 
     A meter is used as a context manager around everything that a trial does on the device.
+
+    Attributes:
+        course: Every moment of the last measured step, or ``None`` where a meter sees only the peaks.
     """
+
+    course: Course | None
 
     def __enter__(self) -> MemoryMeter:
         """Set the limit."""

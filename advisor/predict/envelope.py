@@ -12,7 +12,7 @@ from advisor.methods.training import Phase
 from advisor.predict.prediction import Affine, Category, Manner, MemoryPrediction, Moment
 from advisor.predict.step_trace import StepTrace
 
-__all__ = ["are_alike", "canonical", "predict_aligned", "predict_fitted"]
+__all__ = ["are_alike", "canonical", "predict_aligned", "predict_fitted", "upper_envelope"]
 
 _Bytes = NDArray[numpy.float64]
 
@@ -161,7 +161,7 @@ def _moments(fixed: _Step, slopes: _Step) -> Iterator[Moment]:
     total, growth = fixed.total(), slopes.total()
     for phase in dict.fromkeys(fixed.phases):
         inside = numpy.flatnonzero(numpy.array([one == phase for one in fixed.phases]))
-        for position in _upper_envelope(total[inside], growth[inside]):
+        for position in upper_envelope(total[inside], growth[inside]):
             index = int(inside[position])
             parts = {c: Affine(float(fixed.live[c][index]), float(slopes.live[c][index])) for c in fixed.live}
             yield Moment(
@@ -172,7 +172,7 @@ def _moments(fixed: _Step, slopes: _Step) -> Iterator[Moment]:
             )
 
 
-def _upper_envelope(fixed: _Bytes, slopes: _Bytes) -> Iterator[int]:
+def upper_envelope(fixed: _Bytes, slopes: _Bytes) -> Iterator[int]:
     """Positions of the lines that are the largest somewhere from 1 on, from left to right."""
     batch = 1.0
     current = int(numpy.lexsort((slopes, fixed + slopes))[-1])

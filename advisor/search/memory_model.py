@@ -2,17 +2,19 @@
 
 A training step has phases, and the place of its peak moves between them when the batch grows: for a small batch
 the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
-is far off, so that each phase gets its own line and the peak is their maximum. Within the passes the peak moves too
-(from the end of the backward pass, where all gradients live, to its start, where all activations do), and always to
-a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step is the
-peak are taken when there are two such points. No line is flatter than what the activations of a sample add.
+is far off, so that the peak is the maximum of several lines.
 
-The lines are drawn through live bytes. What the allocator holds back beyond them depends on how its blocks happened
+Two short runs that were followed allocation by allocation (on a CPU) give them all, as long as they differ in sizes
+alone; see :mod:`advisor.predict.between_courses`. What the largest short run took beyond them is added.
+
+Elsewhere the lines are drawn through the peaks of the short runs. Each phase gets its own. Within the passes the peak
+moves too (from the end of the backward pass, where all gradients live, to its start, where all activations do), and
+always to a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step
+is the peak are taken when there are two such points. No line is flatter than what the activations of a sample add.
+
+Those lines are drawn through live bytes. What the allocator holds back beyond them depends on how its blocks happened
 to be cut, and no line goes through that: the largest point has what was measured there, and from there on it grows
 with the live bytes by the share that every point showed at least. What comes on top of that is the margin's to bear.
-
-This model stands in until a predictor that traces the step is there; a session uses it through ``predict``,
-``largest_batch`` and ``seconds`` alone, so that the predictor can take its place.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from advisor.measure.measurement import SizePoint, Sizing
+from advisor.predict.prediction import Affine, MemoryPrediction
 from advisor.search.line import Line
 
 __all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "round_batch"]
@@ -45,8 +48,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     """What short runs taught about one combination.
 
     Attributes:
-        passes: Peak bytes of the forward and backward passes against the micro-batch.
-        optimizer: Peak bytes of the optimizer step against the micro-batch.
+        lines: Bytes against the micro-batch at the moments that may be the peak, which is the largest of them.
         time: Seconds of one optimizer step with one micro-batch, against that micro-batch.
         offset_bytes: Added to every prediction; learned from measured trials.
         calibrated_at: Micro-batch of the trial that the offset comes from, 0 without.
@@ -57,8 +59,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         timed_seconds: Seconds of that step, for one micro-batch.
     """
 
-    passes: Line
-    optimizer: Line
+    lines: tuple[Line, ...]
     time: Line
     offset_bytes: float = 0.0
     calibrated_at: int = 0
@@ -91,8 +92,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             optimizer = _line(first, second, _optimizer_peak)
             time = _time_of(first, second)
         return cls(
-            passes=_with_held_back(passes, used),
-            optimizer=_with_held_back(optimizer, used),
+            lines=(_with_held_back(passes, used), _with_held_back(optimizer, used)),
             time=time,
             margin=margin,
             out_of_memory_at=sizing.out_of_memory_at,
@@ -101,9 +101,32 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             timed_seconds=points[-1].step_seconds,
         )
 
+    @classmethod
+    def foreseen(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
+        """Take the lines of a prediction, and from short runs the time and what it does not see.
+
+        Args:
+            prediction: Of the combination that the short runs are of.
+            sizing: At least one point.
+            margin: Share of a limit that stays free.
+        """
+        measured = cls.fit(sizing, margin=margin)
+        points = sorted(sizing.points, key=lambda point: point.micro_batch)
+        lines = tuple(_rising(moment.live) for moment in prediction.moments)
+        model = msgspec.structs.replace(measured, lines=tuple(_with_held_back(line, points) for line in lines))
+        last = points[-1]
+        return msgspec.structs.replace(
+            model,
+            offset_bytes=last.memory.peak_bytes - model._highest(last.micro_batch),
+            calibrated_at=last.micro_batch,
+        )
+
     def predict(self, micro_batch: int) -> int:
         """Peak bytes at a micro-batch: a prediction, never to be shown as measured."""
-        return math.ceil(max(self.passes.at(micro_batch), self.optimizer.at(micro_batch)) + self.offset_bytes)
+        return math.ceil(self._highest(micro_batch) + self.offset_bytes)
+
+    def _highest(self, micro_batch: int) -> float:
+        return max(line.at(micro_batch) for line in self.lines)
 
     def seconds(self, micro_batch: int, accumulation_steps: int = 1) -> float:
         """Seconds of one optimizer step, taking every micro-batch to cost as much as the first."""
@@ -121,7 +144,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             0 if not even one sample fits.
         """
         usable = limit_bytes * (1 - (self.margin if margin is None else margin)) - self.offset_bytes
-        reach = min(self.passes.reaches(usable), self.optimizer.reaches(usable), float(LARGEST_BATCH))
+        reach = min(float(LARGEST_BATCH), *(line.reaches(usable) for line in self.lines))
         largest = math.floor(reach) if reach >= 1 else 0
         if self.out_of_memory_at is not None:
             largest = min(largest, self.out_of_memory_at - 1)
@@ -141,7 +164,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         fragmentation) hardly grows with the batch. The trial at the largest batch decides, because that is where
         the limit is met; a smaller one counts only when it shows that more is needed.
         """
-        offset = peak_bytes - max(self.passes.at(micro_batch), self.optimizer.at(micro_batch))
+        offset = peak_bytes - self._highest(micro_batch)
         fits_at = max(self.fits_at, micro_batch)
         if micro_batch < self.calibrated_at and offset <= self.offset_bytes:
             return msgspec.structs.replace(self, fits_at=fits_at)
@@ -187,6 +210,11 @@ def round_batch(batch: int) -> int:
     if batch > 4:
         return batch // 2 * 2
     return batch
+
+
+def _rising(live: Affine) -> Line:
+    """A moment's line; one that falls with the batch is no higher than at a single sample."""
+    return Line(live.fixed, live.per_sample) if live.per_sample >= 0 else Line(live.at(1), 0.0)
 
 
 def _held_back(point: SizePoint) -> int:

@@ -144,7 +144,10 @@ class Trials:
         if result.sizing is None or not result.sizing.points:
             return None, result
         self._sizings[combination.label] = result.sizing
-        model = MemoryModel.fit(result.sizing)
+        if result.prediction is None:
+            model = MemoryModel.fit(result.sizing)
+        else:
+            model = MemoryModel.foreseen(result.prediction, result.sizing)
         for candidate in self._earlier:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)

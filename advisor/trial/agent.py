@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
@@ -17,14 +17,23 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from advisor.trial.fork_server import why_not_to_fork
+from advisor.trial.forking import can_fork
 from advisor.trial.nodes import Nodes
+from advisor.trial.rank import run_forked
 
 __all__ = ["run_agent"]
 
 _MEETING_SECONDS = 600
 
 
-def run_agent(ranks: int, run: str, nodes: Nodes, started: Callable[[Mapping[int, int]], None]) -> None:
+def run_agent(
+    ranks: int,
+    run: str,
+    nodes: Nodes,
+    started: Callable[[Mapping[int, int]], None],
+    own: Sequence[int] = (),
+) -> None:
     """Start this node's ranks and stay; returns never, but an exception says that they could not be started.
 
     Args:
@@ -32,17 +41,21 @@ def run_agent(ranks: int, run: str, nodes: Nodes, started: Callable[[Mapping[int
         run: Name of this launch, the same on all nodes.
         nodes: Where the others are.
         started: Hears rank -> process number of this node's ranks.
+        own: Descriptors of this process that are none of a rank's business.
     """
     # As torchrun does where the user has not said otherwise: so the training will run.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # They have the libraries from here, which are loaded once; nothing has run here.
+    forks = can_fork() and not why_not_to_fork()
+    command = ("-P", "-u", "-m", "advisor.trial.rank", f"--launcher={os.getpid()}")
     spec = WorkerSpec(
         role="rank",
         local_world_size=ranks,
         rdzv_handler=rendezvous_registry.get_rendezvous_handler(_rendezvous(run, nodes)),
         max_restarts=0,
         monitor_interval=1.0,
-        entrypoint=sys.executable,
-        args=("-P", "-u", "-m", "advisor.trial.rank", f"--launcher={os.getpid()}"),
+        entrypoint=run_forked if forks else sys.executable,
+        args=(os.getpid(), tuple(own)) if forks else command,
         local_addr="localhost" if nodes.count == 1 else None,
     )
     _Agent(spec, started).run()
@@ -65,7 +78,7 @@ class _Agent(LocalElasticAgent):
     """
 
     def __init__(self, spec: WorkerSpec, started: Callable[[Mapping[int, int]], None]) -> None:
-        super().__init__(spec, _Inherited())
+        super().__init__(spec, _Inherited(), start_method="fork")
         self._started = started
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:

@@ -56,7 +56,8 @@ def launch(requests: int, answers: int, ranks: int, nodes: Nodes) -> None:
         threading.Thread(target=_watch, args=(group, ranks, requests, answers), daemon=True).start()
 
     with announced(plan, nodes):
-        run_agent(plan.local_ranks, plan.run, nodes, started)
+        own = (requests, answers, listener.fileno())
+        run_agent(plan.local_ranks, plan.run, nodes, started, own)
 
 
 def _watch(group: RankGroup, size: int, requests: int, answers: int) -> None:

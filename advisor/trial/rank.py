@@ -1,4 +1,4 @@
-"""One rank: ``python -m advisor.trial.rank --launcher PID``, started by the launcher with torchrun's environment.
+"""One rank, with torchrun's environment: forked from its launcher, or ``python -m advisor.trial.rank --launcher PID``.
 
 It serves trials as the worker of a single device does, except that its share of the result goes to the launcher.
 """
@@ -10,11 +10,15 @@ import datetime
 import faulthandler
 import os
 import socket
+import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from advisor.trial.guardian import end_with_parent
 
-__all__ = ["main"]
+__all__ = ["main", "run_forked"]
 
 _FOREVER = datetime.timedelta(days=1)
 """A rank that waits for another is ended by the trial's time limit, never by a limit of the library."""
@@ -24,7 +28,44 @@ def main() -> None:
     """Find the other ranks, then serve until the launcher goes away."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--launcher", type=int, required=True, help="process number of the launcher")
-    end_with_parent(parser.parse_args().launcher)
+    _run(parser.parse_args().launcher)
+
+
+def run_forked(launcher: int, foreign: Sequence[int]) -> NoReturn:
+    """The same in a process that was forked from the launcher; ends the process, as the end of a program does.
+
+    Args:
+        launcher: Its process number.
+        foreign: Descriptors that are the launcher's alone.
+    """
+    status = 1
+    try:
+        for descriptor in foreign:
+            os.close(descriptor)
+        _take_threads()
+        _run(launcher)
+        status = 0
+    except SystemExit as ended:  # of the user's model
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _take_threads() -> None:
+    """As many as a library would take that is loaded here: the launcher's was loaded before anybody said how many."""
+    import torch
+
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    if said.isdecimal() and int(said) > 0:
+        torch.set_num_threads(int(said))
+
+
+def _run(launcher: int) -> None:
+    end_with_parent(launcher)
     faulthandler.enable()
     _serve(_join())
 

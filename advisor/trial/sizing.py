@@ -1,4 +1,8 @@
-"""SIZE: short steps at growing batches, from which the memory model derives the largest batch that fits."""
+"""SIZE: short steps at growing batches, from which the memory model derives the largest batch that fits.
+
+Two steps that were measured allocation by allocation, and differ in sizes alone, foretell every batch: then no more are
+made for memory's sake.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from typing import Any
 
 import torch
 
+from advisor.measure.course import Course
 from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
 from advisor.measure.memory import MemoryMeter
 from advisor.methods.training import Training
+from advisor.predict.between_courses import predict_between
+from advisor.predict.prediction import MemoryPrediction
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import is_out_of_memory
 from advisor.trial.spec import TrialSpec
@@ -35,8 +42,11 @@ _TIME_SHARE = 0.6
 """Share of the hard time limit that a further point may be expected to reach."""
 
 
-def size(bench: Bench) -> Sizing:
+def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
     """Run the trial.
+
+    Returns:
+        The points, and what the last two foretell of the others, where they do.
 
     Raises:
         DeviceOutOfMemoryError: Not even the first batch fits (``torch.OutOfMemoryError`` on CUDA).
@@ -44,14 +54,21 @@ def size(bench: Bench) -> Sizing:
     """
     spec = bench.spec
     points: list[SizePoint] = []
+    courses: list[Course | None] = []
+    prediction = None
     out_of_memory_at = None
     with bench.meter() as meter, bench.training(spec.policy) as training:
         begin = time.perf_counter()
         losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
-        while (micro_batch := _following(points, bench, begin, settling_seconds)) is not None:
+        courses.append(meter.course)
+        while (
+            micro_batch := _following(points, bench, begin, settling_seconds, foretold=prediction is not None)
+        ) is not None:
             try:
                 points.append(_further_point(bench, meter, training, micro_batch, points[-1]))
+                courses.append(meter.course)
+                prediction = _foretold(bench, points, courses)
             except Exception as error:
                 if not is_out_of_memory(error, bench.device, bench.refusals):
                     raise
@@ -59,7 +76,15 @@ def size(bench: Bench) -> Sizing:
                     bench.out_of_step = "ranks may wait for one that ran out of memory"
                 out_of_memory_at = micro_batch
                 break
-    return Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses)
+    return Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses), prediction
+
+
+def _foretold(bench: Bench, points: list[SizePoint], courses: list[Course | None]) -> MemoryPrediction | None:
+    """What the last two points foretell; for one device alone, as ranks may differ."""
+    first, second = courses[-2:]
+    if first is None or second is None or bench.world.size > 1:
+        return None
+    return predict_between((points[-2].micro_batch, first), (points[-1].micro_batch, second))
 
 
 def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[tuple[float, ...], SizePoint, float]:
@@ -147,14 +172,21 @@ def _measured_step(
     return meter.measured_step(training, batch)
 
 
-def _following(points: list[SizePoint], bench: Bench, begin: float, settling: float) -> int | None:
+def _following(points: list[SizePoint], bench: Bench, begin: float, settling: float, *, foretold: bool) -> int | None:
     # The first batches may have loaded a whole data set: no measure for those that follow.
     making = bench.making_seconds if len(points) >= 2 else 0.0
-    return bench.world.agreed(next_batch(points, bench.spec, time.perf_counter() - begin, making, settling))
+    spent = time.perf_counter() - begin
+    return bench.world.agreed(next_batch(points, bench.spec, spent, making, settling, foretold=foretold))
 
 
 def next_batch(
-    points: list[SizePoint], spec: TrialSpec, spent: float, making: float, settling: float = 0.0
+    points: list[SizePoint],
+    spec: TrialSpec,
+    spent: float,
+    making: float,
+    settling: float = 0.0,
+    *,
+    foretold: bool = False,
 ) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time.
 
@@ -165,6 +197,7 @@ def next_batch(
         making: Seconds that the batches of the last point took to make.
         settling: Seconds of ``spent`` in which a method set itself up (compiled, say). They are not taken from the
             stepping; but a second batch may cost them once more, and the hard limit counts all.
+        foretold: Whether the memory of every batch is known from the points.
     """
     last = points[-1]
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
@@ -177,7 +210,7 @@ def next_batch(
     following = last.micro_batch * factor
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
-    if following <= last.micro_batch or (suffice(points) and telling(last, spec)):
+    if following <= last.micro_batch or ((foretold or suffice(points)) and telling(last, spec)):
         return None
     further = seconds_per_factor * following / last.micro_batch
     if len(points) >= 2 and stepping + further > spec.measure_seconds:

@@ -140,7 +140,8 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
         facts: PROBE: what was learned.
         counts: COUNT: parameters of every size.
-        prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given.
+        prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given. SIZE: what
+            its points foretell, where they do.
         work: PREDICT for a device that is not there: the work of a step, where it could be counted.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.

@@ -58,7 +58,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         case TrialKind.PREDICT:
             prediction, work, reason = predict(bench)
         case TrialKind.SIZE:
-            sizing = size(bench)
+            sizing, prediction = size(bench)
         case TrialKind.TIME:
             with bench.meter() as meter, bench.training(spec.policy) as training:
                 measurement = measure(bench, meter, training)

@@ -99,8 +99,7 @@ class Simulator:
         row = self._levels.row(combination)
         factor = float(self._forecast_factor[row])
         return MemoryModel(
-            passes=Line(float(self._fixed[row]) * factor, float(self._growing[row]) * factor),
-            optimizer=Line(0.0, 0.0),
+            lines=(Line(float(self._fixed[row]) * factor, float(self._growing[row]) * factor),),
             time=Line(0.0, 0.0),
         )
 

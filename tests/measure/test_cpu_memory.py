@@ -6,29 +6,12 @@ import pytest
 import torch
 
 from advisor.errors import DeviceOutOfMemoryError
-from advisor.measure.cpu_memory import CpuMemory, phase_peaks
-from advisor.methods.training import Phase, Training
+from advisor.measure.cpu_memory import CpuMemory
+from advisor.methods.training import Training
 from tests.measure.tiny import fresh_host_data, meter, tiny_training
 
 _FLOAT = 4
 _PARAMETERS = _FLOAT * (8 * 64 + 64 + 2 * 64 + 64 * 4 + 4)
-
-
-def test_phase_peaks_follow_the_events_from_phase_to_phase() -> None:
-    events = [(1, 10), (3, 5), (4, -15), (6, 100), (7, -100), (9, 1)]
-    phases = [(2, Phase.FORWARD), (5, Phase.BACKWARD), (8, Phase.OPTIMIZER)]
-    assert phase_peaks(1000, events, phases) == {
-        Phase.IDLE: 1010,
-        Phase.FORWARD: 1015,
-        Phase.BACKWARD: 1100,
-        Phase.OPTIMIZER: 1001,
-    }
-
-
-def test_a_phase_that_comes_again_keeps_its_higher_peak() -> None:
-    events = [(2, 50), (3, -50), (6, 10)]
-    phases = [(1, Phase.FORWARD), (4, Phase.BACKWARD), (5, Phase.FORWARD)]
-    assert phase_peaks(0, events, phases)[Phase.FORWARD] == 50
 
 
 def test_the_breakdown_names_every_category() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint, Sizing
+from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.line import Line
 from advisor.search.memory_model import LARGEST_BATCH, MemoryModel, round_batch
 
@@ -233,3 +234,38 @@ class TestTwoShortStepsOnABusyMachine:
         model = MemoryModel.fit(sizing(point(2, passes=120, seconds=0.1), point(4, passes=140, seconds=2.0)))
         assert model.seconds(4) == pytest.approx(2.0)
         assert model.seconds(1) == pytest.approx(0.5)
+
+
+def traced(**phases: tuple[float, float]) -> MemoryPrediction:
+    """A prediction; each phase with MiB whatever the batch and MiB per sample."""
+    moments = tuple(
+        Moment(phase=phase, live=Affine(fixed * MIB, slope * MIB), parts={}) for phase, (fixed, slope) in phases.items()
+    )
+    return MemoryPrediction(moments=moments, activations=Affine(0.0, 0.0), traced_at=(2, 4))
+
+
+class TestForeseenMomentByMoment:
+    STEP = traced(optimizer=(300.0, 0.0), backward=(100.0, 20.0))
+    SHORT_RUNS = sizing(
+        point(2, passes=140, optimizer=300, activations=30), point(4, passes=180, optimizer=300, activations=60)
+    )
+
+    def test_a_peak_that_moves_where_no_short_run_was(self) -> None:
+        model = MemoryModel.foreseen(self.STEP, self.SHORT_RUNS)
+        assert [model.predict(batch) // MIB for batch in (4, 10, 20)] == [300, 300, 500]
+        assert model.largest_batch(500 * MIB, margin=0.0, rounded=False) == 20
+
+    def test_what_nobody_sees_without_running_is_learned_and_added(self) -> None:
+        more = sizing(point(2, passes=150, optimizer=310), point(4, passes=190, optimizer=310))
+        model = MemoryModel.foreseen(self.STEP, more)
+        assert model.predict(20) == 510 * MIB
+        assert model.calibrated(20, 505 * MIB).predict(20) == 505 * MIB
+
+    def test_time_comes_from_the_short_runs(self) -> None:
+        assert MemoryModel.foreseen(self.STEP, TWO).seconds(10) == pytest.approx(MemoryModel.fit(TWO).seconds(10))
+
+    def test_a_moment_that_falls_with_the_batch_is_as_high_as_at_one_sample(self) -> None:
+        falling = traced(optimizer=(300.0, -50.0), backward=(100.0, 20.0))
+        model = MemoryModel.foreseen(falling, sizing(point(2, passes=140, optimizer=250), point(4, passes=180)))
+        assert model.largest_batch(500 * MIB, margin=0.0, rounded=False) >= 1
+        assert model.predict(100) > model.predict(50)

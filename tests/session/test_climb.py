@@ -49,8 +49,7 @@ class World:
     def model(self, layers: int, uses: tuple[MethodUse, ...]) -> MemoryModel:
         activations, seconds = (2, 0.001 / self.speed_up) if uses else (4, 0.001)
         return MemoryModel(
-            passes=Line(16 * MIB * layers, activations * MIB * layers),
-            optimizer=Line(0, 0),
+            lines=(Line(16 * MIB * layers, activations * MIB * layers),),
             time=Line(0, seconds * layers),
         )
 

@@ -51,7 +51,7 @@ class FakeTrials:
         self.sized.append(combination)
         if self.fails is not None:
             return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
-        model = MemoryModel(passes=Line(100 * MIB, 10 * MIB), optimizer=Line(0, 0), time=Line(0, 0.01))
+        model = MemoryModel(lines=(Line(100 * MIB, 10 * MIB),), time=Line(0, 0.01))
         self.models[combination.label] = model
         self.losses[combination.label] = Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,))
         return model, TrialResult(key="size", outcome=Outcome.OK)

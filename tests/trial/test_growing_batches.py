@@ -47,6 +47,16 @@ def test_a_flat_start_inside_the_backward_pass_does_not_suffice() -> None:
     assert suffice([one, two, four])
 
 
+def test_no_more_are_run_for_memory_once_every_batch_is_foretold() -> None:
+    flat = [size_point(1, peak=1000, activations=100), size_point(2, peak=1010, activations=200)]
+    trial = spec(kind=TrialKind.SIZE, memory_limit_bytes=4000, measure_seconds=60.0)
+    assert next_batch(flat, trial, spent=0.1, making=0.0) == 4
+    assert next_batch(flat, trial, spent=0.1, making=0.0, foretold=True) is None
+    quick = [msgspec.structs.replace(point, step_seconds=0.001) for point in flat]
+    roomy = msgspec.structs.replace(trial, memory_limit_bytes=2**30)
+    assert next_batch(quick, roomy, spent=0.1, making=0.0, foretold=True) == 4, "their time says nothing yet"
+
+
 def rising(count: int, step_seconds: Callable[[int], float]) -> list[SizePoint]:
     """Points at doubling batches, from 2 on, with 10 MiB of activations for each sample."""
     batches = [2 * 2**index for index in range(count)]

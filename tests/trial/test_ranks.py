@@ -238,3 +238,21 @@ def test_the_emitted_wrapper_is_confirmed_on_all_ranks(runner: Runner, ranks: Ra
     assert result.measurement is not None
     assert result.measurement.samples_per_second == pytest.approx(8 / result.measurement.step_seconds)
     assert my_children() == []
+
+
+def test_a_forked_rank_takes_as_many_threads_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from advisor.trial.rank import _take_threads
+
+    before = torch.get_num_threads()
+    try:
+        for said in ("2", "1"):
+            monkeypatch.setenv("OMP_NUM_THREADS", said)
+            _take_threads()
+            assert torch.get_num_threads() == int(said)
+        monkeypatch.setenv("OMP_NUM_THREADS", "several")
+        _take_threads()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

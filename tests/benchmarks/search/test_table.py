@@ -78,7 +78,7 @@ def test_the_forecast_is_what_the_short_runs_say_or_what_is_given_instead() -> N
     short_runs = Table(complete()).forecast(PLAIN)
     assert short_runs is not None
     assert short_runs.largest_batch(1000, margin=0.0) == 10
-    other = MemoryModel(passes=Line(0.0, 1.0), optimizer=Line(0.0, 0.0), time=Line(0.0, 0.0))
+    other = MemoryModel(lines=(Line(0.0, 1.0),), time=Line(0.0, 0.0))
     assert Table(complete(), {PLAIN.label: other}).forecast(PLAIN) is other
 
 

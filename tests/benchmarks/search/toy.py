@@ -58,7 +58,7 @@ class Toy:
 
     def forecast(self, combination: Combination) -> MemoryModel | None:
         passes = Line(0.0, self._bytes(combination) * self._promised)
-        return MemoryModel(passes=passes, optimizer=Line(0.0, 0.0), time=Line(0.0, 0.0))
+        return MemoryModel(lines=(passes,), time=Line(0.0, 0.0))
 
     def _bytes(self, combination: Combination) -> float:
         return 0.1 if combination.uses else 1.0

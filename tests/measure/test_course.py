@@ -1,0 +1,30 @@
+"""What lives at every moment of a step, from the log of its allocations."""
+
+from __future__ import annotations
+
+from advisor.measure.course import course_of
+from advisor.methods.training import Phase
+
+
+def test_peaks_follow_the_events_from_phase_to_phase() -> None:
+    events = [(1, 10), (3, 5), (4, -15), (6, 100), (7, -100), (9, 1)]
+    phases = [(2, Phase.FORWARD), (5, Phase.BACKWARD), (8, Phase.OPTIMIZER)]
+    assert course_of(1000, events, phases).peaks() == {
+        Phase.IDLE: 1010,
+        Phase.FORWARD: 1015,
+        Phase.BACKWARD: 1100,
+        Phase.OPTIMIZER: 1001,
+    }
+
+
+def test_a_phase_that_comes_again_keeps_its_higher_peak() -> None:
+    events = [(2, 50), (3, -50), (6, 10)]
+    phases = [(1, Phase.FORWARD), (4, Phase.BACKWARD), (5, Phase.FORWARD)]
+    assert course_of(0, events, phases).peaks()[Phase.FORWARD] == 50
+
+
+def test_it_has_a_moment_for_every_change_and_for_the_beginning_of_every_phase() -> None:
+    course = course_of(100, [(2, 50), (3, -20)], [(1, Phase.FORWARD), (3, Phase.BACKWARD), (4, Phase.IDLE)])
+    assert course.live == [100, 100, 150, 150, 130, 130]
+    assert course.phases == [Phase.IDLE, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.IDLE]
+    assert course.changes == [0, 0, 1, 0, -1, 0]

@@ -1,0 +1,70 @@
+"""Two short steps, measured allocation by allocation, say what every other batch takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from advisor.measure.course import Course, course_of
+from advisor.measure.cpu_memory import CpuMemory
+from advisor.measure.storages import HostData
+from advisor.methods.compose import apply_uses
+from advisor.methods.training import Phase
+from advisor.methods.use import MethodUse, use
+from advisor.predict.between_courses import predict_between
+from tests.methods.tiny import MODELS, training_of
+
+CPU = torch.device("cpu")
+
+PHASES = [(0, Phase.FORWARD), (10, Phase.BACKWARD), (20, Phase.OPTIMIZER)]
+
+
+def made_up(batch: int) -> Course:
+    """Activations of 10 a sample on 100, a backward pass that takes 15 more, an optimizer step that takes 500."""
+    events = [
+        (1, 100 + 10 * batch),
+        (11, 15 * batch),
+        (12, -15 * batch),
+        (13, -100 - 10 * batch),
+        (21, 500),
+        (22, -500),
+    ]
+    return course_of(1000, events, PHASES)
+
+
+def test_the_peak_moves_from_phase_to_phase() -> None:
+    memory = predict_between((2, made_up(2)), (4, made_up(4)))
+    assert memory is not None
+    assert [memory.peak(batch) for batch in (1, 16, 17, 100)] == [1500, 1500, 1525, 3600]
+    assert memory.phase_peaks(100) == {"idle": 1000, "forward": 2100, "backward": 3600, "optimizer": 1500}
+    assert memory.activations.at(7) == 170
+    assert memory.traced_at == (2, 4)
+
+
+def test_steps_that_differ_in_more_than_sizes_say_nothing() -> None:
+    more = course_of(1000, [(1, 100), (2, 40), (11, 60), (12, -60), (13, -140), (21, 500), (22, -500)], PHASES)
+    assert predict_between((2, made_up(2)), (4, more)) is None
+    elsewhere = course_of(1000, [(1, 140), (2, 60), (12, -60), (13, -140), (21, 500), (22, -500)], PHASES)
+    assert predict_between((2, made_up(2)), (4, elsewhere)) is None
+
+
+@pytest.mark.parametrize("model", ["gpt2", "convnet"])
+@pytest.mark.parametrize("uses", [(), (use("checkpoint", every=1),), (use("optimizer_in_backward"),)])
+def test_real_steps_far_from_those_that_were_measured(model: str, uses: tuple[MethodUse, ...]) -> None:
+    host_data = HostData()
+    host_data.add_living(CPU)
+    training = training_of(model)
+    apply_uses(training, uses)
+    training.step(MODELS[model][1](2))
+    meter = CpuMemory(CPU, 2**40, host_data)
+    courses = {}
+    peaks = {}
+    for batch in (2, 4, 24):
+        peaks[batch] = meter.measured_step(training, MODELS[model][1](batch))[1].peak_bytes
+        assert meter.course is not None
+        courses[batch] = meter.course
+    training.close()
+    memory = predict_between((2, courses[2]), (4, courses[4]))
+    assert memory is not None
+    assert memory.peak(4) == peaks[4]
+    assert memory.peak(24) == pytest.approx(peaks[24], rel=0.005)
