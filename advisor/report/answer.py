@@ -130,7 +130,20 @@ def _title(answer: Recommendation) -> str:
         return f"Build {size_words(winner.model_size)} and {training}"
     if measured_too_little(answer):
         return f"{training[0].upper()}{training[1:]}; too little was measured for more"
+    if _lost_its_lead(answer):
+        return f"Not faster when run again: {training}"  # First, because a long title is cut at its end.
     return training[0].upper() + training[1:]
+
+
+def _lost_its_lead(answer: Recommendation) -> bool:
+    """Whether the winner was faster than the baseline in its trial, and was not when both were run again."""
+    baseline, again = answer.baseline, answer.confirmation
+    if baseline is None or baseline.measurement is None or again is None or again.measurement is None:
+        return False
+    if again.baseline_samples_per_second is None:
+        return False
+    led = again.promised_samples_per_second > baseline.measurement.samples_per_second
+    return led and again.measurement.samples_per_second <= again.baseline_samples_per_second
 
 
 def _uncut(*parts: str | tuple[str, str]) -> Text:

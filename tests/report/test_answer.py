@@ -115,6 +115,13 @@ def test_the_baseline_that_was_measured_again_is_compared() -> None:
     )
 
 
+@pytest.mark.parametrize(("again", "lost"), [(61.0, False), (129.0, False), (140.0, True)])
+def test_a_lead_that_is_not_seen_again_stands_in_the_title(again: float, lost: bool) -> None:
+    confirmation = msgspec.structs.replace(CONFIRMED, baseline_samples_per_second=again)
+    text = words(shown(AnswerView(recommendation(confirmation=confirmation), goal(), files={}, apply_lines=())))
+    assert ("Not faster when run again: train with" in text) is lost
+
+
 @pytest.mark.parametrize(
     ("preference", "said"),
     [
