@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
-from advisor.measure.measurement import SizePoint
+from advisor.measure.measurement import SizePoint, Sizing
 from advisor.methods.use import MethodUse
+from advisor.predict.prediction import MemoryPrediction
 from advisor.problem.goal import Fidelity
+from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace
 
 __all__ = ["Header", "Line", "Sized", "Timed", "append", "compress", "read"]
@@ -95,6 +97,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         reason: Why, when not well.
         points: What they measured, by growing batch.
         out_of_memory_at: The smallest batch that did not fit, if one was met.
+        foretold: What they foretell of the memory at every batch, where they do.
         last: Whether nothing of the combination is timed: it does not run, or no batch fits.
         wall_seconds: What they took.
     """
@@ -104,6 +107,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
     reason: str = ""
     points: tuple[SizePoint, ...] = ()
     out_of_memory_at: int | None = None
+    foretold: MemoryPrediction | None = None
     last: bool = False
     wall_seconds: float = 0.0
 
@@ -111,6 +115,14 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
     def combination(self) -> Combination:
         """The methods on one device."""
         return Combination(self.uses)
+
+    @property
+    def forecast(self) -> MemoryModel | None:
+        """What a session knows of the memory after these runs; ``None`` when not one sample ran."""
+        if not self.points:
+            return None
+        sizing = Sizing(points=self.points, out_of_memory_at=self.out_of_memory_at, loss_trace=())
+        return MemoryModel.fit(sizing) if self.foretold is None else MemoryModel.foreseen(self.foretold, sizing)
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.errors import OptionError
-from advisor.measure.measurement import Sizing
 from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
@@ -154,12 +153,8 @@ class _Recorded:
         self._failed = _failure(sized, timed) if not ran else None
         self._ran_at = max((line.batch for line in ran), default=0)
         self._lost = min(((line.batch, line.outcome) for line in timed if line.step_seconds is None), default=None)
-        self.forecast: MemoryModel | None = None
+        self.forecast = sized.forecast
         self.rates: dict[int, float] = {}
-        if sized.points:
-            # What a session would have.
-            sizing = Sizing(points=sized.points, out_of_memory_at=sized.out_of_memory_at, loss_trace=())
-            self.forecast = MemoryModel.fit(sizing)
         if not ran:
             return
         seconds = {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.measure.measurement import Sizing
 from advisor.search.batching import choose_batch
-from advisor.search.memory_model import DEFAULT_MARGIN, MemoryModel, round_batch
+from advisor.search.memory_model import DEFAULT_MARGIN, round_batch
 from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import PeakCurve
 from benchmarks.search.rows import Sized, Timed
@@ -25,10 +24,10 @@ def first_batch(sized: Sized, limit_bytes: int, largest_batch: int) -> int:
         limit_bytes: The memory limit.
         largest_batch: No batch above this one.
     """
-    if not sized.points:
+    forecast = sized.forecast
+    if forecast is None:
         return 0
-    sizing = Sizing(points=sized.points, out_of_memory_at=sized.out_of_memory_at, loss_trace=())
-    largest = min(MemoryModel.fit(sizing).largest_batch(limit_bytes, margin=0.0), largest_batch)
+    largest = min(forecast.largest_batch(limit_bytes, margin=0.0), largest_batch)
     batch = choose_batch(largest=largest, fraction=0.5)
     return 0 if batch is None else batch.micro_batch
 

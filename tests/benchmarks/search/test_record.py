@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from advisor.errors import OptionError
+from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
 from benchmarks.search.record import main
@@ -87,3 +88,15 @@ def test_every_recording_has_its_files(name: str) -> None:
     assert recording.workload.is_file()
     assert recording.space.is_file()
     assert recording.reference_batch < recording.largest_batch
+
+
+def test_what_short_runs_foretell_is_believed_beyond_them() -> None:
+    # A line through their peaks would have 460 for one sample: the flat part is below what the runs show.
+    moments = tuple(
+        Moment(phase=phase, live=line, parts={})
+        for phase, line in (("optimizer", Affine(520.0, 0.0)), ("backward", Affine(400.0, 60.0)))
+    )
+    foretold = MemoryPrediction(moments=moments, activations=Affine(0.0, 60.0), traced_at=(1, 2))
+    forecast = msgspec.structs.replace(sized(), foretold=foretold).forecast
+    assert forecast is not None
+    assert [forecast.predict(batch) for batch in (1, 4, 10)] == [520, 640, 1000]
