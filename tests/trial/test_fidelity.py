@@ -153,13 +153,13 @@ def _of_one_device() -> list[MethodUse]:
 
 
 _WITH_KERNELS = ("convnet",)
-"""Where what is compiled, of models and of optimizers, is compiled to kernels. It takes twenty seconds for the
-transformer, whose graphs are run as they are."""
+"""Where models are compiled to kernels. It takes twenty seconds for the transformer, whose graphs are run as they
+are; so are steps of optimizers, whose kernels are compared with them in their own tests."""
 
 
 @contextlib.contextmanager
-def _without_kernels() -> Iterator[None]:
-    with quick_compiler(), uncompiled_optimizers():
+def _few_kernels(model: str) -> Iterator[None]:
+    with contextlib.nullcontext() if model in _WITH_KERNELS else quick_compiler(), uncompiled_optimizers():
         yield
 
 
@@ -171,7 +171,7 @@ def test_what_the_catalogue_declares_is_what_the_guard_sees(runs: Runs, model: s
     """The calibration. Where information is thrown away the loss must not be: how far off it is, is no promise."""
     text, declared = workload(model), fidelity_of(setting)
     gradient = runs.gradient(text)
-    with contextlib.nullcontext() if model in _WITH_KERNELS else _without_kernels():
+    with _few_kernels(model):
         result = runs.result(text, setting, exact_gradient=gradient)
     if result.outcome is Outcome.REFUSED:
         pytest.skip(result.reason)
