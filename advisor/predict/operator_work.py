@@ -11,6 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from advisor.measure.storages import tensors_in
 from advisor.methods.phase import Phase
+from advisor.predict.fake_device import device_of
 from advisor.predict.work import Kind, Work
 
 __all__ = ["as_on_cuda", "operator_work", "touched_bytes"]
@@ -99,7 +100,7 @@ def operator_work(
         kind=kind,
         operator=name,
         number_format=_number_format(kind, tensors or fresh),
-        launches=_launches(name, given, (tensors or fresh)[0].device) if tensors or fresh else 0,
+        launches=_launches(name, given, device_of((tensors or fresh)[0])) if tensors or fresh else 0,
         flops=_flops(operator, name, args, kwargs, result) if product else 0,
         read_bytes=read,
         written_bytes=written,
@@ -161,7 +162,7 @@ def _read_and_written(
 
 
 def _kind(name: str, tensors: Sequence[torch.Tensor]) -> Kind:
-    devices = [tensor.device.type for tensor in tensors]
+    devices = [device_of(tensor).type for tensor in tensors]
     if name in ("_to_copy", "copy_", "_foreach_copy_") and len(set(devices)) > 1:
         # ``copy_`` names its target first, ``_to_copy`` its source.
         target = devices[-1] if name == "_to_copy" else devices[0]
@@ -183,7 +184,7 @@ def _number_format(kind: Kind, tensors: Sequence[torch.Tensor]) -> str:
         return ""
     tensor = (floats or tensors)[0]
     name = str(tensor.dtype).removeprefix("torch.")
-    if name == "float32" and tensor.device.type == "cuda" and _tf32(kind):
+    if name == "float32" and device_of(tensor).type == "cuda" and _tf32(kind):
         return "tf32"
     return "float8" if name.startswith("float8") else name
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.storages import tensors_in
 from advisor.methods.memory_side import Side, current_side
+from advisor.predict.fake_device import device_asked_for, device_of
 from advisor.predict.in_place import changes_only_values
 from advisor.predict.scratch import Call, call_of
 
@@ -70,7 +71,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         numbers = []
         for tensor in tensors_in(tree):
-            if tensor.device.type == self.device:
+            if device_of(tensor).type == self.device:
                 number = self._see(tensor.untyped_storage(), operator)
                 if number is not None:
                     numbers.append(number)
@@ -95,6 +96,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if (device := device_asked_for(func, args)) is not None:
+            return device
         if changes_only_values(func, args):
             return None if isinstance(args[0], (list, tuple)) else args[0]
         name = getattr(func, "__name__", "")

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from advisor.measure.memory import listening
 from advisor.methods.phase import Phase
+from advisor.predict.fake_device import device_asked_for
 from advisor.predict.operator_work import operator_work
 from advisor.predict.work import StepWork, Work, work_through
 
@@ -48,6 +49,8 @@ class WorkCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if (device := device_asked_for(func, args)) is not None:
+            return device
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented  # the tensor does it with operators of its own, on what it wraps: those are counted
         kwargs = kwargs or {}

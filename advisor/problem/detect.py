@@ -108,15 +108,13 @@ def _cuda(gpu: Gpu, found: GpuList) -> Hardware:
 def _cpu() -> Hardware:
     memory = host_memory()
     name = cpu_name()
-    # Without torch this process holds nothing that training would; its own few megabytes are no part of the question.
-    held = int(psutil.Process().memory_info().rss) if "torch" in sys.modules else 0
     return Hardware(
         kind=DeviceKind.CPU,
         device="cpu",
         name=name,
         memory_bytes=memory.total_bytes,
         free_bytes=memory.free_bytes,
-        held_bytes=held,
+        held_bytes=_held_here(),
         host_memory_bytes=memory.total_bytes,
         host_free_bytes=memory.free_bytes,
         host_cores=host_cores(),
@@ -126,3 +124,11 @@ def _cpu() -> Hardware:
 
 def _inventory(nvml: Any, environment: Mapping[str, str] | None) -> str:
     return ", ".join(f"{item.device} ({item.name})" for item in list_devices(nvml=nvml, environment=environment))
+
+
+def _held_here() -> int:
+    """Bytes of host memory of this process that are there besides the training's.
+
+    Without torch it holds nothing that training would; its own few megabytes are no part of the question.
+    """
+    return int(psutil.Process().memory_info().rss) if "torch" in sys.modules else 0

@@ -190,7 +190,7 @@ def test_the_parent_of_a_whole_tuning_never_loads_torch(tmp_path: Path) -> None:
     tiny = Path(__file__).parents[1] / "session" / "workloads" / "tiny.py"
     program = (
         "    import advisor\n"
-        "    answer = advisor.tune(sys.argv[1], search_space='smoke', trials=2, time_limit=60, memory_limit='16MiB',\n"
+        "    answer = advisor.tune(sys.argv[1], search_space='smoke', trials=1, time_limit=60, memory_limit='16MiB',\n"
         "                          output='out')\n"
         "    assert answer.policy.micro_batch >= 1 and answer.complete"
     )

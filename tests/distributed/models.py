@@ -205,7 +205,17 @@ def _over_the_catalogue() -> list[Case]:
     return cases
 
 
-CASES = {case.name: case for case in (*_over_the_catalogue(), *_cases())}
+def _once() -> dict[str, Case]:
+    """Of cases that differ only in the order of their methods, which does not matter, the one with less tolerance."""
+    cases: dict[tuple[object, ...], Case] = {}
+    for case in (*_over_the_catalogue(), *_cases()):
+        key = (frozenset(each.label for each in case.uses), case.micro_batch, case.clip, case.build_optimizer)
+        if key not in cases or case.tolerance < cases[key].tolerance:
+            cases[key] = case
+    return {case.name: case for case in cases.values()}
+
+
+CASES = _once()
 
 
 def trained(

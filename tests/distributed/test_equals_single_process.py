@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from torch import nn
 
 from tests.distributed import on_ranks
-from tests.distributed.models import CASES, Branching, Case, movement_error, trained, transformer, vectors
-from tests.distributed.ranks import launch
+from tests.distributed.models import CASES, Branching, Case, movement_error, padded_text, trained, transformer, vectors
+from tests.distributed.ranks import Launcher
 from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import import_bitsandbytes, uncompiled_optimizers
 
@@ -19,13 +21,13 @@ Found = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return launch(on_ranks.all_cases, 2, tmp_path_factory.mktemp("two"))
+def on_two(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launcher.run(on_ranks.all_cases, 2, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def on_four(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return launch(on_ranks.few_cases, 4, tmp_path_factory.mktemp("four"))
+def on_four(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launcher.run(on_ranks.few_cases, 4, tmp_path_factory.mktemp("four"))
 
 
 @functools.cache
@@ -34,6 +36,11 @@ def _alone(key: str) -> tuple[dict[str, Any], list[float]]:
     case = next(case for case in CASES.values() if _key(case) == key)
     with uncompiled_optimizers(), quick_compiler():
         return trained(case, None)
+
+
+@functools.cache
+def _plain(build: Callable[[], nn.Module], data: Callable[[int], Any]) -> tuple[dict[str, Any], list[float]]:
+    return trained(Case((), micro_batch=1), None, build=build, data=data)
 
 
 def _key(case: Case) -> str:
@@ -63,7 +70,7 @@ def test_only_the_first_rank_holds_what_was_gathered(name: str, on_two: Found) -
 
 @pytest.mark.parametrize("name", on_ranks.DISTRIBUTING)
 def test_four_ranks_train_as_one(name: str, on_four: Found) -> None:
-    plain, plain_losses = trained(Case((), micro_batch=1), None)
+    plain, plain_losses = _plain(transformer, padded_text)
     state, _ = on_four[0][name]
     assert movement_error(state["model"], plain["model"], transformer()) < 1e-4
     losses = [sum(each) / 4 for each in zip(*(rank[name][1] for rank in on_four), strict=True)]
@@ -72,7 +79,7 @@ def test_four_ranks_train_as_one(name: str, on_four: Found) -> None:
 
 @pytest.mark.parametrize("name", on_ranks.DISTRIBUTING)
 def test_sizes_that_four_ranks_do_not_divide_are_trained_and_gathered_all_the_same(name: str, on_four: Found) -> None:
-    plain, _ = trained(Case((), micro_batch=1), None, build=Branching, data=vectors)
+    plain, _ = _plain(Branching, vectors)
     state, _ = on_four[0][f"{name}, odd"]
     assert {key: value.shape for key, value in state["model"].items()} == {
         key: value.shape for key, value in plain["model"].items()

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from advisor.methods.use import MethodUse, use
 from advisor.methods.world import current_world
 from tests.distributed.models import DDP, ZERO_1, ZERO_3, Case, padded_text, started, trained
-from tests.distributed.ranks import launch, share
-from tests.methods.tiny import text
+from tests.distributed.ranks import Launcher, share
+from tests.methods.tiny import gpt2, text
 
 pytestmark = pytest.mark.slow
 
 WAYS = {"ddp": DDP, "zero_1": ZERO_1, "zero_3": ZERO_3}
 HALF = use("randomized_linear", keep=0.5)
-DRAWS = 64
+DRAWS = 32
 
 
 def on_each_rank() -> dict[str, Any]:
@@ -28,7 +29,7 @@ def on_each_rank() -> dict[str, Any]:
 
 def _mean(way: MethodUse) -> dict[str, torch.Tensor]:
     """How far the parameters move in many small steps, in which they hardly change: the mean of the gradients."""
-    training = started((HALF, way), current_world(), build_optimizer=small_steps)
+    training = started((HALF, way), current_world(), build=two_blocks, build_optimizer=small_steps)
     for _ in range(DRAWS):
         training.step(share(text(8, 32)))
     return training.state_dict()["model"]
@@ -47,19 +48,24 @@ def _gone_on(way: MethodUse) -> dict[str, Any]:
     return {"whole": whole, "resumed": second.state_dict()}
 
 
+def two_blocks() -> nn.Module:
+    """The fewest that can be sharded: what is averaged does not need more."""
+    return gpt2(2, dropout=0.0)
+
+
 def small_steps(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=1e-4)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return launch(on_each_rank, 2, tmp_path_factory.mktemp("two"))
+def found(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return launcher.run(on_each_rank, 2, tmp_path_factory.mktemp("two"))
 
 
 @functools.cache
 def _alone() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Where the parameters begin, and how far those of a single process without the method move."""
-    plain = started((), None, build_optimizer=small_steps)
+    plain = started((), None, build=two_blocks, build_optimizer=small_steps)
     begin = {key: value.clone() for key, value in plain.state_dict()["model"].items()}
     for _ in range(DRAWS):
         plain.step(text(8, 32))

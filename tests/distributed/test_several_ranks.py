@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from advisor.methods.use import use
 from tests.distributed import on_ranks
@@ -22,7 +25,7 @@ from tests.distributed.models import (
     two_groups,
     vectors,
 )
-from tests.distributed.ranks import launch
+from tests.distributed.ranks import Launcher
 from tests.methods import perceptron
 from tests.methods.perceptron import Perceptron
 from tests.methods.tiny import convnet, images, text
@@ -34,8 +37,30 @@ over_methods = pytest.mark.parametrize("name", on_ranks.DISTRIBUTING)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return launch(on_ranks.everything_else, 2, tmp_path_factory.mktemp("two"))
+def found(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launcher.run(on_ranks.everything_else, 2, tmp_path_factory.mktemp("two"))
+
+
+@functools.cache
+def _three_steps(build_optimizer: Callable[..., torch.optim.Optimizer], data: Callable[[int], Any]) -> dict[str, Any]:
+    """The state of a single process without any method."""
+    single = started((), None, build_optimizer=build_optimizer)
+    for step in range(3):
+        single.step(data(step))
+    return single.state_dict()
+
+
+@functools.cache
+def _in_micro_batches(build: Callable[[], nn.Module], data: Callable[[int], Any]) -> tuple[dict[str, Any], list[float]]:
+    return trained(Case((), micro_batch=1), None, build=build, data=data)
+
+
+def _whole_text(step: int) -> dict[str, torch.Tensor]:
+    return text(8, 32, seed=step)
+
+
+def _first_without_target(step: int) -> dict[str, torch.Tensor]:
+    return on_ranks.without_targets(step, [0])
 
 
 class TestStates:
@@ -51,12 +76,10 @@ class TestStates:
 
     @over_methods
     def test_several_ranks_go_on_from_a_plain_state(self, name: str, found: Found) -> None:
-        single = started((), None, build_optimizer=two_groups)
-        for step in range(3):
-            single.step(padded_text(step))
+        plain_state = _three_steps(two_groups, padded_text)
         resumed = found[0]["states"][name]["resumed"]
-        assert movement_error(resumed["model"], single.state_dict()["model"], transformer()) < 1e-2
-        plain = single.state_dict()["optimizer"]
+        assert movement_error(resumed["model"], plain_state["model"], transformer()) < 1e-2
+        plain = plain_state["optimizer"]
         assert resumed["optimizer"]["param_groups"] == plain["param_groups"]
         for index, entries in plain["state"].items():
             for key, value in entries.items():
@@ -67,10 +90,8 @@ class TestLoops:
     @over_methods
     @pytest.mark.parametrize("when", ["every pass", "last pass"])
     def test_a_loop_of_ones_own_averages_in_every_pass_or_once(self, name: str, when: str, found: Found) -> None:
-        plain = started((), None)
-        for step in range(3):
-            plain.step(text(8, 32, seed=step))
-        assert movement_error(found[0]["loops"][name][when], plain.state_dict()["model"], transformer()) < 1e-4
+        plain = _three_steps(sgd, _whole_text)
+        assert movement_error(found[0]["loops"][name][when], plain["model"], transformer()) < 1e-4
 
     @over_methods
     def test_the_model_is_evaluated_before_and_between_steps(self, name: str, found: Found) -> None:
@@ -126,7 +147,7 @@ class TestMemory:
 class TestUnusedParameters:
     @over_methods
     def test_they_stay_as_they_are_without_weight_decay(self, name: str, found: Found) -> None:
-        plain, _ = trained(Case((), micro_batch=1), None, build=Branching, data=vectors)
+        plain, _ = _in_micro_batches(Branching, vectors)
         state, _ = found[0]["unused"][name]
         assert torch.equal(state["model"]["never.weight"], Branching().never.weight)
         assert movement_error(state["model"], plain["model"], Branching()) < 1e-4
@@ -163,7 +184,7 @@ class TestWhatRanksAgreeOn:
     @over_methods
     def test_a_micro_batch_without_targets_adds_nothing(self, name: str, found: Found) -> None:
         """Trap: skipped on one rank, the others would wait for it."""
-        plain, _ = trained(Case((), micro_batch=1), None, data=lambda seed: on_ranks.without_targets(seed, [0]))
+        plain, _ = _in_micro_batches(transformer, _first_without_target)
         state, _ = found[0]["no target in a micro-batch"][name]
         assert movement_error(state["model"], plain["model"], transformer()) < 1e-4
 

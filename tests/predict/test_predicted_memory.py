@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from advisor.methods.use import MethodUse, use
 from advisor.predict.envelope import are_alike, predict_aligned
 from advisor.predict.prediction import Category, MemoryPrediction
 from advisor.predict.scratch import measured_scratch
-from advisor.predict.step_trace import faked, faked_model, trace_step, with_scratch
-from tests.methods.tiny import MODELS, training_of
+from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_step, with_scratch
+from tests.methods.tiny import MODELS, gpt2, text, training_of
 
 CPU = torch.device("cpu")
 TOLERANCE = 0.005
@@ -31,6 +32,7 @@ POLICIES: list[tuple[MethodUse, ...]] = [
     (use("few_bit_activation", bits=4), use("checkpoint", every=2)),
     (use("fused_optimizer"), use("channels_last")),
 ]
+PLAIN = 0
 
 
 def uses_of(model: str, index: int) -> tuple[MethodUse, ...]:
@@ -46,11 +48,11 @@ def built(model: str, uses: tuple[MethodUse, ...], **options: object) -> Trainin
     return training
 
 
-def predicted(
-    model: str, uses: tuple[MethodUse, ...], batches: tuple[int, int] = (2, 4), passes: int = 1
-) -> MemoryPrediction:
+@functools.cache
+def predicted(model: str, policy: int, passes: int = 1) -> MemoryPrediction:
+    uses = uses_of(model, policy)
     traces = []
-    for micro_batch in batches:
+    for micro_batch in (2, 4):
         mode = FakeTensorMode()
         batch = faked(MODELS[model][1](micro_batch * passes), mode)
         build = functools.partial(built, model, uses, micro_batch=micro_batch)
@@ -61,10 +63,11 @@ def predicted(
     return predict_aligned(first, second)
 
 
-def measured(model: str, uses: tuple[MethodUse, ...], micro_batch: int, passes: int = 1) -> MemoryMeasurement:
+@functools.cache
+def measured(model: str, policy: int, micro_batch: int, passes: int = 1) -> MemoryMeasurement:
     host_data = HostData()
     host_data.add_living(CPU)
-    training = built(model, uses, micro_batch=micro_batch)
+    training = built(model, uses_of(model, policy), micro_batch=micro_batch)
     batch = MODELS[model][1](micro_batch * passes)
     host_data.add(batch, CPU)
     training.step(batch)
@@ -78,9 +81,7 @@ def measured(model: str, uses: tuple[MethodUse, ...], micro_batch: int, passes: 
 )
 @pytest.mark.parametrize("model", MODELS)
 def test_the_peak_at_a_batch_that_was_not_traced(model: str, policy: int) -> None:
-    uses = uses_of(model, policy)
-    prediction = predicted(model, uses)
-    real = measured(model, uses, 16)
+    prediction, real = predicted(model, policy), measured(model, policy, 16)
     assert prediction.peak(16) == pytest.approx(real.peak_bytes, rel=TOLERANCE)
     phases = prediction.phase_peaks(16)
     assert phases["forward"] == pytest.approx(real.forward_peak_bytes, rel=2 * TOLERANCE)
@@ -88,7 +89,7 @@ def test_the_peak_at_a_batch_that_was_not_traced(model: str, policy: int) -> Non
 
 
 def test_what_lives_at_the_peak_is_what_a_real_step_has() -> None:
-    prediction, real = predicted("convnet", ()), measured("convnet", (), 16)
+    prediction, real = predicted("convnet", PLAIN), measured("convnet", PLAIN, 16)
     parts = prediction.breakdown(16)
     assert parts[Category.PARAMETERS] == real.breakdown.parameters
     assert parts[Category.OPTIMIZER_STATE] == real.breakdown.optimizer_state
@@ -96,36 +97,25 @@ def test_what_lives_at_the_peak_is_what_a_real_step_has() -> None:
 
 
 def test_a_second_pass_keeps_the_gradients_of_the_first() -> None:
-    prediction, real = predicted("convnet", (), passes=2), measured("convnet", (), 16, passes=2)
+    prediction, real = predicted("convnet", PLAIN, passes=2), measured("convnet", PLAIN, 16, passes=2)
     assert prediction.peak(16) == pytest.approx(real.peak_bytes, rel=TOLERANCE)
-    assert prediction.peak(16) > predicted("convnet", ()).peak(16)
+    assert prediction.peak(16) > predicted("convnet", PLAIN).peak(16)
 
 
 def test_a_model_that_was_built_with_values_is_traced_as_one_built_without() -> None:
-    def training(mode: FakeTensorMode) -> Training:
-        return Training(faked_model(real_model, mode), build_optimizer=torch.optim.AdamW)
-
-    build_model, make_batch = MODELS["gpt2"]
-    real_model = build_model()
+    real_model = gpt2(layers=2)
     names = {name for name, _ in real_model.named_parameters()}
-    mode = FakeTensorMode()
-    batch = faked(make_batch(4), mode)
-    trace = trace_step(lambda: training(mode), batch, micro_batch=4, device=CPU, mode=mode)
-    mode = FakeTensorMode()
-    batch = faked(make_batch(4), mode)
-    plain = trace_step(
-        lambda: Training(build_model(), build_optimizer=torch.optim.AdamW), batch, micro_batch=4, device=CPU, mode=mode
-    )
+    trace = trace_at(4, lambda mode: faked_model(real_model, mode))
+    plain, larger = (trace_at(micro_batch, lambda mode: gpt2(layers=2)) for micro_batch in (4, 8))
     assert names == {name for name, _ in real_model.named_parameters()}, "tied parameters stay tied"
-    assert predict_aligned(trace, trace_at(8)).peak(4) == predict_aligned(plain, trace_at(8)).peak(4)
+    assert predict_aligned(trace, larger).peak(4) == predict_aligned(plain, larger).peak(4)
 
 
-def trace_at(micro_batch: int):  # type: ignore[no-untyped-def]
+def trace_at(micro_batch: int, build_model: Callable[[FakeTensorMode], torch.nn.Module]) -> StepTrace:
     mode = FakeTensorMode()
-    build_model, make_batch = MODELS["gpt2"]
     return trace_step(
-        lambda: Training(build_model(), build_optimizer=torch.optim.AdamW),
-        faked(make_batch(micro_batch), mode),
+        lambda: Training(build_model(mode), build_optimizer=torch.optim.AdamW),
+        faked(text(micro_batch), mode),
         micro_batch=micro_batch,
         device=CPU,
         mode=mode,

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,11 +38,14 @@ def run_command(
 def run_here(
     *arguments: str | Path, cwd: Path, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end in this process: a process of its own takes seconds to load what is loaded here."""
+    """Run it to its end in this process: a process of its own takes seconds to load what is loaded here.
+
+    Its workers are those of a process that has loaded nothing but the command: what other tests hold here is not held.
+    """
     written, complained = io.StringIO(), io.StringIO()
-    handler = signal.getsignal(signal.SIGTERM)
     with (
         mock.patch.dict(os.environ, _environment(environment), clear=True),
+        mock.patch("advisor.problem.detect._held_here", return_value=0),
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(written),
         contextlib.redirect_stderr(complained),
@@ -52,8 +54,6 @@ def run_here(
             status = main([str(argument) for argument in arguments])
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        finally:
-            signal.signal(signal.SIGTERM, handler)
     return subprocess.CompletedProcess(arguments, status, written.getvalue(), complained.getvalue())
 
 

@@ -237,9 +237,8 @@ def test_a_model_that_writes_garbage_everywhere_is_tuned_all_the_same(tmp_path: 
 
 @pytest.mark.slow
 def test_a_memory_limit_that_nothing_fits_says_the_smallest_need(tmp_path: Path) -> None:
-    # What this process holds already would count.
     good = "import torch\n" + GOOD_MODEL + GOOD_BATCH
-    status, _, stderr = tune(tmp_path, good, "--memory-limit", "600B", run=run_command)
+    status, _, stderr = tune(tmp_path, good, "--memory-limit", "600B")
     assert status == 1
     assert "none fits below 600 B" in stderr
     assert re.search(r"smallest need is [\d.]+ \w+ \(predicted\), by (plain|checkpoint|optimizer)", stderr), stderr

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from advisor.policy.file import load_policy_file
-from tests.session.command import run_command
+from tests.session.command import run_here
 
 GROWING = Path(__file__).parent / "workloads" / "growing.py"
 
@@ -26,7 +26,7 @@ QUICK = (
 def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """One finished search, looked at by several tests."""
     folder = tmp_path_factory.mktemp("grown")
-    result = run_command(*QUICK, "--min-throughput", "0.001x", "--output", folder / "out", "--json", cwd=folder)
+    result = run_here(*QUICK, "--min-throughput", "0.001x", "--output", folder / "out", "--json", cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder / "out", json.loads(result.stdout)
 
@@ -86,7 +86,7 @@ def test_more_trials_go_on_where_the_search_ended(grown: tuple[Path, dict[str, A
     out, document = grown
     finished = {path: path.stat().st_mtime_ns for path in out.glob("trials/*/result.json")}
     options = ("--min-throughput", "0.001x", "--output", out, "--json")
-    again = run_command(*QUICK[:-1], "4", *options, cwd=out.parent)
+    again = run_here(*QUICK[:-1], "4", *options, cwd=out.parent)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["winner"]["parameter_count"] >= document["winner"]["parameter_count"]
     for path, written in finished.items():
@@ -94,7 +94,7 @@ def test_more_trials_go_on_where_the_search_ended(grown: tuple[Path, dict[str, A
 
 
 def test_a_floor_that_no_size_meets_says_the_best_that_was_reached(tmp_path: Path) -> None:
-    result = run_command(*QUICK[:-1], "1", "--min-throughput", "1e9", "--output", "out", cwd=tmp_path)
+    result = run_here(*QUICK[:-1], "1", "--min-throughput", "1e9", "--output", "out", cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert "must keep 1,000,000,000 samples/s, but none does. The best reached is" in result.stderr
     assert "Lower --min-throughput" in result.stderr

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from advisor.policy.file import load_policy_file
-from tests.session.command import run_command, start_command
+from tests.session.command import run_command, run_here, start_command
 from tests.session.processes import descendants, wait_until_gone
 
 TINY = Path(__file__).parent / "workloads" / "tiny.py"
@@ -154,7 +154,7 @@ def test_a_search_that_was_killed_goes_on_without_repeating_a_finished_trial(tmp
     finished = {path: path.stat().st_mtime_ns for path in out.glob("trials/*/result.json")}
     assert len(finished) >= 4, "the probe, a sizing and two timings"
     before = measured(out)
-    again = run_command(TINY, *EXACT, "--output", out, "--trials", str(before + 1), "--json", cwd=tmp_path)
+    again = run_here(TINY, *EXACT, "--output", out, "--trials", str(before + 1), "--json", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     for path, written in finished.items():
         assert path.stat().st_mtime_ns == written, f"{path} was run again"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.session.command import run_command
+from tests.session.command import run_command, run_here
 
 MODEL = """\
 import torch
@@ -40,7 +40,7 @@ def model(tmp_path: Path) -> None:
 
 
 def predicted(tmp_path: Path, *options: str) -> tuple[int, dict[str, object], str]:
-    result = run_command("predict", "model.py", "--json", *options, cwd=tmp_path)
+    result = run_here("predict", "model.py", "--json", *options, cwd=tmp_path)
     assert "advisor/" not in result.stderr, "no frame of ours may be shown"
     assert {path.name for path in tmp_path.iterdir()} <= {"model.py", "policy.yaml", "__pycache__"}, "nothing is kept"
     return result.returncode, json.loads(result.stdout) if result.stdout else {}, result.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from advisor.policy.file import load_policy_file
-from tests.session.command import run_command
+from tests.session.command import run_command, run_here
 from tests.session.test_readme import ROOT, blocks
 from tests.trial.specs import my_children
 
@@ -60,14 +60,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tune(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return run_command(
-        TINY, "--search-space", "space.yaml", "--time-limit", "140s", "--memory-limit", "16MiB", *options, cwd=folder
-    )
+def options(*more: str) -> tuple[str | Path, ...]:
+    return (TINY, "--search-space", "space.yaml", "--time-limit", "140s", "--memory-limit", "16MiB", *more)
 
 
 def test_cheapest_over_one_and_two_devices_gives_the_frontier_and_a_policy(folder: Path) -> None:
-    result = tune(folder, "--goal", "cheapest", "--gpus", "1,2", "--trials", "3", "--output", "cheapest", "--json")
+    asked = options("--goal", "cheapest", "--gpus", "1,2", "--trials", "3", "--output", "cheapest", "--json")
+    result = run_here(*asked, cwd=folder)
     assert result.returncode == 0, result.stderr
     recommendation = json.loads(result.stdout)["recommendation"]
     candidates = recommendation["ranking"] + recommendation["not_measured"]
@@ -87,7 +86,7 @@ def test_cheapest_over_one_and_two_devices_gives_the_frontier_and_a_policy(folde
 
 
 def test_a_policy_for_two_devices_is_confirmed_on_two_and_trains_under_torchrun(folder: Path) -> None:
-    result = tune(folder, "--gpus", "2", "--trials", "1", "--output", "two")
+    result = run_command(*options("--gpus", "2", "--trials", "1", "--output", "two"), cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "Confirmed in a fresh process" in result.stdout
     assert "torchrun" in result.stdout
@@ -104,7 +103,7 @@ def test_a_policy_for_two_devices_is_confirmed_on_two_and_trains_under_torchrun(
 
 
 def test_on_several_devices_something_must_distribute_the_training(folder: Path) -> None:
-    result = tune(folder, "--gpus", "2", "--search-space", "smoke", "--output", "none")
+    result = run_here(*options("--gpus", "2", "--search-space", "smoke", "--output", "none"), cwd=folder)
     assert result.returncode == 2
     assert "On 2 devices one of" in result.stderr
     assert "Traceback" not in result.stderr

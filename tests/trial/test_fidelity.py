@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from advisor.methods.use import MethodUse, use
 from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind, TrialResult
+from tests.methods.quick_compiler import quick_compiler
+from tests.methods.tiny import uncompiled_optimizers
 from tests.trial.test_work import Bed
 
 # Three blocks are the fewest for every method, and small batches tell as much: bfloat16 is slow where it is emulated.
@@ -148,6 +152,17 @@ def _of_one_device() -> list[MethodUse]:
     return [setting for method in methods for setting in settings_of(method)[:1]]
 
 
+_WITH_KERNELS = ("convnet",)
+"""Where models are compiled to kernels. It takes twenty seconds for the transformer, whose graphs are run as they
+are; so are steps of optimizers, whose kernels are compared with them in their own tests."""
+
+
+@contextlib.contextmanager
+def _few_kernels(model: str) -> Iterator[None]:
+    with contextlib.nullcontext() if model in _WITH_KERNELS else quick_compiler(), uncompiled_optimizers():
+        yield
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", _of_one_device(), ids=lambda one: one.label)
 @pytest.mark.parametrize("model", ["gpt2", "convnet"])
@@ -155,7 +170,9 @@ def _of_one_device() -> list[MethodUse]:
 def test_what_the_catalogue_declares_is_what_the_guard_sees(runs: Runs, model: str, setting: MethodUse) -> None:
     """The calibration. Where information is thrown away the loss must not be: how far off it is, is no promise."""
     text, declared = workload(model), fidelity_of(setting)
-    result = runs.result(text, setting, exact_gradient=runs.gradient(text))
+    gradient = runs.gradient(text)
+    with _few_kernels(model):
+        result = runs.result(text, setting, exact_gradient=gradient)
     if result.outcome is Outcome.REFUSED:
         pytest.skip(result.reason)
     assert result.fidelity is not None, result
