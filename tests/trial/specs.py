@@ -60,7 +60,7 @@ def read_number(path: Path) -> int:
 
 
 def my_children() -> list[psutil.Process]:
-    """Every process below this one, but for those that wait to fork workers (their workers look as they do)."""
+    """Every process below this one, but for those that wait to fork workers or ranks (which look as they do)."""
     me = psutil.Process(os.getpid())
     servers = {child.pid for child in me.children() if is_running(child.pid) and _forks(child)}
     return [child for child in me.children(recursive=True) if is_running(child.pid) and child.pid not in servers]
@@ -68,6 +68,6 @@ def my_children() -> list[psutil.Process]:
 
 def _forks(process: psutil.Process) -> bool:
     try:
-        return "advisor.trial.fork_server" in process.cmdline()
+        return not {"advisor.trial.fork_server", "tests.distributed.ranks"}.isdisjoint(process.cmdline())
     except psutil.Error:
         return False
