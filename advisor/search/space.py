@@ -53,7 +53,8 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         fidelity: Ceiling of fidelity, unless the user states another.
         methods: Method -> parameter -> the values that may be tried; a method that is absent is not searched, a
             parameter that is absent keeps every value that the method declares.
-        batch_fractions: Shares of the largest feasible micro-batch that may be tried, the first one first.
+        batch_fractions: Shares of the largest feasible micro-batch that may be tried, the first one first. Where the
+            largest is the only one, half of it is timed in the same trial.
         recipes: Tried first, after plain training.
         each_alone: Whether each method is then tried alone, at the first of its settings that applies. What many
             methods do together cannot be learned in a few dozen trials without knowing what each of them does.
@@ -64,7 +65,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     description: str = ""
     fidelity: Fidelity
     methods: dict[str, dict[str, list[ParameterValue]] | None]
-    batch_fractions: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
+    batch_fractions: tuple[float, ...] = (1.0,)
     recipes: tuple[Recipe, ...] = ()
     each_alone: bool = False
 

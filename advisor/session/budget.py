@@ -26,6 +26,9 @@ _SHARE_OF_COMPARISON = 1 / 60
 _SHORTEST_COMPARISON_SECONDS = 1.0
 _LONGEST_COMPARISON_SECONDS = 10.0
 
+_KEPT_REPETITIONS = 2
+"""Second measurements that time is kept for: the winner's and the baseline's."""
+
 _SHARE_TO_SET_UP = 1 / 6
 """Share of the whole limit that a method which compiles may take for it, in each trial and beyond its stepping."""
 
@@ -179,9 +182,16 @@ class TimeBudget:
 
     @property
     def may_start_trial(self) -> bool:
-        """Whether another trial fits before the time that confirmation needs, and before it one comparison.
+        """Whether another trial fits before the time that is kept for the end.
 
-        Confirmation never takes more than half of the limit: without measurements there is nothing to confirm.
+        That is one comparison, a second measurement of the winner and of the baseline, and confirmation. It is never
+        more than half of the limit: without measurements there is nothing to confirm.
         """
-        kept = min(self.confirmation_seconds + self.expected_comparison_seconds, self.limit_seconds / 2)
-        return self.remaining_seconds - kept > self.expected_trial_seconds
+        end = self.expected_comparison_seconds + _KEPT_REPETITIONS * self._timing_seconds + self.confirmation_seconds
+        return self.remaining_seconds - min(end, self.limit_seconds / 2) > self.expected_trial_seconds
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a leader can be measured once more before the time that confirmation needs."""
+        kept = min(self.confirmation_seconds, self.limit_seconds / 2)
+        return self.remaining_seconds - kept > self._timing_seconds

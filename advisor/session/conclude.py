@@ -26,6 +26,7 @@ from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.guard import Guard
 from advisor.session.leaders import settled
+from advisor.session.repetitions import measure_leaders_again, times_measured
 from advisor.session.trials import Trials
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
@@ -94,6 +95,7 @@ def confirm(
     keep: Callable[[Candidate], None],
     budget: TimeBudget,
     progress: Progress,
+    repeat: bool = True,
 ) -> tuple[Recommendation, bool]:
     """Write the winner's files, run its wrapper, and fall back to the next best if that fails.
 
@@ -107,6 +109,7 @@ def confirm(
         keep: Called with every candidate that was compared, to write it down.
         budget: The session's clock.
         progress: Told what is under way.
+        repeat: Whether the leaders are measured once more first, if there is time.
 
     Returns:
         The recommendation, its files written, confirmed unless the confirming run took too long; and whether the user
@@ -117,6 +120,11 @@ def confirm(
         TrialError: No winner is left, or too many wrappers failed; no policy is left in the folder then.
     """
     failures: list[str] = []
+    if repeat:
+        first = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
+        measure_leaders_again(
+            first, candidates, goal=conclusion.goal, trials=trials, keep=keep, budget=budget, progress=progress
+        )
     while len(failures) < _CONFIRMATIONS:
         recommendation = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
         winner = recommendation.winner
@@ -134,7 +142,7 @@ def confirm(
         interrupted = False
         if result.outcome is Outcome.OK:
             try:
-                confirmation = _with_baseline(confirmation, recommendation, trials, budget, progress)
+                confirmation = _with_baseline(confirmation, recommendation, candidates, trials, budget, progress)
             except KeyboardInterrupt:
                 interrupted = True  # the confirmation has ended, and stands without the comparison
         if result.outcome in (Outcome.OK, Outcome.TIMEOUT):
@@ -162,6 +170,7 @@ def confirm(
 def _with_baseline(
     confirmation: Confirmation,
     recommendation: Recommendation,
+    candidates: Sequence[Candidate],
     trials: Trials,
     budget: TimeBudget,
     progress: Progress,
@@ -180,7 +189,8 @@ def _with_baseline(
     if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
         return confirmation
     progress.stage("measuring the baseline once more, for comparison")
-    again = _at_size_of(baseline, trials).time(baseline.policy, outpaced_below=None, repeat=1)
+    repeat = max(1, times_measured(baseline.policy, candidates))  # Not what an earlier repetition found.
+    again = _at_size_of(baseline, trials).time(baseline.policy, outpaced_below=None, repeat=repeat)
     if again.measurement is None:
         return confirmation
     return msgspec.structs.replace(confirmation, baseline_samples_per_second=_rate(again.measurement))

@@ -6,6 +6,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.effects import changed_nothing
+from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
 from advisor.policy.policy import Policy
@@ -26,6 +27,9 @@ __all__ = ["Evaluation", "Evaluator"]
 
 _ANOTHER_BATCH_WILL_NOT_HELP = (Outcome.FAILED, Outcome.DIVERGED, Outcome.CRASHED)
 
+_HALF = 0.5
+"""Share of a batch that is timed beside it: where memory bandwidth or caches decide, less is faster at times."""
+
 _HOPELESS = 0.5
 """A combination whose short runs predict less than this share of the best throughput is not timed: predictions from
 two measured batches are about 10 % off, so that nothing near the best is lost."""
@@ -38,12 +42,14 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         candidate: What became of the policy.
         settles_combination: Whether no other batch of the same methods needs to be tried.
         before: Candidates that were tried on the way to it.
+        smaller: The same methods at a smaller batch, timed in the same trial.
         expected_rate: Samples per second that short runs promise, where it was not measured for being too slow.
     """
 
     candidate: Candidate
     settles_combination: bool = False
     before: tuple[Candidate, ...] = ()
+    smaller: Candidate | None = None
     expected_rate: float | None = None
 
 
@@ -59,6 +65,7 @@ class Evaluator:
         progress: Told what is under way.
         pace: What ``best`` is called where a combination is too slow for it.
         where: Behind what is being done, for the display (``" at layers=24"``).
+        times_half: Whether half of the batch is timed in the same trial: nobody proposes it otherwise.
 
     Attributes:
         notes: What the user should know about how batches were chosen.
@@ -76,6 +83,7 @@ class Evaluator:
         progress: Progress,
         pace: str = "the best so far reached",
         where: str = "",
+        times_half: bool = False,
     ) -> None:
         self._trials = trials
         self._budget = budget
@@ -85,6 +93,7 @@ class Evaluator:
         self._progress = progress
         self._pace = pace
         self._where = where
+        self._times_half = times_half
         self.notes: list[str] = []
         self.number = 1
 
@@ -144,13 +153,18 @@ class Evaluator:
             reason = f"short runs predict {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True, expected_rate=predicted_rate)
-        candidate = self.time(policy, role, best=best)
-        if candidate.outcome is Outcome.OUT_OF_MEMORY and role is not Role.SEARCHED and policy.micro_batch > 1:
+        evaluation = self._timed(policy, role, best=best)
+        candidate = evaluation.candidate
+        only_try = self._times_half or role is not Role.SEARCHED
+        if candidate.outcome is Outcome.OUT_OF_MEMORY and only_try and policy.micro_batch > 1:
             return self._retried(candidate, fraction, best)
-        return Evaluation(candidate=candidate, settles_combination=candidate.outcome in _ANOTHER_BATCH_WILL_NOT_HELP)
+        return evaluation
 
     def _retried(self, failed: Candidate, fraction: float, best: float | None) -> Evaluation:
-        """A setting that everything is compared with gets a second try, at half the batch that did not fit at most."""
+        """A second try, at half the batch that did not fit at most.
+
+        For a setting that everything is compared with, and wherever no smaller batch would be proposed.
+        """
         combination = Combination.of(failed.policy)
         model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
@@ -167,23 +181,66 @@ class Evaluator:
         policy = _policy(combination, batch)
         if self._refusal(policy) is not None:
             return Evaluation(candidate=failed)
-        return Evaluation(candidate=self.time(policy, failed.role, best=best), before=(failed,))
+        return msgspec.structs.replace(self._timed(policy, failed.role, best=best), before=(failed,))
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
         """Measure a policy."""
+        result = self._run(policy, role, best=best)
+        return self._candidate(policy, role, result, result.measurement)
+
+    def _timed(self, policy: Policy, role: Role, *, best: float | None) -> Evaluation:
+        """Measure a policy, and in the same trial half of its batch where nobody else would."""
+        half = self._half(policy)
+        result = self._run(policy, role, best=best, half=half)
+        candidate = self._candidate(policy, role, result, result.measurement)
+        smaller = None
+        if half is not None and result.smaller is not None:
+            # Whatever role the larger one has: it is the batch that makes it a baseline, or hand-tuned.
+            smaller = self._candidate(half, Role.SEARCHED, result, result.smaller)
+        return Evaluation(
+            candidate=candidate,
+            settles_combination=candidate.outcome in _ANOTHER_BATCH_WILL_NOT_HELP,
+            smaller=smaller,
+        )
+
+    def _half(self, policy: Policy) -> Policy | None:
+        """The policy at half of its batch, if that is to be timed in the same trial.
+
+        Not where a method compiles: code for a second batch is code for any batch, which is not what will be run.
+        """
+        compiles = any(get_method(use.name).slow_start for use in policy.methods)
+        if not self._times_half or compiles or policy.micro_batch == 1:
+            return None
+        batch = choose_batch(
+            largest=policy.micro_batch,
+            fraction=_HALF,
+            global_batch=self._goal.global_batch,
+            gpu_count=policy.gpu_count,
+        )
+        assert batch is not None, "at least one sample fits"
+        half = _policy(Combination.of(policy), batch)
+        return half if half.micro_batch < policy.micro_batch and self._refusal(half) is None else None
+
+    def _run(self, policy: Policy, role: Role, *, best: float | None, half: Policy | None = None) -> TrialResult:
         self._progress.trial_started(self.number, policy, f"measuring{self._where}")
-        outpaced_below = best if role is Role.SEARCHED else None
-        result = self._trials.time(policy, outpaced_below=outpaced_below)
-        notes = (*self._effects(Combination.of(policy)), *result.notes)
+        return self._trials.time(
+            policy,
+            outpaced_below=best if role is Role.SEARCHED else None,
+            smaller=half,
+        )
+
+    def _candidate(
+        self, policy: Policy, role: Role, result: TrialResult, measurement: Measurement | None
+    ) -> Candidate:
         return Candidate(
             policy=policy,
             role=role,
             outcome=result.outcome,
             reason=result.reason,
-            measurement=result.measurement,
+            measurement=measurement,
             fidelity=self._fidelity(policy),
             loss_drift=self._drift(policy),
-            notes=notes,
+            notes=(*self._effects(Combination.of(policy)), *result.notes),
             trial_key=result.key,
         )
 

@@ -8,9 +8,9 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import drift_tolerance
-from advisor.decide.eligible import best_so_far, is_faithful, is_measured, pace, worth_checking
+from advisor.decide.eligible import best_so_far, is_faithful, is_measured, pace, why_not_eligible, worth_checking
 from advisor.decide.noise import noise_of
-from advisor.decide.score import objectives
+from advisor.decide.score import directions, objectives
 from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
 from advisor.search.sampler import Attribute, Proposal, Proposer
@@ -34,7 +34,7 @@ class SearchLoop:
         evaluator: Makes candidates of them.
         budget: The session's clock.
         goal: What to optimize.
-        trial_budget: Most policies to measure, those of earlier runs and of other workers of the same study
+        trial_budget: Most trials with figures, those of earlier runs and of other workers of the same study
             included.
         progress: Told of everything that happens.
         guard: Holds what would lead against the exact run, before it leads.
@@ -69,8 +69,12 @@ class SearchLoop:
 
     @property
     def measured(self) -> int:
-        """Distinct policies with figures."""
-        return len({candidate.policy.key for candidate in self.candidates if is_measured(candidate)})
+        """Trials with figures: one that timed two batches is one, and to measure a policy again is none."""
+        first: dict[str, str] = {}
+        for one in self.candidates:
+            if is_measured(one):
+                first.setdefault(one.policy.key, one.trial_key or one.policy.key)
+        return len(set(first.values()))
 
     def run(self) -> str:
         """Search until there is a reason to stop.
@@ -106,9 +110,12 @@ class SearchLoop:
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
             for candidate in evaluation.before:
                 self._record(candidate)
-            evaluation = msgspec.structs.replace(evaluation, candidate=self._guarded(evaluation.candidate))
-            self._record(evaluation.candidate)
-            self._tell(proposal, evaluation)
+            found = []
+            for candidate in (evaluation.candidate, evaluation.smaller):
+                if candidate is not None:
+                    found.append(self._guarded(candidate))
+                    self._record(found[-1])
+            self._tell(proposal, evaluation, found)
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""
@@ -130,11 +137,11 @@ class SearchLoop:
     def _adopt(self) -> None:
         """Take in what other workers of the same study found: the answer is chosen from everything."""
         for record in self._proposer.take_records():
-            candidate = msgspec.json.decode(record, type=Candidate)
-            if candidate.role is Role.BASELINE and self._has_baseline():
-                candidate = msgspec.structs.replace(candidate, role=Role.SEARCHED)
-            if candidate not in self.candidates:
-                self._record(candidate)
+            for candidate in msgspec.json.decode(record, type=list[Candidate]):
+                if candidate.role is Role.BASELINE and self._has_baseline():
+                    candidate = msgspec.structs.replace(candidate, role=Role.SEARCHED)
+                if candidate not in self.candidates:
+                    self._record(candidate)
 
     def _evaluated(self, proposal: Proposal) -> Evaluation:
         combination = proposal.combination
@@ -150,6 +157,12 @@ class SearchLoop:
             best=pace(self.candidates, self._goal, gpu_count=combination.gpu_count),
         )
 
+    def _better(self, found: list[Candidate]) -> Candidate:
+        """The one that may win and is best; the first if none may."""
+        able = [one for one in found if is_measured(one) and why_not_eligible(one, self._goal) is None]
+        sign = 1 if directions(self._goal.kind)[0] else -1
+        return max(able, key=lambda one: sign * objectives(one, self._goal)[0], default=found[0])
+
     def _has_baseline(self) -> bool:
         return any(candidate.role is Role.BASELINE for candidate in self.candidates)
 
@@ -160,9 +173,15 @@ class SearchLoop:
         self._progress.trial_ended(self._evaluator.number, candidate, best=self.best(), baseline=baseline)
         self._evaluator.number = len(self.candidates) + 1
 
-    def _tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
-        """Translate an evaluation for the sampler: a figure, or the constraint that it violates."""
-        candidate = evaluation.candidate
+    def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
+        """Translate an evaluation for the sampler: the best figure, or the constraint that it violates.
+
+        Args:
+            proposal: What was asked for.
+            evaluation: How it went.
+            found: Its candidate, and that of the smaller batch if there is one, as they were compared.
+        """
+        candidate = self._better(found)
         attributes: dict[str, Attribute] = {
             "policy": candidate.policy.label,
             "gpu_count": candidate.policy.gpu_count,
@@ -173,7 +192,7 @@ class SearchLoop:
             "trial": candidate.trial_key,
         }
         if self._proposer.is_shared:
-            attributes["record"] = msgspec.json.encode(candidate).decode()
+            attributes["record"] = msgspec.json.encode(found).decode()
         constraints: dict[str, float] = {}
         value: tuple[float, ...] | None = None
         noise: float | None = None

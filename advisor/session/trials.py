@@ -182,12 +182,15 @@ class Trials:
         """The short runs of a combination, if it was sized."""
         return self._sizings.get(combination.label)
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+    def time(
+        self, policy: Policy, *, outpaced_below: float | None, smaller: Policy | None = None, repeat: int = 0
+    ) -> TrialResult:
         """Measure full steps, and let the combination's memory model learn from it.
 
         Args:
             policy: What to run.
             outpaced_below: Samples per second below which the trial may stop early, or ``None``.
+            smaller: The same methods at a smaller micro-batch, to time in the same process.
             repeat: Above 0 to measure a policy once more instead of reading the first result back.
         """
         model = self.model_of(Combination.of(policy))
@@ -204,13 +207,18 @@ class Trials:
                     else self._budget.hard_limit_seconds(expected, slow_start=_starts_slowly(policy.methods))
                 ),
                 outpaced_below=outpaced_below,
+                smaller=smaller,
                 repeat=repeat,
             )
         )
         if result.outcome is Outcome.OK:
             self._budget.learn_timing_seconds(result.wall_seconds)
         if model is not None:
-            self._models[Combination.of(policy).label] = _learned(model, policy, result.outcome, result.measurement)
+            model = _learned(model, policy, result.outcome, result.measurement)
+            if result.smaller is not None:
+                # Its memory alone: what a line of time says of large batches goes through the larger one.
+                model = model.calibrated(result.smaller.micro_batch, result.smaller.memory.peak_bytes)
+            self._models[Combination.of(policy).label] = model
         return result
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
@@ -289,6 +297,7 @@ class Trials:
         hard_limit_seconds: float,
         largest_batch: int | None = None,
         outpaced_below: float | None = None,
+        smaller: Policy | None = None,
         wrapper_path: str | None = None,
         wrapper_text: str = "",
         repeat: int = 0,
@@ -306,6 +315,7 @@ class Trials:
             measure_seconds=measure_seconds,
             time_limit_seconds=hard_limit_seconds,
             outpaced_below_samples_per_second=outpaced_below,
+            smaller=smaller,
             wrapper_path=wrapper_path,
             wrapper_text=wrapper_text,
             repeat=repeat,

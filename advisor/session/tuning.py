@@ -152,6 +152,7 @@ class Tuning:
             facts=facts,
             hardware=self._hardware,
             progress=self._progress,
+            times_half=len(resolved.batch_fractions) == 1,
         )
         interrupted = exhausted = False
         try:
@@ -302,6 +303,7 @@ class Tuning:
                     keep=self._keep,
                     budget=self._budget,
                     progress=self._progress,
+                    repeat=self._settled is None,
                 )
             except KeyboardInterrupt:
                 pass

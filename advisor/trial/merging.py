@@ -24,6 +24,7 @@ def merged(key: str, results: Sequence[TrialResult]) -> TrialResult:
     assert results, "at least one rank reports"
     assert all(result.outcome is Outcome.OK for result in results), results
     measurements = [result.measurement for result in results if result.measurement is not None]
+    smaller = [result.smaller for result in results if result.smaller is not None]
     sizings = [result.sizing for result in results if result.sizing is not None]
     records = [result.fidelity for result in results if result.fidelity is not None]
     return TrialResult(
@@ -31,6 +32,7 @@ def merged(key: str, results: Sequence[TrialResult]) -> TrialResult:
         outcome=Outcome.OK,
         sizing=_sizing(sizings) if sizings else None,
         measurement=_measurement(measurements) if measurements else None,
+        smaller=_measurement(smaller) if len(smaller) == len(results) else None,
         # The first rank has the whole gradient.
         fidelity=msgspec.structs.replace(records[0], losses=_mean([rank.losses for rank in records]))
         if records

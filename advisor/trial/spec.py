@@ -60,6 +60,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         other_chance: FIDELITY: draw other random numbers in every step, and begin one rounding off: how far the exact
             run is from itself.
         largest_batch: SIZE: do not try micro-batches above this one.
+        smaller: TIME: the same methods at a smaller micro-batch, to time in the same process after the policy itself.
         warmup_steps: TIME: fewest untimed steps.
         min_timed_steps: TIME: fewest timed steps.
         max_timed_steps: TIME: most timed steps.
@@ -88,6 +89,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exact_gradient: str | None = None
     other_chance: bool = False
     largest_batch: int | None = None
+    smaller: Policy | None = None
     warmup_steps: int = 1
     min_timed_steps: int = 3
     max_timed_steps: int = 50
@@ -123,6 +125,8 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.other_chance,
             self.libraries,
         )
+        if self.smaller is not None:
+            identity = (*identity, self.smaller)
         if self.kind is TrialKind.PREDICT:
             limit = self.memory_limit_bytes if self.with_allocator else None
             identity = (*identity, self.at_own_batch, self.stands_for, limit)
@@ -145,6 +149,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         work: PREDICT for a device that is not there: the work of a step, where it could be counted.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
+        smaller: TIME: the figures of the smaller micro-batch, where one was asked for and it went well.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
         notes: What a method or the worker wants the user to know.
         wall_seconds: Time from the request to the answer, as the parent saw it.
@@ -161,6 +166,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     work: StepWork | None = None
     sizing: Sizing | None = None
     measurement: Measurement | None = None
+    smaller: Measurement | None = None
     fidelity: FidelityRecord | None = None
     notes: tuple[str, ...] = ()
     wall_seconds: float = 0.0

@@ -16,7 +16,7 @@ from advisor.trial.predicting import predict
 from advisor.trial.probe import probe
 from advisor.trial.sizing import size
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
-from advisor.trial.timed import measure
+from advisor.trial.timed import measure, measure_smaller
 
 __all__ = ["run_trial"]
 
@@ -48,7 +48,7 @@ def run_trial(
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
-    facts = counts = sizing = measurement = fidelity = prediction = work = None
+    facts = counts = sizing = measurement = smaller = fidelity = prediction = work = None
     reason = ""
     match spec.kind:
         case TrialKind.PROBE:
@@ -62,6 +62,8 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         case TrialKind.TIME:
             with bench.meter() as meter, bench.training(spec.policy) as training:
                 measurement = measure(bench, meter, training)
+                if spec.smaller is not None:
+                    smaller = measure_smaller(bench, meter, training, measurement)
         case TrialKind.CONFIRM:
             assert spec.wrapper_path is not None, "a confirmation runs a wrapper"
             with bench.meter() as meter, bench.wrapped_training(Path(spec.wrapper_path)) as training:
@@ -78,6 +80,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         work=work,
         sizing=sizing,
         measurement=measurement,
+        smaller=smaller,
         fidelity=fidelity,
         notes=tuple(bench.notes),
     )

@@ -11,7 +11,7 @@ class Clock:
         return self.now
 
 
-def test_no_trial_starts_when_only_the_time_for_confirmation_and_a_comparison_is_left() -> None:
+def test_no_trial_starts_when_only_the_time_for_the_end_is_left() -> None:
     clock = Clock()
     budget = TimeBudget(100.0, clock)
     budget.learn_build_seconds(5.0)
@@ -19,10 +19,13 @@ def test_no_trial_starts_when_only_the_time_for_confirmation_and_a_comparison_is
     budget.learn_timing_seconds(10.0)
     budget.learn_comparison_seconds(3.0)
     assert budget.confirmation_seconds == 15.0
-    clock.now += 71.0
-    assert budget.may_start_trial
+    clock.now += 51.0
+    assert budget.may_start_trial, "20 s are kept to measure the winner and the baseline again"
     clock.now += 2.0
     assert not budget.may_start_trial
+    assert budget.may_repeat
+    clock.now += 23.0
+    assert not budget.may_repeat
 
 
 def test_confirmation_never_takes_more_than_half_of_the_time() -> None:

@@ -90,7 +90,7 @@ class FakeTrials:
     def drift(self, combination: Combination) -> float | None:
         return 0.0 if Combination().label in self.models and combination.label in self.models else None
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
         self.world.timed.append((policy.label, self.layers))
         model = self.world.model(self.layers, policy.methods)
         figures = measurement(

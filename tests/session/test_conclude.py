@@ -49,7 +49,7 @@ class FakeTrials:
         figures = measurement(self.rate) if outcome is Outcome.OK else None
         return TrialResult(key="confirm", outcome=outcome, reason="it was told to", measurement=figures)
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
         assert repeat > 0, "the baseline is measured again, not read back"
         self.baselines += 1
         figures: Measurement = measurement(99.0)
@@ -79,7 +79,9 @@ def conclusion(folder: Path) -> Conclusion:
     )
 
 
-def conclude(folder: Path, candidates: list[Candidate], trials: Any, seconds: float = 100.0) -> Any:
+def conclude(
+    folder: Path, candidates: list[Candidate], trials: Any, seconds: float = 100.0, *, repeat: bool = False
+) -> Any:
     recommendation, interrupted = confirm(
         conclusion(folder),
         candidates,
@@ -88,6 +90,7 @@ def conclude(folder: Path, candidates: list[Candidate], trials: Any, seconds: fl
         keep=lambda candidate: None,
         budget=TimeBudget(seconds),
         progress=SilentProgress(),
+        repeat=repeat,
     )
     assert not interrupted
     return recommendation
@@ -102,6 +105,26 @@ def test_the_winner_is_confirmed_and_the_baseline_measured_again_beside_it(tmp_p
     evidence = load_policy_file(tmp_path / "policy.yaml").evidence
     assert evidence is not None
     assert evidence.confirmed_samples_per_second == 150.0
+
+
+def test_the_leaders_are_measured_again_before_one_is_confirmed(tmp_path: Path) -> None:
+    """The lead of 150 was luck: both figures of the second are 145."""
+
+    class Again(FakeTrials):
+        repeats: list[tuple[str, int]] = []
+
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
+            self.repeats.append((policy.label, repeat))
+            rate = {BEST.policy.label: 110.0, "plain": 100.0}.get(policy.label, 145.0)
+            return TrialResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(rate))
+
+    near = measured(145, use("checkpoint", every=2))
+    trials = Again({})
+    recommendation = conclude(tmp_path, [BASELINE, BEST, near], trials, repeat=True)
+    assert recommendation.winner.policy == near.policy
+    assert trials.confirmed == [near.policy.label]
+    labels = [BEST.policy.label, "plain", near.policy.label, "plain"]
+    assert trials.repeats == list(zip(labels, [1, 1, 1, 2], strict=True)), "the last one beside the confirmation"
 
 
 def test_a_winner_whose_wrapper_fails_gives_way_to_the_next_and_keeps_its_reason(tmp_path: Path) -> None:
@@ -150,7 +173,7 @@ def test_a_broken_promise_is_held_against_the_baseline_even_when_time_is_up(tmp_
 
 def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Path) -> None:
     class Interrupted(FakeTrials):
-        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
             raise KeyboardInterrupt
 
     trials: Any = Interrupted({})
@@ -162,6 +185,7 @@ def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Pat
         keep=lambda candidate: None,
         budget=TimeBudget(100.0),
         progress=SilentProgress(),
+        repeat=False,
     )
     assert interrupted
     assert recommendation.confirmation is not None

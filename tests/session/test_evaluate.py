@@ -65,14 +65,15 @@ class FakeTrials:
     def drift(self, combination: Combination) -> float | None:
         return 0.0 if PLAIN.label in self.losses else None
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0) -> TrialResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, smaller: Policy | None = None) -> TrialResult:
         self.timed.append(policy.micro_batch)
         if policy.micro_batch > self.really_fits:
             return TrialResult(key="time", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
-        return TrialResult(key="time", outcome=Outcome.OK, measurement=measurement(100.0))
+        faster = None if smaller is None else measurement(120.0, micro_batch=smaller.micro_batch)
+        return TrialResult(key="time", outcome=Outcome.OK, measurement=measurement(100.0), smaller=faster)
 
 
-def evaluator(trials: Any, aim: Goal | None = None, facts: Facts = FACTS) -> Evaluator:
+def evaluator(trials: Any, aim: Goal | None = None, facts: Facts = FACTS, *, times_half: bool = False) -> Evaluator:
     aim = aim or limited(1100)
     trials.limit = aim.memory_limit_bytes
     return Evaluator(
@@ -82,6 +83,7 @@ def evaluator(trials: Any, aim: Goal | None = None, facts: Facts = FACTS) -> Eva
         facts=facts,
         hardware=CPU,
         progress=SilentProgress(),
+        times_half=times_half,
     )
 
 
@@ -96,6 +98,47 @@ def test_the_batch_is_a_fraction_of_the_largest_that_fits() -> None:
     assert whole.outcome is Outcome.OK
     assert 80 <= whole.policy.micro_batch <= 100
     assert half.policy.micro_batch == pytest.approx(whole.policy.micro_batch / 2, abs=8)
+
+
+def test_half_of_the_batch_is_timed_in_the_same_trial_where_nobody_else_would() -> None:
+    trials = FakeTrials()
+    found = evaluator(trials, times_half=True).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
+    whole, half = found.candidate, found.smaller
+    assert half is not None
+    assert half.policy == Policy(methods=CHECKPOINT.uses, micro_batch=whole.policy.micro_batch // 2)
+    assert half.trial_key == whole.trial_key
+    assert half.measurement is not None
+    assert half.measurement.samples_per_second == 120
+    assert (whole.role, half.role) == (Role.HAND_TUNED, Role.SEARCHED)
+    assert len(trials.timed) == 1
+
+
+def test_half_of_the_batch_under_a_global_batch_is_a_divisor_of_it_accumulated() -> None:
+    aim = limited(400, global_batch=24)
+    found = evaluator(FakeTrials(), aim, times_half=True).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None)
+    assert found.smaller is not None
+    shapes = [(one.policy.micro_batch, one.policy.accumulation_steps) for one in (found.candidate, found.smaller)]
+    assert shapes == [(24, 1), (12, 2)]
+
+
+@pytest.mark.parametrize(
+    ("combination", "aim"),
+    [
+        # What it compiles for a second batch is for any batch, and slower than what will be run.
+        (Combination((use("compile", mode="default", region="model"),)), {}),
+        # The global batch would be accumulated over two halves, which it refuses.
+        (Combination((use("optimizer_in_backward"),)), {"global_batch": 24}),
+        (CHECKPOINT, {"global_batch": 1}),
+    ],
+)
+def test_half_of_the_batch_is_not_timed_where_it_would_be_another_training(
+    combination: Combination, aim: dict[str, int]
+) -> None:
+    found = evaluator(FakeTrials(), limited(400, **aim), times_half=True).evaluate(
+        combination, 1.0, Role.SEARCHED, best=None
+    )
+    assert found.candidate.outcome is Outcome.OK
+    assert found.smaller is None
 
 
 def test_plain_training_is_sized_first_so_that_losses_can_be_compared_also_after_a_resume() -> None:
@@ -140,6 +183,14 @@ def test_a_searched_combination_that_runs_out_of_memory_is_not_tried_again_at_on
     assert evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY
     assert not evaluation.settles_combination
     assert len(trials.timed) == 1
+
+
+def test_a_searched_combination_is_tried_again_where_no_smaller_batch_would_be_proposed() -> None:
+    trials = FakeTrials(really_fits=50)
+    found = evaluator(trials, times_half=True).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None)
+    assert [one.outcome for one in found.before] == [Outcome.OUT_OF_MEMORY]
+    assert found.candidate.outcome is Outcome.OK
+    assert found.smaller is not None
 
 
 def test_a_failed_sizing_settles_the_combination_with_its_reason() -> None:

@@ -18,7 +18,7 @@ from advisor.session.budget import TimeBudget
 from advisor.session.evaluate import Evaluation
 from advisor.session.loop import SearchLoop
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import baseline, goal, measured
+from tests.decide.examples import LIMIT, baseline, goal, measured
 from tests.decide.test_guard import found
 
 BF16, CHECKPOINT, ADAM = use("precision", dtype="bf16"), use("checkpoint", every=1), use("adam_8bit")
@@ -33,6 +33,8 @@ class FakeProposer:
         self.gains: list[GainLeft] = []
         self.records: list[str] = []
         self.told: list[tuple[Any, float | None]] = []
+        self.attributes: list[dict[str, Any]] = []
+        self.is_shared = False
 
     def ask(self) -> Any:
         if not self.left:
@@ -40,14 +42,13 @@ class FakeProposer:
         combination = Combination.of(self.left[0].policy)
         return Proposal(number=1, combination=combination, batch_fraction=1.0)
 
-    def tell(self, proposal: Any, value: Any, constraints: dict[str, float], *rest: Any, **options: Any) -> None:
+    def tell(
+        self, proposal: Any, value: Any, constraints: dict[str, float], attributes: dict[str, Any], **options: Any
+    ) -> None:
         self.constraints.append(constraints)
+        self.attributes.append(attributes)
         self.to_try_again.append(options["try_again"])
         self.told.append((value, options["noise"]))
-
-    @property
-    def is_shared(self) -> bool:
-        return bool(self.records)
 
     def gain_left(self) -> GainLeft | None:
         return self.gains.pop(0) if self.gains else None
@@ -68,6 +69,7 @@ class FakeEvaluator:
         self.number = 1
         self.paces: list[float | None] = []
         self.expected_rate: float | None = None
+        self.smaller: Candidate | None = None
 
     def baseline(self) -> Candidate:
         return baseline(100)
@@ -77,7 +79,8 @@ class FakeEvaluator:
 
     def evaluate(self, combination: Any, fraction: float, role: Any, *, best: float | None) -> Evaluation:
         self.paces.append(best)
-        return Evaluation(candidate=self.proposer.left.pop(0), expected_rate=self.expected_rate)
+        candidate = self.proposer.left.pop(0)
+        return Evaluation(candidate=candidate, smaller=self.smaller, expected_rate=self.expected_rate)
 
 
 class FakeGuard:
@@ -167,6 +170,39 @@ def test_figures_are_told_with_their_noise() -> None:
     assert search.proposer.told == [((80.0,), pytest.approx(0.03))]
 
 
+@pytest.mark.parametrize(("whole", "half"), [(80, 90), (90, 80)])
+def test_of_two_batches_of_one_trial_the_better_is_told_and_both_are_kept(whole: float, half: float) -> None:
+    larger, smaller = (
+        msgspec.structs.replace(measured(rate, CHECKPOINT, micro_batch=batch), trial_key="one")
+        for rate, batch in ((whole, 8), (half, 4))
+    )
+    search = Search([larger], FakeGuard())
+    search.evaluator.smaller = smaller
+    search.loop.run()
+    assert [value for value, _ in search.proposer.told] == [(90,)]
+    assert [one.policy.micro_batch for one in search.kept] == [8, 8, 4]
+    assert search.loop.measured == 2, "the baseline, and one trial"
+
+
+def test_a_smaller_batch_that_may_not_win_is_not_what_is_told() -> None:
+    """The larger one is faithful by the same comparison, unless the smaller one alone is above the limit."""
+    search = Search([measured(80, CHECKPOINT)], FakeGuard())
+    search.evaluator.smaller = measured(90, CHECKPOINT, micro_batch=4, peak=LIMIT + 1)
+    search.loop.run()
+    assert [value for value, _ in search.proposer.told] == [(80,)]
+
+
+def test_both_batches_of_a_trial_are_shared_with_other_workers() -> None:
+    """What another worker reads is what this one wrote."""
+    search, other = (Search([measured(80, CHECKPOINT)], FakeGuard()) for _ in range(2))
+    search.evaluator.smaller = measured(90, CHECKPOINT, micro_batch=4)
+    search.proposer.is_shared = True
+    search.loop.run()
+    other.proposer.records = [search.proposer.attributes[-1]["record"]]
+    other.loop.run()
+    assert [one.policy.micro_batch for one in other.kept] == [8, 8, 4, 8]
+
+
 def test_what_short_runs_found_too_slow_is_told_with_what_they_promise() -> None:
     slow = msgspec.structs.replace(
         measured(1, CHECKPOINT), outcome=Outcome.SCREENED, measurement=None, predicted_peak_bytes=1
@@ -181,7 +217,7 @@ def test_what_short_runs_found_too_slow_is_told_with_what_they_promise() -> None
 def test_what_other_workers_found_is_taken_in_once_and_one_baseline_stays() -> None:
     theirs = [baseline(90), measured(400, CHECKPOINT)]
     search = Search([measured(80, CHECKPOINT)], FakeGuard())
-    records = [msgspec.json.encode(one).decode() for one in theirs]
+    records = [msgspec.json.encode([one]).decode() for one in theirs]
     search.proposer.records = [*records, records[1]]
     search.loop.run()
     assert [one.measurement.samples_per_second for one in search.kept if one.measurement] == [100, 90, 400, 80]

@@ -49,6 +49,37 @@ def test_a_study_of_three_trials_in_one_noisy_worker(runner: Runner) -> None:
     assert "garbage" in runner.tail_of_log(spec().key)
 
 
+def test_a_smaller_batch_is_timed_in_the_same_process_with_a_peak_of_its_own(runner: Runner) -> None:
+    smaller = Policy(micro_batch=128)
+    result = runner.run(msgspec.structs.replace(spec(micro_batch=1024), smaller=smaller))
+    alone = runner.run(spec(micro_batch=128))
+    assert result.measurement is not None
+    assert result.smaller is not None
+    assert alone.measurement is not None
+    assert (result.measurement.micro_batch, result.smaller.micro_batch) == (1024, 128)
+    assert result.smaller.memory.peak_bytes == alone.measurement.memory.peak_bytes < result.measurement.memory.peak_bytes
+    assert result.notes == ()
+    assert alone.warm, "nothing was left behind"
+
+
+def test_a_smaller_batch_under_the_same_global_batch_is_accumulated(runner: Runner) -> None:
+    smaller = Policy(micro_batch=4, accumulation_steps=2)
+    result = runner.run(msgspec.structs.replace(spec(micro_batch=8), smaller=smaller))
+    assert result.smaller is not None
+    assert result.smaller.accumulation_steps == 2
+    assert result.smaller.samples_per_second == pytest.approx(8 / result.smaller.step_seconds)
+
+
+def test_the_figures_of_the_larger_batch_stand_whatever_becomes_of_the_smaller(runner: Runner) -> None:
+    trial = msgspec.structs.replace(spec("refuses_small_batches", micro_batch=8), smaller=Policy(micro_batch=4))
+    result = runner.run(trial)
+    assert result.outcome is Outcome.OK
+    assert result.measurement is not None
+    assert result.smaller is None
+    assert result.notes == ("batch 4, timed after 8, ended as failed: ValueError: 4 samples are too few",)
+    assert not runner.run(spec()).warm, "what failed in a process may have left it in any state"
+
+
 def test_a_limit_that_is_passed_is_out_of_memory_with_both_figures(runner: Runner) -> None:
     result = runner.run(spec(memory_limit_bytes=300_000))
     assert result.outcome is Outcome.OUT_OF_MEMORY

@@ -1,0 +1,116 @@
+"""Measure the leaders once more before one of them is recommended.
+
+The best of many noisy figures is as a rule one that was lucky. The policies that are near the best, and the baseline
+that they are compared with, are therefore run again, one after the other: of two figures of a policy the worse one
+stands for it (:func:`~advisor.decide.ranking.ranked`), and how far they differ counts as noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.score import gain, score
+from advisor.policy.policy import Policy
+from advisor.problem.goal import Goal, GoalKind
+from advisor.report.progress import Progress
+from advisor.search.resolved import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.trials import Trials
+from advisor.trial.outcome import Outcome
+
+__all__ = ["measure_leaders_again", "times_measured"]
+
+_NEAR = 0.05
+"""Lead of the best that may be luck: a machine that others use too drifts by as much within a search."""
+
+_MOST = 3
+"""Policies that are run again, besides the baseline."""
+
+
+def measure_leaders_again(
+    recommendation: Recommendation,
+    candidates: list[Candidate],
+    *,
+    goal: Goal,
+    trials: Trials,
+    keep: Callable[[Candidate], None],
+    budget: TimeBudget,
+    progress: Progress,
+) -> bool:
+    """Run the leaders and the baseline again, as far as the time reaches.
+
+    Nothing is repeated where nothing can change: for ``bigger`` (a model's size has no luck), where plain training is
+    all that was measured, or for what an earlier run of the study has repeated already.
+
+    Args:
+        recommendation: What would be recommended.
+        candidates: Everything that was tried; repetitions are added to it. What does not run a second time is
+            replaced by how that ended, and is never recommended.
+        goal: The goal.
+        trials: Runs the repetitions.
+        keep: Called with every candidate that is new or replaced, to write it down.
+        budget: The session's clock.
+        progress: Told what is under way.
+
+    Returns:
+        Whether anything was measured.
+    """
+    again = [one for one in _leaders(recommendation, goal) if times_measured(one.policy, candidates) == 1]
+    for number, leader in enumerate(again, start=1):
+        if not budget.may_repeat:
+            return number > 1
+        label = Combination.of(leader.policy).label
+        progress.stage(f"measuring the leaders and the baseline again ({number} of {len(again)}): {label}")
+        result = trials.time(leader.policy, outpaced_below=None, repeat=1)
+        if result.outcome is Outcome.OK:
+            repetition = msgspec.structs.replace(
+                leader, role=Role.SEARCHED, measurement=result.measurement, trial_key=result.key
+            )
+            candidates.append(repetition)
+            keep(repetition)
+        elif result.outcome is not Outcome.TIMEOUT:  # Out of time is a busy machine, not a policy that fails.
+            _replace(leader, candidates, keep, outcome=result.outcome, reason=f"run again, it ended: {result.reason}")
+    return bool(again)
+
+
+def times_measured(policy: Policy, candidates: Sequence[Candidate]) -> int:
+    """How often a policy has figures."""
+    return sum(is_measured(one) and one.policy == policy for one in candidates)
+
+
+def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
+    """The winner, the baseline, and what else may be the best: in the order of how much their figures matter."""
+    if goal.kind is GoalKind.BIGGER:
+        return []
+    winner, baseline = recommendation.winner, recommendation.baseline
+    able = [
+        one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)
+    ] or [winner]
+    if recommendation.frontier is not None:
+        points = {point.policy.key for point in recommendation.frontier.points}
+        near = [one for one in able if one.policy.key in points]
+    else:
+        best = score(able[0], goal)
+        near = [one for one in able if gain(best, score(one, goal), goal.kind) <= _NEAR]
+    leaders = [winner, *(one for one in near if one.policy != winner.policy)][:_MOST]
+    if baseline is not None and baseline.policy not in [one.policy for one in leaders]:
+        leaders.insert(1, baseline)
+    return leaders if len(leaders) > 1 else []
+
+
+def _replace(
+    leader: Candidate,
+    candidates: list[Candidate],
+    keep: Callable[[Candidate], None],
+    *,
+    outcome: Outcome,
+    reason: str,
+) -> None:
+    for position, candidate in enumerate(candidates):
+        if candidate.policy == leader.policy and is_measured(candidate):
+            candidates[position] = msgspec.structs.replace(candidate, outcome=outcome, reason=reason, measurement=None)
+            keep(candidates[position])

@@ -1,0 +1,79 @@
+"""What is held against measured peaks, and what is not: a batch that a prediction has seen is no case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from advisor.predict.prediction import Affine, MemoryPrediction, Moment
+from advisor.trial.runner import Runner
+from benchmarks.memory_prediction import page, short_run_cases, trace_cases
+from benchmarks.search.recordings import SMOKE
+from benchmarks.search.rows import Line, Sized
+from tests.benchmarks.search.tables import CHECKPOINT, complete, header, lost, sized, timed
+
+
+def test_short_runs_are_held_against_the_batches_that_they_have_not_seen() -> None:
+    seen = timed(CHECKPOINT, batch=4)
+    cases = list(short_run_cases([*complete(), seen, lost(CHECKPOINT, batch=40)]))
+    assert [(case.methods, case.batch) for case in cases if case.methods.startswith("checkpoint every=1")][:2] == [
+        ("checkpoint every=1", 12),
+        ("checkpoint every=1", 24),
+    ]
+    assert all(case.batch != 4 for case in cases)
+    assert {case.error for case in cases} == {0.0}, "made-up peaks grow in lines"
+
+
+def test_an_error_is_relative_to_what_was_measured() -> None:
+    line = Moment(phase="backward", live=Affine(400, 66), parts={})
+    foretold = MemoryPrediction(moments=(line,), activations=Affine(0, 0), traced_at=(2, 4))
+    lines: list[Line] = [
+        msgspec.structs.replace(one, foretold=foretold) if isinstance(one, Sized) and not one.uses else one
+        for one in complete()
+    ]
+    (case,) = (case for case in short_run_cases(lines) if case.methods == "plain" and case.batch == 8)
+    assert case.measured_bytes == 400 + 60 * 8
+    assert case.predicted_bytes > case.measured_bytes
+    assert case.error == case.predicted_bytes / case.measured_bytes - 1
+    assert case.manner == "aligned"
+
+
+def test_the_page_names_what_is_furthest_off() -> None:
+    first, *rest = short_run_cases(complete())
+    far = msgspec.structs.replace(first, predicted_bytes=first.measured_bytes * 9 // 10)
+    text = page([far, *rest])
+    assert f"Furthest off: -10.00% made up, {far.methods}, batch {far.batch};" in text
+    last = next(line for line in text.splitlines() if line.startswith("| **all**"))
+    cells = [cell.strip() for cell in last.split("|")]
+    assert (cells[3], cells[4], cells[6], cells[8]) == (f"{len(rest) + 1}", "0.000%", "-10.00%", "1")
+
+
+@pytest.mark.slow
+def test_traces_foretell_what_a_real_step_takes(tmp_path: Path) -> None:
+    """The peaks of two real steps of the smoke workload, measured by the recorder's own trials."""
+    from advisor.policy.policy import Policy
+    from advisor.problem.source import resolve_source
+    from advisor.trial.spec import TrialKind, TrialSpec
+
+    lines: list[Line] = [header(workload=SMOKE.name, limit_bytes=SMOKE.limit_bytes)]
+    with Runner(tmp_path) as runner:
+        for uses in ((), (CHECKPOINT,)):
+            lines.append(sized(*uses))
+            spec = TrialSpec(
+                kind=TrialKind.TIME,
+                workload=resolve_source(SMOKE.workload),
+                policy=Policy(methods=uses, micro_batch=6),
+                device="cpu",
+                memory_limit_bytes=SMOKE.limit_bytes,
+                measure_seconds=0.1,
+                time_limit_seconds=100.0,
+            )
+            measurement = runner.run(spec).measurement
+            assert measurement is not None
+            peak = measurement.memory.peak_bytes
+            lines += [msgspec.structs.replace(timed(*uses, batch=batch), peak_bytes=peak) for batch in (6, 8)]
+        cases = list(trace_cases(lines, runner, "cpu", count=5))
+    assert [case.batch for case in cases] == [6, 6], "eight samples were traced"
+    assert all(abs(case.error) < 0.01 for case in cases), cases

@@ -1,0 +1,145 @@
+"""Before one is recommended, those that may be the best are measured once more, as far as the time reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.choose import choose
+from advisor.measure.measurement import StopReason
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.problem.goal import Goal, GoalKind
+from advisor.report.progress import SilentProgress
+from advisor.session.budget import TimeBudget
+from advisor.session.repetitions import measure_leaders_again, times_measured
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from tests.decide.costs import cheapest
+from tests.decide.examples import baseline, goal, measured, measurement
+
+PLAIN = baseline(100)
+ONE, TWO, THREE, FOUR = (use("checkpoint", every=every) for every in (1, 2, 3, 4))
+
+
+class FakeTrials:
+    """Measures every policy at the same rate; counts."""
+
+    def __init__(self, outcome: Outcome = Outcome.OK) -> None:
+        self.outcome = outcome
+        self.timed: list[Policy] = []
+
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int) -> TrialResult:
+        assert outpaced_below is None
+        self.timed.append(policy)
+        if self.outcome is not Outcome.OK:
+            return TrialResult(key="again", outcome=self.outcome, reason="it was told to")
+        return TrialResult(key="again", outcome=Outcome.OK, measurement=measurement(90.0))
+
+
+def recommended(candidates: Sequence[Candidate], aim: Goal) -> Recommendation:
+    return choose(candidates, aim, refused_settings={}, untried=0, stopped_because="")
+
+
+def again(
+    candidates: list[Candidate], aim: Goal | None = None, *, seconds: float = 1000.0, outcome: Outcome = Outcome.OK
+) -> tuple[list[Policy], list[Candidate]]:
+    """What was measured again, and what was written down."""
+    trials: Any = FakeTrials(outcome)
+    kept: list[Candidate] = []
+    aim = aim or goal()
+    budget = TimeBudget(seconds)
+    measured_any = measure_leaders_again(
+        recommended(candidates, aim),
+        candidates,
+        goal=aim,
+        trials=trials,
+        keep=kept.append,
+        budget=budget,
+        progress=SilentProgress(),
+    )
+    assert measured_any is bool(trials.timed)
+    return trials.timed, kept
+
+
+def test_the_winner_the_baseline_and_what_is_near_the_best_are_measured_again() -> None:
+    best, near, far = measured(150, ONE), measured(144, TWO), measured(130, THREE)
+    candidates = [PLAIN, best, near, far]
+    timed, kept = again(candidates)
+    assert timed == [best.policy, PLAIN.policy, near.policy]
+    assert candidates[4:] == kept
+    assert [times_measured(one.policy, candidates) for one in (best, near, far)] == [2, 2, 1]
+
+
+def test_three_and_the_baseline_at_most() -> None:
+    leaders = [measured(150 - number, use) for number, use in enumerate((ONE, TWO, THREE, FOUR))]
+    timed, _ = again([PLAIN, *leaders])
+    assert len(timed) == 4
+
+
+def test_the_worse_of_two_figures_stands_for_a_policy() -> None:
+    candidates = [PLAIN, measured(150, ONE)]
+    again(candidates)
+    winner = recommended(candidates, goal()).winner
+    assert winner.measurement is not None
+    assert winner.measurement.samples_per_second == 90
+
+
+def test_what_may_not_win_and_what_was_ended_early_is_not_measured_again() -> None:
+    broken = measured(200, ONE, drift=0.5)
+    early = measured(149, TWO, stop_reason=StopReason.OUTPACED)
+    best = measured(150, THREE)
+    timed, _ = again([PLAIN, broken, early, best])
+    assert timed == [best.policy, PLAIN.policy]
+
+
+def test_without_time_nothing_is_measured_again() -> None:
+    assert again([PLAIN, measured(150, ONE)], seconds=1e-9) == ([], [])
+
+
+def test_a_continued_study_does_not_measure_the_same_again() -> None:
+    candidates = [PLAIN, measured(150, ONE)]
+    again(candidates)
+    assert again(candidates) == ([], [])
+
+
+def test_where_plain_training_is_all_there_is_nothing_is_measured_again() -> None:
+    assert again([PLAIN]) == ([], [])
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.FAILED, Outcome.CRASHED, Outcome.DIVERGED])
+def test_what_does_not_run_a_second_time_is_not_recommended(outcome: Outcome) -> None:
+    best = measured(150, ONE)
+    candidates = [best, measured(149, TWO), measured(100, THREE)]
+    _, kept = again(candidates, outcome=outcome)
+    assert [one.outcome for one in candidates] == [outcome, outcome, Outcome.OK]
+    assert kept == candidates[:2]
+    assert candidates[0].reason == "run again, it ended: it was told to"
+    assert recommended(candidates, goal()).winner.policy.methods == (THREE,)
+
+
+def test_a_second_run_out_of_time_says_nothing_of_the_policy() -> None:
+    candidates = [PLAIN, measured(150, ONE)]
+    _, kept = again(candidates, outcome=Outcome.TIMEOUT)
+    assert kept == []
+    assert recommended(candidates, goal()).winner.policy.methods == (ONE,)
+
+
+def test_for_the_least_cost_the_points_of_the_frontier_are_measured_again() -> None:
+    slow_and_cheap, fast = measured(100, ONE), measured(150, TWO)
+    aim = cheapest()
+    timed, _ = again([PLAIN, slow_and_cheap, fast], aim)
+    frontier = recommended([PLAIN, slow_and_cheap, fast], aim).frontier
+    assert frontier is not None
+    assert {point.policy.key for point in frontier.points} <= {policy.key for policy in timed}
+
+
+def test_for_the_largest_model_nothing_is_measured_again() -> None:
+    own = msgspec.structs.replace(PLAIN, model_size={"layers": 2}, parameter_count=10)
+    larger = msgspec.structs.replace(measured(150, ONE), model_size={"layers": 4}, parameter_count=20)
+    aim = goal(kind=GoalKind.BIGGER)
+    assert again([own, larger], aim) == ([], [])
