@@ -42,7 +42,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         notes: What the methods said.
         calls: ``(index of the first event after it, call, batch)`` of operators of the step that take memory inside
             themselves; empty once that is among the events.
-        works: The work of the step, where the trace stands for another device; ``None`` where that has copies between
+        works: The work of the step, where it was counted; ``None`` where that has copies between
             host and device, which are no copies here.
     """
 
@@ -65,6 +65,7 @@ def trace_steps(
     device: torch.device,
     mode: FakeTensorMode,
     stands_for_another: bool = False,
+    counts_work: bool = False,
 ) -> list[StepTrace]:
     """Trace a step at each of some micro-batches, all of one training, with the optimizer's state there.
 
@@ -76,6 +77,7 @@ def trace_steps(
         mode: Makes the tensors fake.
         stands_for_another: Whether the device stands for one that is not there; see :class:`StorageLog`. Then the work
             is counted, too.
+        counts_work: Whether it is for the device itself.
 
     Raises:
         Exception: Whatever the model or a method raises under fake tensors, such as for reading a value.
@@ -93,11 +95,11 @@ def trace_steps(
             for micro_batch, batch in batches:
                 if len(batches) > 1:
                     training.micro_batch = micro_batch
-                trace, used = _trace(training, log, micro_batch, batch)
+                trace, used = _trace(training, log, micro_batch, batch, counts_work=counts_work)
                 if not traces and (unused := [one for one in made or () if id(one) not in used]):
                     for parameter in unused:
                         del training.optimizer.state[parameter]  # a true step would never have made it
-                    trace, _ = _trace(training, log, micro_batch, batch)
+                    trace, _ = _trace(training, log, micro_batch, batch, counts_work=counts_work)
                 traces.append(trace)
         finally:
             training.close()
@@ -142,7 +144,9 @@ def trace_step(
     return trace_steps(build, batches, device=device, mode=mode, stands_for_another=stands_for_another)[0]
 
 
-def _trace(training: Training, log: StorageLog, micro_batch: int, batch: Any) -> tuple[StepTrace, set[int]]:
+def _trace(
+    training: Training, log: StorageLog, micro_batch: int, batch: Any, *, counts_work: bool
+) -> tuple[StepTrace, set[int]]:
     """The trace, and the identities of the parameters that got a (dense) gradient."""
     used: set[int] = set()
     marks: list[tuple[int, Phase]] = []
@@ -161,7 +165,8 @@ def _trace(training: Training, log: StorageLog, micro_batch: int, batch: Any) ->
             _name(log.add([parameter.grad for parameter in training.model.parameters()]), categories)
         marks.append((len(log.events), phase))
 
-    counting: contextlib.AbstractContextManager[Any] = counter if log.stands_for_another else contextlib.nullcontext()
+    counts = counts_work or log.stands_for_another
+    counting: contextlib.AbstractContextManager[Any] = counter if counts else contextlib.nullcontext()
     with counting, listening(training, listen):
         training.step(batch)
     log.look_again()
@@ -181,9 +186,15 @@ def _trace(training: Training, log: StorageLog, micro_batch: int, batch: Any) ->
         batch_bytes=batch_bytes,
         notes=tuple(training.notes),
         calls=[call for call in log.calls if call[0] >= begin],
-        works=None if log.uses_host else [as_on_cuda(work) for work in counter.works],
+        works=_works(counter, log) if counts else None,
     )
     return trace, used
+
+
+def _works(counter: WorkCounter, log: StorageLog) -> list[Work] | None:
+    if log.uses_host:
+        return None
+    return [as_on_cuda(work) for work in counter.works] if log.stands_for_another else list(counter.works)
 
 
 def with_scratch(trace: StepTrace, scratch: Mapping[Call, Affine]) -> StepTrace:

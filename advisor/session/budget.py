@@ -29,6 +29,9 @@ _LONGEST_COMPARISON_SECONDS = 10.0
 _KEPT_REPETITIONS = 2
 """Second measurements that time is kept for: the winner's and the baseline's."""
 
+_USUAL_TRACE_SECONDS = 3.0
+_LONGEST_TRACE_SECONDS = 30.0
+
 _SHARE_TO_SET_UP = 1 / 6
 """Share of the whole limit that a method which compiles may take for it, in each trial and beyond its stepping."""
 
@@ -166,6 +169,16 @@ class TimeBudget:
         """
         stepping = max(self.measure_seconds, _STEPS_OF_TRIAL * (expected_step_seconds or 0.0))
         return 30.0 + 2 * self._build_seconds + 2 * stepping + (self._set_up_seconds if slow_start else 0.0)
+
+    @property
+    def trace_limit_seconds(self) -> float:
+        """Hard limit of following one step without running it."""
+        return max(5.0, min(2 * self._build_seconds + _LONGEST_TRACE_SECONDS, self.remaining_seconds))
+
+    @property
+    def may_trace(self) -> bool:
+        """Whether two traces, which tell where the time of a step goes, fit before the limit."""
+        return self.remaining_seconds > 2 * (self._build_seconds + _USUAL_TRACE_SECONDS)
 
     @property
     def expected_trial_seconds(self) -> float:

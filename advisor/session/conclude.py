@@ -16,6 +16,7 @@ from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy
 from advisor.policy.wrapper import size_lines, write_wrapper
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
+from advisor.problem.rates import DeviceRates
 from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_rate
 from advisor.report.comparison import comparison_sentence
@@ -28,6 +29,7 @@ from advisor.session.guard import Guard
 from advisor.session.leaders import settled
 from advisor.session.repetitions import measure_leaders_again, times_measured
 from advisor.session.trials import Trials
+from advisor.session.where_time_goes import with_time_explained
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 
@@ -55,6 +57,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
         date: Day of the measurement, ISO format.
         workload_options: What the workload defines itself, to be passed to the wrapper.
         size_arguments: Function -> the size arguments that it takes.
+        device_rates: What the probe measured of the device; ``None`` if it could not.
     """
 
     goal: Goal
@@ -68,6 +71,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     workload_options: tuple[str, ...] = ()
     size_arguments: dict[str, tuple[str, ...]] = {}
+    device_rates: DeviceRates | None = None
 
     def choose(self, candidates: Sequence[Candidate]) -> Recommendation:
         """The recommendation from these candidates, explained.
@@ -145,6 +149,13 @@ def confirm(
                 confirmation = _with_baseline(confirmation, recommendation, candidates, trials, budget, progress)
             except KeyboardInterrupt:
                 interrupted = True  # the confirmation has ended, and stands without the comparison
+            if not interrupted:
+                try:
+                    recommendation = with_time_explained(
+                        recommendation, rates=conclusion.device_rates, trials=trials, budget=budget, progress=progress
+                    )
+                except KeyboardInterrupt:
+                    interrupted = True
         if result.outcome in (Outcome.OK, Outcome.TIMEOUT):
             # Out of time is a busy machine, not a broken policy: the search measured it. The answer says that it is
             # not confirmed.

@@ -13,6 +13,7 @@ from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
+from advisor.predict.work import StepWork
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.workload import WorkloadSource
 from advisor.search.memory_model import MemoryModel
@@ -220,6 +221,17 @@ class Trials:
                 model = model.calibrated(result.smaller.micro_batch, result.smaller.memory.peak_bytes)
             self._models[Combination.of(policy).label] = model
         return result
+
+    def count_work(self, policy: Policy) -> StepWork | None:
+        """The work of a policy's step, from a trace that runs nothing; ``None`` where it cannot be counted."""
+        spec = self._spec(
+            TrialKind.PREDICT,
+            policy,
+            measure_seconds=self._budget.measure_seconds,
+            hard_limit_seconds=self._budget.trace_limit_seconds,
+            memory_limit_bytes=self._usable_bytes,
+        )
+        return self._runner.run(msgspec.structs.replace(spec, counts_work=True)).work
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
         """Run an emitted wrapper in a fresh process.

@@ -284,6 +284,7 @@ class Tuning:
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,
+            device_rates=facts.device_rates,
         )
 
     def _concluded(

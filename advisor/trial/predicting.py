@@ -48,8 +48,8 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
     """Run the trial.
 
     Returns:
-        The prediction, the work of a step where the trace stands for another device and that could be counted, and an
-        empty reason; or nothing and the reason why.
+        The prediction, the work of a step where it is asked for or the trace stands for another device, and it could
+        be counted, and an empty reason; or nothing and the reason why.
 
     Raises:
         MethodRefusedError: A method does not apply.
@@ -80,6 +80,7 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
         )
     if spec.stands_for is not None:
         bench.notes.append(_what_a_sample_was(bench))
+    if spec.counts_work or spec.stands_for is not None:
         work = _work(first, second, passes) if passes == spec.policy.accumulation_steps else None
     seconds = time.perf_counter() - begin
     return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""
@@ -146,6 +147,7 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
                     device=bench.device,
                     mode=mode,
                     stands_for_another=stands_for is not None,
+                    counts_work=bench.spec.counts_work,
                 )
         except (MethodRefusedError, WorkloadError):
             raise

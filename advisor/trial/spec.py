@@ -72,6 +72,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
         stands_for: PREDICT: the CUDA device that ``device``, a CPU, stands for in the trace.
         with_allocator: PREDICT: replay the allocations of a CUDA device as well, at the batch and up to the limit.
+        counts_work: PREDICT: count the work of a step of the device itself as well.
         at_own_batch: PREDICT: around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
         repeat: Tells apart deliberate repetitions of the same trial.
     """
@@ -101,6 +102,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wrapper_text: str = ""
     stands_for: CudaDevice | None = None
     with_allocator: bool = False
+    counts_work: bool = False
     at_own_batch: bool = False
     repeat: int = 0
 
@@ -129,7 +131,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             identity = (*identity, self.smaller)
         if self.kind is TrialKind.PREDICT:
             limit = self.memory_limit_bytes if self.with_allocator else None
-            identity = (*identity, self.at_own_batch, self.stands_for, limit)
+            identity = (*identity, self.at_own_batch, self.stands_for, limit, self.counts_work)
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"
 
@@ -146,7 +148,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         counts: COUNT: parameters of every size.
         prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given. SIZE: what
             its points foretell, where they do.
-        work: PREDICT for a device that is not there: the work of a step, where it could be counted.
+        work: PREDICT: the work of a step, where it was to be counted and could be; for a device that is not there always.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
         smaller: TIME: the figures of the smaller micro-batch, where one was asked for and it went well.

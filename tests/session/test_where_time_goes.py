@@ -1,0 +1,90 @@
+"""What the answer says of where the time goes rests on measured steps, and is left out where nothing is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.choose import choose
+from advisor.methods.phase import Phase
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.predict.work import Kind, StepWork
+from advisor.report.progress import SilentProgress
+from advisor.session.budget import TimeBudget
+from advisor.session.where_time_goes import with_time_explained
+from tests.decide.examples import baseline, goal, measured, on
+from tests.predict.rates import group, rates, work_of
+
+FORWARD = group(Phase.FORWARD, flops=(0, 1000), read_bytes=10.0, launches=1.0)
+OPTIMIZER = group(Phase.OPTIMIZER, Kind.OTHER, read_bytes=200.0, written_bytes=100.0, launches=4.0)
+SMALLER = group(Phase.OPTIMIZER, Kind.OTHER, read_bytes=50.0, written_bytes=25.0, launches=4.0)
+ADAM = use("adam_8bit")
+PLAIN, WINNER = baseline(100), measured(150, ADAM)
+
+
+class FakeTrials:
+    """Counts what it was told to."""
+
+    def __init__(self, plain: StepWork | None, winner: StepWork | None) -> None:
+        self.works = {(): plain, (ADAM,): winner}
+        self.asked: list[Policy] = []
+
+    def count_work(self, policy: Policy) -> StepWork | None:
+        self.asked.append(policy)
+        return self.works[policy.methods]
+
+
+def explained(
+    candidates: list[Candidate], trials: FakeTrials, *, seconds: float = 1000.0, known: bool = True
+) -> Recommendation:
+    recommendation = choose(candidates, goal(), refused_settings={}, untried=0, stopped_because="")
+    fake: Any = trials
+    return with_time_explained(
+        msgspec.structs.replace(recommendation, why=("It is faster.",)),
+        rates=rates() if known else None,
+        trials=fake,
+        budget=TimeBudget(seconds),
+        progress=SilentProgress(),
+    )
+
+
+def test_where_plain_training_spends_its_time_and_what_the_winner_shortens() -> None:
+    why = explained([PLAIN, WINNER], FakeTrials(work_of(FORWARD, OPTIMIZER), work_of(FORWARD, SMALLER))).why
+    assert why[0] == "It is faster."
+    assert "plain training at batch 8 spends" in why[1]
+    assert "optimizer step, bound by memory bandwidth" in why[1]
+    assert why[2].endswith("(adam_8bit lowers optimizer state).")
+
+
+def test_the_seconds_are_those_that_were_measured() -> None:
+    """80 ms of plain training at batch 8, a third of which are 300 bytes at 10 bytes per second."""
+    why = explained([PLAIN, WINNER], FakeTrials(work_of(OPTIMIZER), work_of(SMALLER))).why
+    assert "is predicted to take 6.67 ms instead of 10.0 ms" in why[2], "53.3 ms and 80 ms, by 8 samples"
+
+
+def test_a_winner_without_methods_says_where_its_own_time_goes() -> None:
+    why = explained([PLAIN], FakeTrials(work_of(FORWARD, OPTIMIZER), None)).why
+    assert len(why) == 2
+
+
+@pytest.mark.parametrize(
+    ("candidates", "trials", "options", "asked"),
+    [
+        ([PLAIN, WINNER], FakeTrials(None, None), {}, 1),
+        ([PLAIN, WINNER], FakeTrials(work_of(FORWARD), None), {}, 2),
+        ([PLAIN, WINNER], FakeTrials(None, None), {"known": False}, 0),
+        ([PLAIN, WINNER], FakeTrials(None, None), {"seconds": 5.0}, 0),
+        ([WINNER], FakeTrials(None, None), {}, 0),
+        ([PLAIN, on(2, WINNER)], FakeTrials(None, None), {}, 0),
+    ],
+    ids=["no trace", "no trace of the winner", "no rates", "no time", "no baseline", "two devices"],
+)
+def test_nothing_is_said_where_it_is_unknown(
+    candidates: list[Candidate], trials: FakeTrials, options: dict[str, Any], asked: int
+) -> None:
+    assert explained(candidates, trials, **options).why == ("It is faster.",)
+    assert len(trials.asked) == asked
