@@ -1,14 +1,15 @@
 """Ctrl-C that does not get lost.
 
 Python raises it wherever the program happens to be. In a finalizer or in the callback of a weak reference it is
-printed and forgotten, and the search would go on as if nobody had asked. So it is also written down, and whoever waits
-for a trial looks there.
+printed with a traceback and forgotten, and the search would go on as if nobody had asked. So it is also written down,
+whoever waits for a trial looks there, and nothing is printed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -31,10 +32,18 @@ def interruptions_kept() -> Iterator[None]:
         return
     _asked = False
     before = {name: signal.signal(name, _interrupt) for name in _SIGNALS}
+    report = sys.unraisablehook
+
+    def report_others(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            report(lost)
+
+    sys.unraisablehook = report_others
     try:
         yield
     finally:
         _asked = False
+        sys.unraisablehook = report
         for name, handler in before.items():
             signal.signal(name, handler)
 

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import weakref
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ class Thing:
 def test_what_is_lost_in_a_callback_is_raised_at_the_next_look(
     name: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda about: lost.append(about.exc_type))
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda about: printed.append(about.exc_type))
 
     def callback(_: object) -> None:
         os.kill(os.getpid(), name)
@@ -28,12 +29,32 @@ def test_what_is_lost_in_a_callback_is_raised_at_the_next_look(
     with interruptions_kept():
         thing = Thing()
         reference = weakref.ref(thing, callback)
-        del thing
+        del thing  # Python forgets here what the callback raises
         assert reference() is None
-        assert lost == [KeyboardInterrupt], "Python forgets it here"
         with pytest.raises(KeyboardInterrupt):
             look_for_interruption()
     look_for_interruption()  # what was asked of a search is not asked of the next
+    assert printed == []
+
+
+def test_other_errors_that_python_forgets_are_printed_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[object] = []
+
+    def hook(about: Any) -> None:
+        printed.append(about.exc_type)
+
+    monkeypatch.setattr(sys, "unraisablehook", hook)
+
+    def callback(_: object) -> None:
+        raise ZeroDivisionError
+
+    with interruptions_kept():
+        thing = Thing()
+        reference = weakref.ref(thing, callback)
+        del thing
+        assert reference() is None
+    assert printed == [ZeroDivisionError]
+    assert sys.unraisablehook is hook
 
 
 def test_elsewhere_it_is_raised_at_once() -> None:

@@ -20,6 +20,7 @@ from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.trial.connection import Connection
 from advisor.trial.folder import StudyFolder
+from advisor.trial.interruption import interruptions_kept
 from advisor.trial.nodes import Nodes
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Answer, Finished
@@ -265,7 +266,11 @@ def test_an_interrupt_leaves_no_process_and_no_result(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with Runner(tmp_path, worker_command=FAKE_WORKER) as runner, pytest.raises(KeyboardInterrupt):
+    with (
+        interruptions_kept(),
+        Runner(tmp_path, worker_command=FAKE_WORKER) as runner,
+        pytest.raises(KeyboardInterrupt),
+    ):
         runner.run(hanging)
     thread.join()
     assert my_children() == []
