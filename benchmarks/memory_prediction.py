@@ -214,9 +214,7 @@ def _case(header: Header, line: Timed, *, source: str, predicted_bytes: int, man
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.memory_prediction", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory_prediction", description=__doc__.splitlines()[0])
     parser.add_argument("--tables", type=Path, nargs="+", help="default: every one in benchmarks/tables")
     parser.add_argument("--traces", type=int, default=16, help="combinations to trace of each table (default: 16)")
     parser.add_argument("--output", type=Path, default=_RESULTS, help="folder (default: docs/results)")
@@ -227,7 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for lines in tables:
             cases += trace_cases(lines, runner, detect_hardware(None).device, count=options.traces)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "memory-prediction.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in cases))
+    (options.output / "memory-prediction.jsonl").write_bytes(
+        b"".join(msgspec.json.encode(one) + b"\n" for one in cases)
+    )
     text = page(cases)
     (options.output / "memory-prediction.md").write_text(text, encoding="utf-8")
     print(text)

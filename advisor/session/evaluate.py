@@ -229,9 +229,7 @@ class Evaluator:
             smaller=half,
         )
 
-    def _candidate(
-        self, policy: Policy, role: Role, result: TrialResult, measurement: Measurement | None
-    ) -> Candidate:
+    def _candidate(self, policy: Policy, role: Role, result: TrialResult, measurement: Measurement | None) -> Candidate:
         return Candidate(
             policy=policy,
             role=role,

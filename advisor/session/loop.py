@@ -111,9 +111,9 @@ class SearchLoop:
             for candidate in evaluation.before:
                 self._record(candidate)
             found = []
-            for candidate in (evaluation.candidate, evaluation.smaller):
-                if candidate is not None:
-                    found.append(self._guarded(candidate))
+            for one in (evaluation.candidate, evaluation.smaller):
+                if one is not None:
+                    found.append(self._guarded(one))
                     self._record(found[-1])
             self._tell(proposal, evaluation, found)
 

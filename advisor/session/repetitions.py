@@ -87,9 +87,9 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
     if goal.kind is GoalKind.BIGGER:
         return []
     winner, baseline = recommendation.winner, recommendation.baseline
-    able = [
-        one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)
-    ] or [winner]
+    able = [one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)] or [
+        winner
+    ]
     if recommendation.frontier is not None:
         points = {point.policy.key for point in recommendation.frontier.points}
         near = [one for one in able if one.policy.key in points]

@@ -148,7 +148,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         counts: COUNT: parameters of every size.
         prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given. SIZE: what
             its points foretell, where they do.
-        work: PREDICT: the work of a step, where it was to be counted and could be; for a device that is not there always.
+        work: PREDICT: the work of a step, where it could be counted: on request, and for a device that is not there.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
         smaller: TIME: the figures of the smaller micro-batch, where one was asked for and it went well.

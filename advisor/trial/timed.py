@@ -86,9 +86,8 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
         failed = failed_result(
             spec.key, error, device=bench.device, limit_bytes=spec.memory_limit_bytes, refusals=bench.refusals
         )
-        bench.notes.append(
-            f"batch {smaller.micro_batch}, timed after {policy.micro_batch}, ended as {failed.outcome.value}: {failed.reason}"
-        )
+        batches = f"batch {smaller.micro_batch}, timed after {policy.micro_batch}"
+        bench.notes.append(f"{batches}, ended as {failed.outcome.value}: {failed.reason}")
         return None
 
 

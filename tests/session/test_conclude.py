@@ -110,11 +110,11 @@ def test_the_winner_is_confirmed_and_the_baseline_measured_again_beside_it(tmp_p
 def test_the_leaders_are_measured_again_before_one_is_confirmed(tmp_path: Path) -> None:
     """The lead of 150 was luck: both figures of the second are 145."""
 
-    class Again(FakeTrials):
-        repeats: list[tuple[str, int]] = []
+    repeats: list[tuple[str, int]] = []
 
+    class Again(FakeTrials):
         def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
-            self.repeats.append((policy.label, repeat))
+            repeats.append((policy.label, repeat))
             rate = {BEST.policy.label: 110.0, "plain": 100.0}.get(policy.label, 145.0)
             return TrialResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(rate))
 
@@ -124,7 +124,7 @@ def test_the_leaders_are_measured_again_before_one_is_confirmed(tmp_path: Path) 
     assert recommendation.winner.policy == near.policy
     assert trials.confirmed == [near.policy.label]
     labels = [BEST.policy.label, "plain", near.policy.label, "plain"]
-    assert trials.repeats == list(zip(labels, [1, 1, 1, 2], strict=True)), "the last one beside the confirmation"
+    assert repeats == list(zip(labels, [1, 1, 1, 2], strict=True)), "the last one beside the confirmation"
 
 
 def test_a_winner_whose_wrapper_fails_gives_way_to_the_next_and_keeps_its_reason(tmp_path: Path) -> None:

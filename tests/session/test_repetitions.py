@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Goal, GoalKind
+from advisor.problem.goal import Floor, Goal, GoalKind
 from advisor.report.progress import SilentProgress
 from advisor.session.budget import TimeBudget
 from advisor.session.repetitions import measure_leaders_again, times_measured
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
-from tests.decide.costs import cheapest
+from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement
 
 PLAIN = baseline(100)
@@ -69,16 +69,16 @@ def again(
 def test_the_winner_the_baseline_and_what_is_near_the_best_are_measured_again() -> None:
     best, near, far = measured(150, ONE), measured(144, TWO), measured(130, THREE)
     candidates = [PLAIN, best, near, far]
-    timed, kept = again(candidates)
-    assert timed == [best.policy, PLAIN.policy, near.policy]
+    repeated, kept = again(candidates)
+    assert repeated == [best.policy, PLAIN.policy, near.policy]
     assert candidates[4:] == kept
     assert [times_measured(one.policy, candidates) for one in (best, near, far)] == [2, 2, 1]
 
 
 def test_three_and_the_baseline_at_most() -> None:
     leaders = [measured(150 - number, use) for number, use in enumerate((ONE, TWO, THREE, FOUR))]
-    timed, _ = again([PLAIN, *leaders])
-    assert len(timed) == 4
+    repeated, _ = again([PLAIN, *leaders])
+    assert len(repeated) == 4
 
 
 def test_the_worse_of_two_figures_stands_for_a_policy() -> None:
@@ -93,8 +93,8 @@ def test_what_may_not_win_and_what_was_ended_early_is_not_measured_again() -> No
     broken = measured(200, ONE, drift=0.5)
     early = measured(149, TWO, stop_reason=StopReason.OUTPACED)
     best = measured(150, THREE)
-    timed, _ = again([PLAIN, broken, early, best])
-    assert timed == [best.policy, PLAIN.policy]
+    repeated, _ = again([PLAIN, broken, early, best])
+    assert repeated == [best.policy, PLAIN.policy]
 
 
 def test_without_time_nothing_is_measured_again() -> None:
@@ -130,16 +130,21 @@ def test_a_second_run_out_of_time_says_nothing_of_the_policy() -> None:
 
 
 def test_for_the_least_cost_the_points_of_the_frontier_are_measured_again() -> None:
-    slow_and_cheap, fast = measured(100, ONE), measured(150, TWO)
+    own, cheap, fast = (
+        timed(2.0, role=Role.BASELINE),
+        timed(1.5, ONE),
+        timed(0.8, TWO, gpu_count=2, accumulation_steps=2),
+    )
     aim = cheapest()
-    timed, _ = again([PLAIN, slow_and_cheap, fast], aim)
-    frontier = recommended([PLAIN, slow_and_cheap, fast], aim).frontier
+    frontier = recommended([own, cheap, fast], aim).frontier
     assert frontier is not None
-    assert {point.policy.key for point in frontier.points} <= {policy.key for policy in timed}
+    assert [point.policy for point in frontier.points] == [cheap.policy, fast.policy]
+    repeated, _ = again([own, cheap, fast], aim)
+    assert {policy.key for policy in repeated} == {one.policy.key for one in (own, cheap, fast)}
 
 
 def test_for_the_largest_model_nothing_is_measured_again() -> None:
     own = msgspec.structs.replace(PLAIN, model_size={"layers": 2}, parameter_count=10)
     larger = msgspec.structs.replace(measured(150, ONE), model_size={"layers": 4}, parameter_count=20)
-    aim = goal(kind=GoalKind.BIGGER)
+    aim = msgspec.structs.replace(goal(kind=GoalKind.BIGGER), floor=Floor(share_of_baseline=0.5))
     assert again([own, larger], aim) == ([], [])
