@@ -14,7 +14,7 @@ import msgspec
 
 from advisor.measure.measurement import StopReason
 
-__all__ = ["Agree", "Timing", "TimingPlan", "alone", "median_interval", "time_steps"]
+__all__ = ["NEAR", "Agree", "Timing", "TimingPlan", "alone", "median_interval", "time_steps"]
 
 _T = TypeVar("_T")
 
@@ -30,6 +30,9 @@ def alone(value: _T) -> _T:
     """Agreement of a process with nobody but itself."""
     return value
 
+
+NEAR = 0.05
+"""Lead of one figure over another that may be luck: a machine that others use too drifts by as much between trials."""
 
 _STEADY_GAIN = 0.05
 """Warm-up goes on while a step is faster than the best before it by more than this share."""

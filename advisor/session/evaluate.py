@@ -7,6 +7,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.effects import changed_nothing
 from advisor.measure.measurement import Measurement
+from advisor.measure.timing import NEAR
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
 from advisor.policy.policy import Policy
@@ -225,7 +226,8 @@ class Evaluator:
         self._progress.trial_started(self.number, policy, f"measuring{self._where}")
         return self._trials.time(
             policy,
-            outpaced_below=best if role is Role.SEARCHED else None,
+            # What is near the best is timed to its end: which of them is better is for a second look to say.
+            outpaced_below=(1 - NEAR) * best if role is Role.SEARCHED and best is not None else None,
             smaller=half,
         )
 

@@ -14,6 +14,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
 from advisor.decide.score import gain, score
+from advisor.measure.timing import NEAR
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
@@ -23,9 +24,6 @@ from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
 
 __all__ = ["measure_leaders_again", "times_measured"]
-
-_NEAR = 0.05
-"""Lead of the best that may be luck: a machine that others use too drifts by as much within a search."""
 
 _MOST = 3
 """Policies that are run again, besides the baseline."""
@@ -95,7 +93,7 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
         near = [one for one in able if one.policy.key in points]
     else:
         best = score(able[0], goal)
-        near = [one for one in able if gain(best, score(one, goal), goal.kind) <= _NEAR]
+        near = [one for one in able if gain(best, score(one, goal), goal.kind) <= NEAR]
     leaders = [winner, *(one for one in near if one.policy != winner.policy)][:_MOST]
     if baseline is not None and baseline.policy not in [one.policy for one in leaders]:
         leaders.insert(1, baseline)

@@ -12,7 +12,7 @@ from advisor.measure.cuda_memory import nvml_device
 from advisor.measure.energy import EnergyMeter
 from advisor.measure.measurement import Measurement
 from advisor.measure.memory import MemoryMeter
-from advisor.measure.timing import TimingPlan, time_steps
+from advisor.measure.timing import NEAR, TimingPlan, time_steps
 from advisor.methods.training import Training
 from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench, finite
@@ -77,7 +77,7 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
             training,
             smaller,
             seconds=spec.measure_seconds / 2,
-            pace=max(measured.samples_per_second, spec.outpaced_below_samples_per_second or 0.0),
+            pace=max((1 - NEAR) * measured.samples_per_second, spec.outpaced_below_samples_per_second or 0.0),
         )
     except Exception as error:
         if bench.world.size > 1:
