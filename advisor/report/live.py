@@ -174,7 +174,7 @@ class LiveProgress:
     ) -> None:
         """Add the outcome to the recent ones."""
         self._recent.append((number, candidate))
-        self._change(finished=self._state.finished + 1, best=best, baseline=baseline)
+        self._change(finished=number, best=best, baseline=baseline)
         self.stage("choosing the next trial")
 
     def note(self, text: str) -> None:

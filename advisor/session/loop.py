@@ -65,7 +65,7 @@ class SearchLoop:
         self._keep = keep
         self._stopping = StoppingRule(proposer, goal.kind)
         self.candidates = candidates
-        evaluator.number = len(candidates) + 1
+        evaluator.number = self._number
 
     @property
     def measured(self) -> int:
@@ -75,6 +75,11 @@ class SearchLoop:
             if is_measured(one):
                 first.setdefault(one.policy.key, one.trial_key or one.policy.key)
         return len(set(first.values()))
+
+    @property
+    def _number(self) -> int:
+        """Of the next trial: both batches of one have the same."""
+        return 1 + len({one.trial_key or position for position, one in enumerate(self.candidates)})
 
     def run(self) -> str:
         """Search until there is a reason to stop.
@@ -98,6 +103,7 @@ class SearchLoop:
             if (reason := self._stopping.reason()) is not None:
                 return reason
             begin = self._budget.elapsed_seconds
+            self._evaluator.number = self._number
             proposal = self._proposer.ask()
             if proposal is None:
                 return "every policy of the search space was tried"
@@ -171,7 +177,6 @@ class SearchLoop:
         self._keep(candidate)
         baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
         self._progress.trial_ended(self._evaluator.number, candidate, best=self.best(), baseline=baseline)
-        self._evaluator.number = len(self.candidates) + 1
 
     def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
         """Translate an evaluation for the sampler: the best figure, or the constraint that it violates.

@@ -18,6 +18,7 @@ from advisor.measure.timing import NEAR
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
+from advisor.report.wording import batch_words
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
@@ -61,8 +62,8 @@ def measure_leaders_again(
     for number, leader in enumerate(again, start=1):
         if not budget.may_repeat:
             return number > 1
-        label = Combination.of(leader.policy).label
-        progress.stage(f"measuring the leaders and the baseline again ({number} of {len(again)}): {label}")
+        label, batch = Combination.of(leader.policy).label, batch_words(leader.policy)
+        progress.stage(f"measuring the leaders again ({number} of {len(again)}): {label}, batch {batch}")
         result = trials.time(leader.policy, outpaced_below=None, repeat=1)
         if result.outcome is Outcome.OK:
             repetition = msgspec.structs.replace(

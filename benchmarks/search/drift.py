@@ -32,6 +32,11 @@ class Drift:
             self._runs.setdefault(line.run, []).append((line.moment, line.step_seconds))
         self._spread = statistics.median(line.spread or 0.0 for line in measured)
 
+    @property
+    def middle_seconds(self) -> float:
+        """Of a step of plain training at the reference batch, in the middle of the table."""
+        return self._middle
+
     def factor(self, run: int, moment: float) -> float:
         """How many times slower the machine was at a moment than in the middle of the table.
 

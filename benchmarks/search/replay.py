@@ -42,6 +42,7 @@ def replay(
     seeds: int,
     budget: int,
     recorded: tuple[str, str] = ("", ""),
+    noise: float | None = None,
 ) -> Result:
     """One strategy on one problem.
 
@@ -51,6 +52,7 @@ def replay(
         seeds: Number of seeds.
         budget: Most trials of each.
         recorded: Device and date of a recorded table.
+        noise: Of one measurement, where it is not the recording's own.
     """
     every = []
     for seed in range(seeds):
@@ -68,6 +70,7 @@ def replay(
         failed=tuple(trials.failed for trials in every),
         recorded_on=recorded[0],
         recorded=recorded[1],
+        noise=noise,
         versions=_versions(),
         date=datetime.date.today().isoformat(),
     )
@@ -80,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", type=int, default=150, help="most trials of each seed (default: 150)")
     parser.add_argument("--tables", type=Path, nargs="+", help="default: every one in benchmarks/tables")
     parser.add_argument("--simulator", nargs="*", choices=sorted(SIZES), help="simulated problems instead of tables")
+    parser.add_argument(
+        "--noise", type=float, help="relative standard deviation of one measurement on tables (default: as recorded)"
+    )
     parser.add_argument("--strategies", nargs="+", choices=sorted(STRATEGIES), default=list(STRATEGIES))
     parser.add_argument("--output", type=Path, help="default: docs/results/search-tables.jsonl or -simulator.jsonl")
     options = parser.parse_args(arguments)
@@ -88,7 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output = options.output or _RESULTS / f"search-{kind}.jsonl"
     for problem_of, recorded in _problems(options):
         for strategy in options.strategies:
-            one = replay(strategy, problem_of, seeds=options.seeds, budget=options.budget, recorded=recorded)
+            one = replay(
+                strategy,
+                problem_of,
+                seeds=options.seeds,
+                budget=options.budget,
+                recorded=recorded,
+                noise=options.noise,
+            )
             results.append(one)
             write(output, [one])
     print(markdown(results))
@@ -102,7 +115,7 @@ def _problems(options: argparse.Namespace) -> Iterator[tuple[Callable[[int], Pro
             yield lambda seed, size=size, levels=levels: Simulator(seed, size, levels=levels), ("", "")  # type: ignore[misc]
         return
     for path in options.tables or sorted(_TABLES.glob("*.jsonl.gz")):
-        table = Table.read(path)
+        table = Table.read(path, noise=options.noise)
         yield lambda seed, table=table: table, (table.header.device, table.header.date)  # type: ignore[misc]
 
 

@@ -29,8 +29,8 @@ ours nor what *deepspeed* calculates with; on recorded tables they come from the
 def markdown(results: Sequence[Result]) -> str:
     """The results as tables, one for each problem."""
     parts = []
-    for problem in dict.fromkeys(result.problem for result in results):
-        of_problem = [result for result in results if result.problem == problem]
+    for problem in dict.fromkeys((result.problem, result.noise) for result in results):
+        of_problem = [result for result in results if (result.problem, result.noise) == problem]
         parts.append("\n".join([_title(of_problem[0]), "", *_table(of_problem)]))
     return "\n\n".join(parts)
 
@@ -47,6 +47,8 @@ def _title(result: Result) -> str:
     source = "A fresh one for each seed"
     if result.recorded_on:
         source = f"Recorded on {result.recorded_on}, {result.recorded}"
+        noise = "as in the recording" if result.noise is None else f"of {result.noise:.1%}"
+        source += f"; every trial's time with noise {noise}"
     versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
     return (
         f"## {result.problem}: {result.combinations:,} combinations\n\n{source}; "

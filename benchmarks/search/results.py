@@ -31,6 +31,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         failed: For each seed: trials that crashed or failed otherwise.
         recorded_on: Device of a recorded table; empty for a simulated problem.
         recorded: Date of that recording; likewise.
+        noise: Relative standard deviation of one measurement, where it is not the recording's own.
         versions: Package -> version of what ran the search.
         date: ISO date of the replay.
     """
@@ -45,6 +46,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[int, ...]
     recorded_on: str = ""
     recorded: str = ""
+    noise: float | None = None
     versions: dict[str, str]
     date: str
 
@@ -88,7 +90,7 @@ def read(path: Path) -> list[Result]:
 
 
 def write(path: Path, results: Sequence[Result]) -> None:
-    """Put results into a file, in place of older ones of the same problem and strategy."""
-    kept = {(one.problem, one.strategy): one for one in (*read(path), *results)}
+    """Put results into a file, in place of older ones of the same problem, noise and strategy."""
+    kept = {(one.problem, one.noise, one.strategy): one for one in (*read(path), *results)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in kept.values()))

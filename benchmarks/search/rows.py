@@ -20,7 +20,7 @@ from advisor.problem.goal import Fidelity
 from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace
 
-__all__ = ["Header", "Line", "Sized", "Timed", "append", "compress", "read"]
+__all__ = ["Header", "Line", "Paired", "Sized", "Timed", "append", "compress", "read"]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
@@ -172,7 +172,32 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
         return Combination(self.uses)
 
 
-Line = Header | Sized | Timed
+class Paired(msgspec.Struct, frozen=True, kw_only=True, tag="paired"):
+    """One combination at one batch, timed in turn with plain training in one process.
+
+    Attributes:
+        uses: The methods.
+        batch: Samples per step, in one micro-batch.
+        ratio: Seconds of a step over those of plain training's at the reference batch.
+        error: Relative standard error of that.
+        blocks: Turns behind it.
+        seconds: What they took.
+    """
+
+    uses: tuple[MethodUse, ...]
+    batch: int
+    ratio: float
+    error: float
+    blocks: int
+    seconds: float
+
+    @property
+    def combination(self) -> Combination:
+        """The methods on one device."""
+        return Combination(self.uses)
+
+
+Line = Header | Sized | Timed | Paired
 
 
 def read(path: Path) -> list[Line]:

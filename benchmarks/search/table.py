@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from advisor.errors import OptionError
 from advisor.search.memory_model import MemoryModel
@@ -13,27 +16,51 @@ from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import Curve, PeakCurve
 from benchmarks.search.drift import Drift
 from benchmarks.search.problem import Trial, with_noise
-from benchmarks.search.rows import Header, Line, Sized, Timed, read
+from benchmarks.search.rows import Header, Line, Paired, Sized, Timed, read
 
-__all__ = ["Table"]
+__all__ = ["Estimate", "Table"]
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a combination is at a batch.
+
+    Attributes:
+        combination: The methods.
+        batch: Samples per step.
+        rate: Samples per second.
+        error: Relative standard error.
+    """
+
+    combination: Combination
+    batch: int
+    rate: float
+    error: float
 
 
 class Table:
     """What was recorded, with the drift of the machine divided out, and what lies between the recorded batches.
 
     Time and the peaks of the three phases are interpolated between recorded batches by straight lines each. A batch
-    runs when its peak is below the limit; a recorded batch that did not run bounds that from above.
+    runs when its peak is below the limit; a recorded batch that did not run bounds that from above. Where a batch was
+    timed in turn with plain training, that is its time.
 
     Args:
         lines: The lines of the table.
         forecasts: Label of a combination -> what is known of its memory before a trial; for those that are not named
             what the recorded short runs say, as a session takes them.
+        noise: Relative standard deviation of one measurement; as the repetitions of plain training show it by default.
 
     Raises:
         OptionError: It is no table, or combinations are missing from it.
     """
 
-    def __init__(self, lines: Sequence[Line], forecasts: Mapping[str, MemoryModel] | None = None) -> None:
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        forecasts: Mapping[str, MemoryModel] | None = None,
+        *,
+        noise: float | None = None,
+    ) -> None:
         headers = [line for line in lines if isinstance(line, Header)]
         if not headers:
             raise OptionError("A table must begin with its search space, but there is no such line.")
@@ -41,12 +68,19 @@ class Table:
         self._forecasts = dict(forecasts or {})
         self.space: ResolvedSpace = self.header.space
         self.drift = Drift([line for line in lines if isinstance(line, Timed) and line.reference])
+        self.noise = self.drift.noise if noise is None else noise
+        """Relative standard deviation of one measurement."""
+        paired: dict[str, list[Paired]] = {}
+        for line in lines:
+            if isinstance(line, Paired):
+                paired.setdefault(line.combination.label, []).append(line)
         self._recorded = {
             line.combination.label: _Recorded(
                 line,
                 [one for one in lines if isinstance(one, Timed) and not one.reference and one.uses == line.uses],
                 self.drift,
                 self.header.limit_bytes,
+                paired.get(line.combination.label, ()),
             )
             for line in lines
             if isinstance(line, Sized)
@@ -61,13 +95,17 @@ class Table:
             raise OptionError(f"A table must hold a combination that ran, but in {self.name} none did.")
 
     @classmethod
-    def read(cls, path: Path) -> Table:
+    def read(cls, path: Path, *, noise: float | None = None) -> Table:
         """The table in a file.
+
+        Args:
+            path: The file.
+            noise: Of one measurement; as recorded by default.
 
         Raises:
             OptionError: There is none, or it is not complete.
         """
-        return cls(read(path))
+        return cls(read(path), noise=noise)
 
     @property
     def name(self) -> str:
@@ -83,11 +121,6 @@ class Table:
     def largest_batch(self) -> int:
         """No larger batch was recorded."""
         return self.header.largest_batch
-
-    @property
-    def noise(self) -> float:
-        """Relative standard deviation of one measurement, as the repetitions of plain training show it."""
-        return self.drift.noise
 
     @property
     def policies(self) -> int:
@@ -106,6 +139,20 @@ class Table:
     def best_rate(self) -> float:
         """Samples per second of the best that was recorded."""
         return self.best[2]
+
+    @property
+    def estimates(self) -> dict[tuple[str, int], Estimate]:
+        """Label and batch of everything that ran -> how fast it is, and how sure that is."""
+        return {
+            (label, batch): Estimate(
+                combination=one.combination,
+                batch=batch,
+                rate=rate,
+                error=one.errors.get(batch, self.drift.noise),
+            )
+            for label, one in self._recorded.items()
+            for batch, rate in one.rates.items()
+        }
 
     def outcome(self, combination: Combination, batch: int) -> Outcome:
         """How a trial ends."""
@@ -147,7 +194,11 @@ class Table:
 class _Recorded:
     """One combination."""
 
-    def __init__(self, sized: Sized, timed: Sequence[Timed], drift: Drift, limit_bytes: int) -> None:
+    def __init__(
+        self, sized: Sized, timed: Sequence[Timed], drift: Drift, limit_bytes: int, paired: Sequence[Paired]
+    ) -> None:
+        self.combination = sized.combination
+        self.errors: dict[int, float] = {}
         ran = [line for line in timed if line.step_seconds is not None]
         self._limit_bytes = limit_bytes
         self._failed = _failure(sized, timed) if not ran else None
@@ -162,6 +213,9 @@ class _Recorded:
             for line in ran
             if line.step_seconds is not None
         }
+        for batch in {line.batch for line in paired} & seconds.keys():
+            ratio, self.errors[batch] = _combined([line for line in paired if line.batch == batch])
+            seconds[batch] = ratio * drift.middle_seconds
         self.rates = {batch: batch / taken for batch, taken in seconds.items()}
         self._seconds = Curve(seconds.items())
         self._peak = PeakCurve(sized, ran)
@@ -180,6 +234,13 @@ class _Recorded:
 
     def peak_bytes(self, batch: int) -> int:
         return self._peak.at(batch)
+
+
+def _combined(paired: Sequence[Paired]) -> tuple[float, float]:
+    """The ratio, and its relative standard error: each line counts by its precision."""
+    weights = [line.error**-2 for line in paired]
+    mean = sum(weight * math.log(line.ratio) for weight, line in zip(weights, paired, strict=True)) / sum(weights)
+    return math.exp(mean), sum(weights) ** -0.5
 
 
 def _failure(sized: Sized, timed: Sequence[Timed]) -> Outcome:

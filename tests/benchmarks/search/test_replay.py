@@ -33,8 +33,8 @@ def test_the_page_shows_what_the_lines_hold() -> None:
     )
     assert "## made up: 240 combinations" in text
     assert (
-        "Recorded on a made-up device, 2026-01-01; 4 seeds of at most 100 trials on 2026-01-02 with optuna 5.0.0."
-        in text
+        "Recorded on a made-up device, 2026-01-01; every trial's time with noise as in the recording; "
+        "4 seeds of at most 100 trials on 2026-01-02 with optuna 5.0.0." in text
     )
     assert "| random | 12 | more than 100 | 50% | 1.0% | 0.5% |" in text
     assert "| ours | 2 | 4 | 100% | 1.0% | 0.5% |" in text

@@ -1,0 +1,128 @@
+"""Time a training in turn with plain training, step by step in one process.
+
+A machine that others use too is slower by a tenth in one second and faster in the next; both trainings feel it alike,
+and their ratio hardly does. Where single measurements scatter by 10 %, the ratio of two that take turns for five
+seconds scatters by 2.5 %.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse
+from advisor.policy.apply import apply_policy
+from advisor.policy.policy import Policy
+from advisor.problem.loading import Workload, load_workload
+from advisor.problem.source import resolve_source
+from benchmarks.search.rows import Paired
+
+__all__ = ["ratio_of", "time_in_turn"]
+
+_GROUPS = 8
+"""Of consecutive turns, whose means are compared: single turns are not independent of each other."""
+
+_SHORTEST_PART_SECONDS = 0.02
+"""Of one training's share of a turn: of a few milliseconds the clock of the system would be a part."""
+
+_LEAST_ERROR = 0.003
+_OPTIONS = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
+
+
+def time_in_turn(
+    workload: Path, uses: tuple[MethodUse, ...], batches: Sequence[int], *, reference_batch: int, seconds: float
+) -> list[Paired]:
+    """Time a combination at some batches, each in turn with plain training at the reference batch.
+
+    Args:
+        workload: File of the model.
+        uses: The combination.
+        batches: Samples per step.
+        reference_batch: Of plain training.
+        seconds: Of turns at each batch.
+    """
+    torch.set_num_threads(1)
+    known = load_workload(resolve_source(workload))
+    plain = _training(known, (), reference_batch)
+    own = _training(known, uses, max(batches))
+    lines = []
+    reference = _stepper(plain, known.make_batch(reference_batch))
+    for batch in sorted(batches, reverse=True):
+        own.micro_batch = batch
+        step = _stepper(own, known.make_batch(batch))
+        for _ in range(2 + own.settling_steps):
+            step()
+        lines.append(_paired(uses, batch, step, reference, seconds))
+    own.close()
+    plain.close()
+    return lines
+
+
+def _training(workload: Workload, uses: tuple[MethodUse, ...], batch: int) -> Training:
+    options = {name: value for name in _OPTIONS if (value := getattr(workload, name))}
+    return apply_policy(Policy(methods=uses, micro_batch=batch), workload.build_model(), device="cpu", **options)
+
+
+def _stepper(training: Training, batch: object) -> Callable[[], None]:
+    def step() -> None:
+        training.step(batch)
+
+    return step
+
+
+def _paired(
+    uses: tuple[MethodUse, ...],
+    batch: int,
+    step: Callable[[], None],
+    reference: Callable[[], None],
+    seconds: float,
+) -> Paired:
+    reference()
+    alone, plain = _timed(step, 1), _timed(reference, 1)
+    part = max(alone, plain, _SHORTEST_PART_SECONDS)
+    own_steps, plain_steps = max(1, round(part / alone)), max(1, round(part / plain))
+    logs: list[float] = []
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds or len(logs) < _GROUPS:
+        if len(logs) % 2:  # Who comes first changes, so that nothing is always the second.
+            own = _timed(step, own_steps)
+            plain = _timed(reference, plain_steps)
+        else:
+            plain = _timed(reference, plain_steps)
+            own = _timed(step, own_steps)
+        logs.append(math.log((own / own_steps) / (plain / plain_steps)))
+    ratio, error = ratio_of(logs)
+    return Paired(
+        uses=uses,
+        batch=batch,
+        ratio=ratio,
+        error=error,
+        blocks=len(logs),
+        seconds=round(time.perf_counter() - begin, 2),
+    )
+
+
+def ratio_of(logs: Sequence[float]) -> tuple[float, float]:
+    """The ratio behind the logarithms of many, and its relative standard error.
+
+    Args:
+        logs: In the order of measurement; at least eight.
+    """
+    count = len(logs)
+    groups = [logs[number * count // _GROUPS : (number + 1) * count // _GROUPS] for number in range(_GROUPS)]
+    means = [statistics.median(group) for group in groups]
+    error = statistics.stdev(means) / math.sqrt(_GROUPS)
+    return math.exp(statistics.fmean(means)), max(_LEAST_ERROR, error)
+
+
+def _timed(step: Callable[[], None], count: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(count):
+        step()
+    return time.perf_counter() - begin
