@@ -20,7 +20,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from advisor.methods.use import MethodUse
-from advisor.search.resolved import Combination
 from advisor.search.space import load_space
 from advisor.trial.probe import libraries
 from benchmarks.search.in_turn import time_in_turn
@@ -82,18 +81,17 @@ def _refined(path: Path, recording: Recording, end: float) -> Iterator[Paired]:
     while left := [
         one for one in contenders(list(Table(read(path)).estimates.values())) if one.combination.label not in failed
     ]:
-        groups: dict[tuple[MethodUse, ...], list[int]] = {}
-        for one in left:
-            groups.setdefault(one.combination.uses, []).append(one.batch)
-        for uses, batches in groups.items():
+        combinations = {one.combination.label: one.combination for one in left}
+        for label, combination in combinations.items():
             if time.monotonic() > end:
                 return
-            keys = [(repr(uses), batch) for batch in batches]
+            uses, batches = combination.uses, [one.batch for one in left if one.combination.label == label]
+            keys = [(label, batch) for batch in batches]
             seconds = min(_LONGEST_SECONDS, max(_FIRST_SECONDS, *(2 * spent.get(key, 0.0) for key in keys)))
             spent |= dict.fromkeys(keys, seconds)
             lines = _in_fork(recording, uses, batches, seconds)
             if not lines:
-                failed.add(Combination(uses).label)
+                failed.add(label)
             yield from lines
 
 
