@@ -324,6 +324,7 @@ class Trials:
             memory_limit_bytes=(self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes),
             seed=self._seed,
             largest_batch=largest_batch,
+            limit_of_timed_bytes=self.limit_on(policy.gpu_count) if kind is TrialKind.SIZE else None,
             measure_seconds=measure_seconds,
             time_limit_seconds=hard_limit_seconds,
             outpaced_below_samples_per_second=outpaced_below,

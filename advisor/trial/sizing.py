@@ -7,6 +7,7 @@ made for memory's sake.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from typing import Any
 
@@ -62,9 +63,7 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
         losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
         courses.append(meter.course)
-        while (
-            micro_batch := _following(points, bench, begin, settling_seconds, foretold=prediction is not None)
-        ) is not None:
+        while (micro_batch := _following(points, bench, begin, settling_seconds, prediction)) is not None:
             try:
                 points.append(_further_point(bench, meter, training, micro_batch, points[-1]))
                 courses.append(meter.course)
@@ -172,11 +171,17 @@ def _measured_step(
     return meter.measured_step(training, batch)
 
 
-def _following(points: list[SizePoint], bench: Bench, begin: float, settling: float, *, foretold: bool) -> int | None:
+def _following(
+    points: list[SizePoint], bench: Bench, begin: float, settling: float, prediction: MemoryPrediction | None
+) -> int | None:
     # The first batches may have loaded a whole data set: no measure for those that follow.
     making = bench.making_seconds if len(points) >= 2 else 0.0
     spent = time.perf_counter() - begin
-    return bench.world.agreed(next_batch(points, bench.spec, spent, making, settling, foretold=foretold))
+    largest = None
+    if prediction is not None:
+        limit = bench.spec.limit_of_timed_bytes
+        largest = math.inf if limit is None else prediction.largest_batch(limit)
+    return bench.world.agreed(next_batch(points, bench.spec, spent, making, settling, foretold_largest=largest))
 
 
 def next_batch(
@@ -186,7 +191,7 @@ def next_batch(
     making: float,
     settling: float = 0.0,
     *,
-    foretold: bool = False,
+    foretold_largest: float | None = None,
 ) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time.
 
@@ -197,7 +202,8 @@ def next_batch(
         making: Seconds that the batches of the last point took to make.
         settling: Seconds of ``spent`` in which a method set itself up (compiled, say). They are not taken from the
             stepping; but a second batch may cost them once more, and the hard limit counts all.
-        foretold: Whether the memory of every batch is known from the points.
+        foretold_largest: Where the points foretell the memory of every batch: the largest that a timed trial may
+            have; infinite for any.
     """
     last = points[-1]
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
@@ -210,6 +216,9 @@ def next_batch(
     following = last.micro_batch * factor
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
+    foretold = foretold_largest is not None
+    if foretold_largest is not None and foretold_largest < math.inf:
+        following = min(following, math.floor(foretold_largest))
     if following <= last.micro_batch or ((foretold or suffice(points)) and telling(last, spec)):
         return None
     further = seconds_per_factor * following / last.micro_batch

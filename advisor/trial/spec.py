@@ -60,6 +60,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         other_chance: FIDELITY: draw other random numbers in every step, and begin one rounding off: how far the exact
             run is from itself.
         largest_batch: SIZE: do not try micro-batches above this one.
+        limit_of_timed_bytes: SIZE: what a timed trial may take: no batch is tried that is foretold to need more.
         smaller: TIME: the same methods at a smaller micro-batch, to time in the same process after the policy itself.
         warmup_steps: TIME: fewest untimed steps.
         min_timed_steps: TIME: fewest timed steps.
@@ -90,6 +91,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exact_gradient: str | None = None
     other_chance: bool = False
     largest_batch: int | None = None
+    limit_of_timed_bytes: int | None = None
     smaller: Policy | None = None
     warmup_steps: int = 1
     min_timed_steps: int = 3

@@ -220,6 +220,7 @@ class Recorder:
                 device=self._hardware.device,
                 memory_limit_bytes=limit_bytes,
                 largest_batch=self._recording.largest_batch,
+                limit_of_timed_bytes=self._recording.limit_bytes if kind is TrialKind.SIZE else None,
                 measure_seconds=(_SIZING_SECONDS if kind is TrialKind.SIZE else self._measure_seconds),
                 time_limit_seconds=_TIME_LIMIT_SECONDS,
                 repeat=repeat,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,10 +52,21 @@ def test_no_more_are_run_for_memory_once_every_batch_is_foretold() -> None:
     flat = [size_point(1, peak=1000, activations=100), size_point(2, peak=1010, activations=200)]
     trial = spec(kind=TrialKind.SIZE, memory_limit_bytes=4000, measure_seconds=60.0)
     assert next_batch(flat, trial, spent=0.1, making=0.0) == 4
-    assert next_batch(flat, trial, spent=0.1, making=0.0, foretold=True) is None
+    assert next_batch(flat, trial, spent=0.1, making=0.0, foretold_largest=math.inf) is None
     quick = [msgspec.structs.replace(point, step_seconds=0.001) for point in flat]
     roomy = msgspec.structs.replace(trial, memory_limit_bytes=2**30)
-    assert next_batch(quick, roomy, spent=0.1, making=0.0, foretold=True) == 4, "their time says nothing yet"
+    assert next_batch(quick, roomy, spent=0.1, making=0.0, foretold_largest=math.inf) == 4, (
+        "their time says nothing yet"
+    )
+
+
+def test_no_batch_is_tried_for_its_time_that_no_timed_trial_can_have() -> None:
+    quick = [size_point(batch, peak=1000, activations=100, step_seconds=0.001) for batch in (2, 4)]
+    trial = spec(kind=TrialKind.SIZE, memory_limit_bytes=2**30, measure_seconds=60.0)
+    assert next_batch(quick, trial, spent=0.1, making=0.0, foretold_largest=100.0) == 8
+    assert next_batch(quick, trial, spent=0.1, making=0.0, foretold_largest=6.9) == 6
+    assert next_batch(quick, trial, spent=0.1, making=0.0, foretold_largest=4.5) is None
+    assert next_batch(quick, trial, spent=0.1, making=0.0, foretold_largest=0.5) is None
 
 
 def rising(count: int, step_seconds: Callable[[int], float]) -> list[SizePoint]:
