@@ -110,7 +110,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         confirmed_samples_per_second: The emitted wrapper in a fresh process, when it was run.
         confirmed_peak_bytes: Its peak.
         tie: Whether the gain over the baseline is inside the noise.
-        trials: Trials that were measured.
+        trials: Policies that were measured.
         cost: What an iteration costs, when that was the goal.
         why: The reasons, in sentences.
         model_size: ``bigger``: the arguments of ``build_model`` and ``make_batch`` that it was measured with.
