@@ -7,9 +7,21 @@ import pytest
 
 from advisor.trial.forking import servers_are_kept
 
-# Two test processes share the cores, and every worker that they start inherits this: threads that wait for each other
+# Test processes share the cores, and every worker that they start inherits this: threads that wait for each other
 # on a busy machine make small steps a hundred times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nothing_is_kept_for_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Predictions go to a folder of the tests."""
+    before = os.environ.get("MOMADVISE_CACHE")
+    os.environ["MOMADVISE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["MOMADVISE_CACHE"]
+    else:
+        os.environ["MOMADVISE_CACHE"] = before
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -54,7 +54,10 @@ class OutlookView:
         """The answer, a chart for the batch asked for and one for the largest, and what to know."""
         outlook = self._outlook
         yield Text(f"{outlook.workload}: {policy_words(outlook.policy)} on {outlook.device}", style="bold")
-        yield Text("Predicted from a trace; nothing was trained, nothing was measured.", style="dim")
+        what = "nothing was trained, nothing was measured."
+        if any(step.measured_rates for step in outlook.times):
+            what = "nothing was trained, and of the device only its rates were measured."
+        yield Text(f"Predicted from a trace; {what}", style="dim")
         yield Text()
         yield self._answer()
         charts = [outlook.asked]
@@ -139,6 +142,7 @@ class OutlookView:
             for one in step.phases:
                 words = f"{_PHASES[one.phase.value]:<14} {format_seconds(one.predicted_seconds):>8}"
                 yield Text(f"    {words}  bound by {one.bound.value}")
+            yield Text(f"    {format_rate(step.intensity)} floating-point operations for each byte moved")
 
     def _notes(self) -> list[str]:
         outlook = self._outlook

@@ -22,6 +22,7 @@ from advisor.problem.rates import DeviceRates
 from advisor.problem.units import format_bytes
 from advisor.problem.workload import WorkloadSource
 from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
+from advisor.session.prediction_cache import PredictionCache
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
@@ -87,13 +88,25 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
     limit, limit_from = _limit(request, hardware)
-    result = _trial(request, policy, hardware, limit, tell)
+    spec = _spec(request, policy, hardware, limit)
+    cache = PredictionCache()
+    kept = cache.find(spec, hardware.name)
+    if kept is None:
+        result = _answered(spec, tell)
+        cache.keep(spec, hardware.name, result)
+    else:
+        result = kept.result
     prediction = result.prediction
     assert prediction is not None, "a trial without a prediction has raised"
     batch, batch_from = _batch(request, policy, prediction)
     known = [*filter(None, [which]), *_notes(request, hardware, profile)]
     if verdict.reason:
         known.append(verdict.reason)
+    if kept is not None:
+        known.append(
+            f"It was traced on {kept.date}, and model, policy, device and versions are what they were "
+            f"(delete {cache.path(spec, hardware.name)} to trace again)."
+        )
     return outlook_of(
         prediction,
         workload=request.source.name,
@@ -103,7 +116,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
         limit_from=limit_from,
         batch_from=batch_from,
         work=result.work,
-        rates=None if profile is None else DeviceRates.of_profile(profile),
+        rates=result.device_rates if profile is None else DeviceRates.of_profile(profile),
         notes=(*known, *(note for note in result.notes if note not in prediction.notes)),
     )
 
@@ -140,32 +153,36 @@ def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction
     return policy.micro_batch, "no BATCH_SIZE is stated"
 
 
-def _trial(
-    request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int, tell: Callable[[str], None]
-) -> TrialResult:
-    """Trace in a worker.
-
-    Raises:
-        UserError: The workload or the policy cannot be used.
-        NothingPredictedError: There is no prediction.
-    """
+def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int) -> TrialSpec:
+    """The trial that answers."""
     stands_for = None
     if request.profile is not None:
         assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
         stands_for = CudaDevice(compute_capability=hardware.compute_capability)
-    spec = TrialSpec(
+    return TrialSpec(
         kind=TrialKind.PREDICT,
         workload=request.source,
         policy=policy,
         device=hardware.device if stands_for is None else "cpu",
         stands_for=stands_for,
         with_allocator=hardware.kind is DeviceKind.CUDA,
+        counts_work=stands_for is None,
+        measures_rates=stands_for is None,
         memory_limit_bytes=limit_bytes,
         seed=request.seed,
         at_own_batch=request.batch is None and request.policy_file is None,
         measure_seconds=_TIME_LIMIT_SECONDS,
         time_limit_seconds=_TIME_LIMIT_SECONDS,
     )
+
+
+def _answered(spec: TrialSpec, tell: Callable[[str], None]) -> TrialResult:
+    """Trace in a worker.
+
+    Raises:
+        UserError: The workload or the policy cannot be used.
+        NothingPredictedError: There is no prediction.
+    """
 
     def hear(event: RunnerEvent) -> None:
         if event.kind is RunnerEventKind.WORKER_STARTING:
@@ -180,7 +197,7 @@ def _trial(
         result = runner.run(spec)
         printed = runner.tail_of_log(result.key)
     if result.prediction is None:
-        raise _why_not(result, printed, elsewhere=stands_for is not None)
+        raise _why_not(result, printed, elsewhere=spec.stands_for is not None)
     return result
 
 

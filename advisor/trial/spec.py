@@ -13,6 +13,7 @@ from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.work import StepWork
 from advisor.problem.facts import Facts
+from advisor.problem.rates import DeviceRates
 from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
 from advisor.trial.outcome import Outcome
@@ -74,6 +75,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         stands_for: PREDICT: the CUDA device that ``device``, a CPU, stands for in the trace.
         with_allocator: PREDICT: replay the allocations of a CUDA device as well, at the batch and up to the limit.
         counts_work: PREDICT: count the work of a step of the device itself as well.
+        measures_rates: PREDICT: measure what the device can do as well.
         at_own_batch: PREDICT: around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
         repeat: Tells apart deliberate repetitions of the same trial.
     """
@@ -105,6 +107,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     stands_for: CudaDevice | None = None
     with_allocator: bool = False
     counts_work: bool = False
+    measures_rates: bool = False
     at_own_batch: bool = False
     repeat: int = 0
 
@@ -133,7 +136,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             identity = (*identity, self.smaller)
         if self.kind is TrialKind.PREDICT:
             limit = self.memory_limit_bytes if self.with_allocator else None
-            identity = (*identity, self.at_own_batch, self.stands_for, limit, self.counts_work)
+            identity = (*identity, self.at_own_batch, self.stands_for, limit, self.counts_work, self.measures_rates)
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"
 
@@ -151,6 +154,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given. SIZE: what
             its points foretell, where they do.
         work: PREDICT: the work of a step, where it could be counted: on request, and for a device that is not there.
+        device_rates: PREDICT: what the device can do, where that was to be measured.
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
         smaller: TIME: the figures of the smaller micro-batch, where one was asked for and it went well.
@@ -168,6 +172,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     counts: SizeCounts | None = None
     prediction: MemoryPrediction | None = None
     work: StepWork | None = None
+    device_rates: DeviceRates | None = None
     sizing: Sizing | None = None
     measurement: Measurement | None = None
     smaller: Measurement | None = None

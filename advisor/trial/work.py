@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from advisor.measure.device_rates import device_rates
 from advisor.trial.bench import Bench
 from advisor.trial.counting import count_sizes
 from advisor.trial.failure import AllocatorRefusals, failed_result
@@ -48,7 +49,7 @@ def run_trial(
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
-    facts = counts = sizing = measurement = smaller = fidelity = prediction = work = None
+    facts = counts = sizing = measurement = smaller = fidelity = prediction = work = rates = None
     reason = ""
     match spec.kind:
         case TrialKind.PROBE:
@@ -57,6 +58,9 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
             counts = count_sizes(bench)
         case TrialKind.PREDICT:
             prediction, work, reason = predict(bench)
+            if spec.measures_rates and work is not None:
+                bench.tell("what the device can do")
+                rates = device_rates(bench.device)
         case TrialKind.SIZE:
             sizing, prediction = size(bench)
         case TrialKind.TIME:
@@ -78,6 +82,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         counts=counts,
         prediction=prediction,
         work=work,
+        device_rates=rates,
         sizing=sizing,
         measurement=measurement,
         smaller=smaller,

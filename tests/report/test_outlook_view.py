@@ -128,21 +128,35 @@ def test_where_an_allocator_decides_both_of_its_ways_are_shown() -> None:
     assert "with expandable_segments 6.50 GiB at batch 8; largest batch 71 (23.0 GiB)" in text
 
 
+STEP = PredictedStep(
+    batch=8,
+    phases=(
+        PredictedPhase(
+            phase=Phase.FORWARD,
+            predicted_seconds=0.25,
+            seconds_by_bound={Bound.COMPUTE: 0.2, Bound.BANDWIDTH: 0.05},
+            flops=3.0,
+            moved_bytes=1.0,
+            transferred_bytes=0.0,
+            launches=1.0,
+        ),
+    ),
+    measured_rates=False,
+)
+
+
 def test_times_are_shown_with_what_bounds_them_and_what_they_rest_on() -> None:
-    phase = PredictedPhase(
-        phase=Phase.FORWARD,
-        predicted_seconds=0.25,
-        seconds_by_bound={Bound.COMPUTE: 0.2, Bound.BANDWIDTH: 0.05},
-        flops=1.0,
-        moved_bytes=1.0,
-        transferred_bytes=0.0,
-        launches=1.0,
-    )
-    step = PredictedStep(batch=8, phases=(phase,), measured_rates=False)
-    text = joined(printed(msgspec.structs.replace(FITS, times=(step,))))
+    text = joined(printed(msgspec.structs.replace(FITS, times=(STEP,))))
+    assert "nothing was measured" in text
     assert "predicted at published peak rates, which no training reaches" in text
     assert "batch 8: 250 ms, 32.0 samples/s" in text
     assert "forward pass 250 ms bound by compute" in text
+    assert "3.00 floating-point operations for each byte moved" in text
+
+
+def test_rates_that_were_measured_are_said_to_be() -> None:
+    step = msgspec.structs.replace(STEP, measured_rates=True)
+    assert "only its rates were measured" in joined(printed(msgspec.structs.replace(FITS, times=(step,))))
 
 
 def test_a_prediction_that_is_a_line_through_two_points_is_called_that() -> None:

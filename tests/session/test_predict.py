@@ -56,6 +56,22 @@ def test_a_model_that_fits(tmp_path: Path) -> None:
     assert found["asked"]["parts"]["parameters"] == PARAMETERS  # type: ignore[index]
     assert found["largest"]["peak_bytes"] <= 2**30 < 1.01 * found["largest"]["peak_bytes"]  # type: ignore[index]
     assert found["limit_bytes"] == 2**30
+    times = found["times"]
+    assert [step["batch"] for step in times] == [16, found["largest"]["micro_batch"]]  # type: ignore[attr-defined,index]
+    assert all(step["measured_rates"] for step in times)  # type: ignore[attr-defined]
+
+
+def test_the_second_time_it_says_when_it_was_traced_and_a_changed_model_is_traced_anew(tmp_path: Path) -> None:
+    def first_run(found: dict[str, object]) -> bool:
+        return not any("It was traced on" in note for note in found["notes"])  # type: ignore[attr-defined]
+
+    first, second = (predicted(tmp_path, "--batch", "24")[1] for _ in range(2))
+    assert (first_run(first), first_run(second)) == (True, False)
+    assert second["asked"] == first["asked"]
+    (tmp_path / "model.py").write_text(MODEL.replace("256", "128"))
+    changed = predicted(tmp_path, "--batch", "24")[1]
+    assert first_run(changed)
+    assert changed["asked"]["peak_bytes"] < first["asked"]["peak_bytes"]  # type: ignore[index]
 
 
 def test_a_model_that_does_not_fit_has_an_exit_status_of_its_own(tmp_path: Path) -> None:
@@ -100,7 +116,9 @@ def test_people_get_a_chart(tmp_path: Path) -> None:
     result = run_command("predict", "model.py", "--memory-limit", "1GiB", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("model: plain on ")
-    assert "Predicted from a trace; nothing was trained, nothing was measured." in result.stdout
+    assert "nothing was trained, and of the device only its rates were measured." in result.stdout
+    assert "Time of a step, predicted on measured rates" in result.stdout
+    assert "floating-point operations for each byte moved" in result.stdout
     assert "It fits: batch 16 (BATCH_SIZE)" in result.stdout
     assert "█" in result.stdout
     assert result.stderr == "", "progress is for terminals"

@@ -1,0 +1,101 @@
+"""Predictions that were made before: the same question is not traced twice.
+
+A question is all that the answer depends on: the model's files, the policy, the device, the versions of the libraries
+and of this package. An answer lies in a file of its own below the user's cache folder (``MOMADVISE_CACHE`` names
+another). What cannot be read, or answers another question, counts as not there and is replaced; where nothing can be
+written, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+import advisor.errors
+from advisor.session.versions import versions
+from advisor.trial.spec import TrialResult, TrialSpec
+
+__all__ = ["KeptPrediction", "PredictionCache"]
+
+_MOST_FILES = 200
+"""The oldest beyond that are removed; one has some ten kilobytes."""
+
+
+class KeptPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file.
+
+    Attributes:
+        question: All that the answer depends on.
+        date: ISO date of the trace.
+        result: The answer.
+    """
+
+    question: str
+    date: str
+    result: TrialResult
+
+
+class PredictionCache:
+    """Finds and keeps predictions.
+
+    Args:
+        folder: Where; by default below the user's cache folder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        named = os.environ.get("MOMADVISE_CACHE")
+        self._folder = folder or (Path(named) if named else platformdirs.user_cache_path("momadvise")) / "predictions"
+
+    def path(self, spec: TrialSpec, device: str) -> Path:
+        """The file of a question."""
+        return self._folder / f"{hashlib.sha256(_question(spec, device).encode()).hexdigest()[:16]}.json"
+
+    def find(self, spec: TrialSpec, device: str) -> KeptPrediction | None:
+        """What was answered before.
+
+        Args:
+            spec: The trial that would answer.
+            device: Name of the device.
+        """
+        try:
+            kept = msgspec.json.decode(self.path(spec, device).read_bytes(), type=KeptPrediction)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return kept if kept.question == _question(spec, device) and kept.result.prediction is not None else None
+
+    def keep(self, spec: TrialSpec, device: str, result: TrialResult) -> None:
+        """Keep an answer, if a file can be written."""
+        assert result.prediction is not None, "only predictions are kept"
+        path = self.path(spec, device)
+        kept = KeptPrediction(question=_question(spec, device), date=datetime.date.today().isoformat(), result=result)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(msgspec.json.encode(kept))
+            os.replace(temporary, path)
+            for old in sorted(self._folder.glob("*.json"), key=_written, reverse=True)[_MOST_FILES:]:
+                old.unlink(missing_ok=True)
+
+
+def _question(spec: TrialSpec, device: str) -> str:
+    known = {"trial": spec.key, "device": device, "versions": versions(), "package": _package_stamp()}
+    return msgspec.json.encode(known, order="deterministic").decode()
+
+
+def _package_stamp() -> str:
+    """Changes when a file of this package does: its version is the same for as long as it is developed."""
+    package = Path(advisor.errors.__file__).parent
+    stamps = sorted(f"{path.relative_to(package)} {path.stat().st_mtime_ns}" for path in package.rglob("*.py"))
+    return hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]
+
+
+def _written(path: Path) -> float:
+    with contextlib.suppress(OSError):  # removed meanwhile, by another process
+        return path.stat().st_mtime
+    return 0.0
