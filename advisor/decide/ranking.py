@@ -45,7 +45,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
 def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
     """Rank everything that was tried.
 
-    Candidates of the same policy are repetitions: the one with the median score stands for them.
+    Candidates of the same policy are repetitions: the one with the median score stands for them, of two the worse.
 
     Args:
         candidates: Everything that was tried, in the order of trying.
@@ -88,9 +88,9 @@ def _by_policy(measured: Sequence[Candidate]) -> list[list[Candidate]]:
 
 
 def _representative(group: Sequence[Candidate], goal: Goal) -> Candidate:
-    """The repetition with the median score, in the most telling role that any of them had."""
+    """The repetition with the median score (of two the worse), in the most telling role that any of them had."""
     finished = [candidate for candidate in group if not is_outpaced(candidate)] or group
-    ordered = sorted(finished, key=lambda candidate: score(candidate, goal))
-    middle = ordered[(len(ordered) - 1) // 2]
+    worst_first = sorted(finished, key=lambda candidate: score(candidate, goal), reverse=not maximizes(goal.kind))
+    middle = worst_first[(len(worst_first) - 1) // 2]
     role = min((candidate.role for candidate in group), key=_ROLE_ORDER.index)
     return msgspec.structs.replace(middle, role=role)

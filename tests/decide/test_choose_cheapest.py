@@ -34,6 +34,12 @@ def test_the_baseline_is_plain_training_on_the_fewest_devices() -> None:
     assert answer.hand_tuned == tuned
 
 
+def test_of_two_measurements_of_a_policy_the_dearer_stands_for_it() -> None:
+    answer = decide([timed(1.0, BF16), timed(1.2, BF16), timed(2.0, role=Role.BASELINE)])
+    assert answer.winner.measurement is not None
+    assert answer.winner.measurement.step_seconds == 1.2
+
+
 def test_without_a_baseline_there_is_still_an_answer() -> None:
     answer = decide([timed(1.0, BF16, gpu_count=2)])
     assert answer.baseline is None
