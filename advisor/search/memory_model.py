@@ -85,14 +85,17 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         past = [point for point in points if not point.memory.optimizer_is_peak]
         used = (past if len(past) >= 2 else points)[-2:]
         if len(used) == 1:
-            passes, optimizer, time = _lines_from_one(used[0])
+            lines, time = _lines_from_one(used[0])
         else:
             first, second = used
-            passes = _no_flatter_than_activations(_line(first, second, _passes_peak), first, second)
-            optimizer = _line(first, second, _optimizer_peak)
+            lines = (
+                _no_flatter_than_activations(first, second, _forward_peak),
+                _no_flatter_than_activations(first, second, _backward_peak),
+                _line(first, second, _optimizer_peak),
+            )
             time = _time_of(first, second)
         return cls(
-            lines=(_with_held_back(passes, used), _with_held_back(optimizer, used)),
+            lines=tuple(_with_held_back(line, used) for line in lines),
             time=time,
             margin=margin,
             out_of_memory_at=sizing.out_of_memory_at,
@@ -230,8 +233,12 @@ def _with_held_back(line: Line, points: Sequence[SizePoint]) -> Line:
     return Line(line.at(last.micro_batch) + _held_back(last) - slope * last.micro_batch, slope)
 
 
-def _passes_peak(point: SizePoint) -> float:
-    return max(point.memory.forward_peak_bytes, point.memory.backward_peak_bytes)
+def _forward_peak(point: SizePoint) -> float:
+    return point.memory.forward_peak_bytes
+
+
+def _backward_peak(point: SizePoint) -> float:
+    return point.memory.backward_peak_bytes
 
 
 def _optimizer_peak(point: SizePoint) -> float:
@@ -248,27 +255,27 @@ def _time_of(first: SizePoint, second: SizePoint) -> Line:
     return line if line.intercept >= 0 else Line(0.0, second.step_seconds / second.micro_batch)
 
 
-def _no_flatter_than_activations(line: Line, first: SizePoint, second: SizePoint) -> Line:
-    """The line, or a steeper one through its second point: every sample adds at least its activations.
+def _no_flatter_than_activations(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:
+    """The line of a pass, or a steeper one through its second point: every sample adds at least its activations.
 
     When short runs had to stop before the batch set the peak, one of the points may lie in the flat regime where
-    gradients do; a line through it would promise batches that do not fit.
+    gradients do; a line through it would promise batches that do not fit. The forward pass may be past that regime
+    while the backward pass is not, and grow faster than what it keeps: so each has a line of its own.
     """
+    line = _line(first, second, of)
     grown = second.memory.breakdown.activations - first.memory.breakdown.activations
     slope = grown / (second.micro_batch - first.micro_batch)
     if slope <= line.slope:
         return line
-    return Line(_passes_peak(second) - slope * second.micro_batch, slope)
+    return Line(of(second) - slope * second.micro_batch, slope)
 
 
-def _lines_from_one(point: SizePoint) -> tuple[Line, Line, Line]:
+def _lines_from_one(point: SizePoint) -> tuple[tuple[Line, ...], Line]:
+    """Lines of memory, and that of time."""
     breakdown = point.memory.breakdown
     fixed = float(breakdown.parameters + breakdown.buffers + breakdown.optimizer_state)
-    passes = _passes_peak(point)
+    passes = max(_forward_peak(point), _backward_peak(point))
     slope = max(0.0, passes - fixed) / point.micro_batch
     # Time through the origin: without a second point nothing tells the fixed part of a step from the growing one.
-    return (
-        Line(passes - slope * point.micro_batch, slope),
-        Line(_optimizer_peak(point), 0.0),
-        Line(0.0, point.step_seconds / point.micro_batch),
-    )
+    lines = Line(passes - slope * point.micro_batch, slope), Line(_optimizer_peak(point), 0.0)
+    return lines, Line(0.0, point.step_seconds / point.micro_batch)
