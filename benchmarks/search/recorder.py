@@ -37,7 +37,7 @@ _BETWEEN_PLAIN = 8
 _FIRST_BATCH = 2
 """First batch of every sizing, as in a session."""
 
-_SIZING_SECONDS = 1.5
+_SIZING_SECONDS = 6.0
 """Seconds of short runs, at most: they end by themselves when they have seen the batch set the peak."""
 
 _ORDER_SEED = 0
