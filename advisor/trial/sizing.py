@@ -37,6 +37,8 @@ _LEAST_STEPS = 3
 """One creates the optimizer's state, one is timed, one is measured."""
 _RISING_SHARE = 0.5
 """A peak that grows by less than this share of the activations is not yet set by them."""
+_REACH = 4
+"""Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way."""
 _SUSPICIOUS = 1.5
 """A step that takes this many times as long per sample as one at a smaller batch was disturbed."""
 _TIME_SHARE = 0.6
@@ -209,17 +211,19 @@ def next_batch(
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
     steps = 1 + (_QUICK_REPETITIONS if last.step_seconds < _QUICK_SECONDS else 1)
     seconds_per_factor = steps * last.step_seconds + making
-    factor = _factor(last, spec.memory_limit_bytes)
+    foretold = foretold_largest is not None
+    wanted = 0 if foretold else _in_reach(points, spec)
+    factor = max(_factor(last, spec.memory_limit_bytes), _power_of_two(wanted / last.micro_batch))
     stepping = spent - settling
     while factor > 2 and stepping + seconds_per_factor * factor > spec.measure_seconds:
         factor //= 2
     following = last.micro_batch * factor
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
-    foretold = foretold_largest is not None
     if foretold_largest is not None and foretold_largest < math.inf:
         following = min(following, math.floor(foretold_largest))
-    if following <= last.micro_batch or ((foretold or suffice(points)) and telling(last, spec)):
+    enough = foretold or (suffice(points) and last.micro_batch >= wanted)
+    if following <= last.micro_batch or (enough and telling(last, spec)):
         return None
     further = seconds_per_factor * following / last.micro_batch
     if len(points) >= 2 and stepping + further > spec.measure_seconds:
@@ -245,6 +249,29 @@ def _factor(point: SizePoint, limit_bytes: int) -> int:
     while 2 * factor <= min(wanted, allowed):
         factor *= 2
     return factor
+
+
+def _in_reach(points: list[SizePoint], spec: TrialSpec) -> float:
+    """The batch from which a line through the last two peaks reaches the largest one; 0 where they do not suffice.
+
+    What is set by one tensor at a small batch may be set by another, of which every sample needs more, at a large one.
+    """
+    if not suffice(points):
+        return 0.0
+    first, last = points[-2:]
+    per_sample = (last.memory.peak_bytes - first.memory.peak_bytes) / (last.micro_batch - first.micro_batch)
+    if per_sample <= 0:
+        return 0.0
+    limit = spec.memory_limit_bytes if spec.limit_of_timed_bytes is None else spec.limit_of_timed_bytes
+    largest = last.micro_batch + (limit - last.memory.peak_bytes) / per_sample
+    if spec.largest_batch is not None:
+        largest = min(largest, spec.largest_batch)
+    return largest / _REACH
+
+
+def _power_of_two(factor: float) -> int:
+    """The smallest power of 2 that is not below ``factor``; at least 2."""
+    return 2 ** max(1, math.ceil(math.log2(max(factor, 1.0))))
 
 
 def telling(point: SizePoint, spec: TrialSpec) -> bool:

@@ -60,6 +60,30 @@ def test_no_more_are_run_for_memory_once_every_batch_is_foretold() -> None:
     )
 
 
+def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
+    """The trap: at small batches one tensor sets the peak, at large ones another, of which a sample needs thrice."""
+    slow = [
+        size_point(2, peak=11_900, activations=50, step_seconds=0.3),
+        size_point(4, peak=12_400, activations=70, step_seconds=0.3),
+    ]
+    trial = spec(
+        kind=TrialKind.SIZE,
+        memory_limit_bytes=2**30,
+        limit_of_timed_bytes=25_000,
+        largest_batch=48,
+        measure_seconds=60.0,
+    )
+    assert suffice(slow)
+    assert next_batch(slow, trial, spent=0.1, making=0.0) == 16, "48 is the largest: 12 reach it, and batches double"
+    eight = [*slow, size_point(8, peak=13_400, activations=110, step_seconds=0.3)]
+    assert next_batch(eight, trial, spent=0.1, making=0.0) == 16
+    sixteen = [*eight, size_point(16, peak=16_900, activations=190, step_seconds=0.3)]
+    assert next_batch(sixteen, trial, spent=0.1, making=0.0) is None
+    assert next_batch(slow, trial, spent=0.1, making=0.0, foretold_largest=36.0) is None, "not where all is known"
+    hurried = msgspec.structs.replace(trial, measure_seconds=1.0)
+    assert next_batch(slow, hurried, spent=0.9, making=0.0) is None, "nor beyond the time that it may take"
+
+
 def test_no_batch_is_tried_for_its_time_that_no_timed_trial_can_have() -> None:
     quick = [size_point(batch, peak=1000, activations=100, step_seconds=0.001) for batch in (2, 4)]
     trial = spec(kind=TrialKind.SIZE, memory_limit_bytes=2**30, measure_seconds=60.0)
@@ -91,7 +115,7 @@ def test_batches_grow_until_they_say_something_about_large_ones() -> None:
         trial = spec(kind=TrialKind.SIZE, device=device, memory_limit_bytes=16 * 2**30, measure_seconds=60.0, **changes)
         for count in range(1, 20):
             points = rising(count, step_seconds)
-            following = next_batch(points, trial, spent=0.1, making=0.0)
+            following = next_batch(points, trial, spent=0.1, making=0.0, foretold_largest=math.inf)
             if following is None:
                 return points[-1].micro_batch
             assert following == 2 * points[-1].micro_batch
@@ -107,21 +131,25 @@ def test_batches_grow_until_they_say_something_about_large_ones() -> None:
 def test_time_ends_the_growth_on_a_gpu_too() -> None:
     points = rising(4, lambda batch: 0.01)
     trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=2**36, measure_seconds=10.0)
-    assert next_batch(points, trial, spent=5.0, making=0.0) == 32
-    assert next_batch(points, trial, spent=9.95, making=0.0) is None
-    assert next_batch(points, trial, spent=5.0, making=4.0) is None  # the batches themselves are dear
+    assert next_batch(points, trial, spent=5.0, making=0.0, foretold_largest=math.inf) == 32
+    assert next_batch(points, trial, spent=9.95, making=0.0, foretold_largest=math.inf) is None
+    assert (
+        next_batch(points, trial, spent=5.0, making=4.0, foretold_largest=math.inf) is None
+    )  # the batches themselves are dear
     short = msgspec.structs.replace(trial, time_limit_seconds=8.0)
-    assert next_batch(points, short, spent=5.0, making=0.0) is None
+    assert next_batch(points, short, spent=5.0, making=0.0, foretold_largest=math.inf) is None
 
 
 def test_compiling_is_not_taken_from_the_stepping_but_counts_for_the_hard_limit_and_may_come_again() -> None:
     points = rising(2, lambda batch: 0.01)
     trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=2**36, measure_seconds=10.0)
     patient = msgspec.structs.replace(trial, time_limit_seconds=120.0)
-    assert next_batch(points, patient, spent=35.0, making=0.0) is None
-    assert next_batch(points, patient, spent=35.0, making=0.0, settling=30.0) == 8
+    assert next_batch(points, patient, spent=35.0, making=0.0, foretold_largest=math.inf) is None
+    assert next_batch(points, patient, spent=35.0, making=0.0, settling=30.0, foretold_largest=math.inf) == 8
     short = msgspec.structs.replace(trial, time_limit_seconds=80.0)
-    assert next_batch(points, short, spent=35.0, making=0.0, settling=30.0) is None, "65 s of 80 are too near"
+    assert next_batch(points, short, spent=35.0, making=0.0, settling=30.0, foretold_largest=math.inf) is None, (
+        "65 s of 80 are too near"
+    )
 
 
 def test_large_parameters_are_no_sign_of_a_large_batch() -> None:
