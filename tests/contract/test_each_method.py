@@ -26,6 +26,7 @@ from tests.contract.observe import (
     Observation,
     batch_for,
     dropout_for,
+    layers_for,
     observe,
     relative_error,
     same,
@@ -166,7 +167,7 @@ def test_the_state_loads_into_a_plain_model(model: str, use: MethodUse, run: Run
 @over(CASES)
 def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(model: str, use: MethodUse) -> None:
     import_bitsandbytes()
-    first, second = training_for(model, [use]), training_for(model, [use])
+    first, second = (training_for(model, [use], layers=layers_for([use])) for _ in range(2))
     apply_uses(first, [use])
     apply_uses(second, [use])
     torch.manual_seed(0)
@@ -186,7 +187,7 @@ def test_a_method_runs_under_fake_tensors(model: str, use: MethodUse) -> None:
     import_bitsandbytes()
     _, make_batch = MODELS[model]
     with FakeTensorMode():
-        training = training_for(model, [use])
+        training = training_for(model, [use], layers=layers_for([use]))
         apply_uses(training, [use])
         try:
             for _ in range(2 + training.settling_steps):
@@ -209,7 +210,7 @@ def test_random_gradients_are_right_on_the_average(model: str, method: Method) -
 
 
 def _mean_gradient(model: str, uses: list[MethodUse], draws: int) -> dict[str, torch.Tensor]:
-    training = training_of(model)
+    training = training_of(model, layers=2)
     apply_uses(training, uses)
     batch = batch_for(model, 2, seed=0)
     total: dict[str, torch.Tensor] = {}

@@ -16,7 +16,7 @@ from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, conflict_between, settings_of
 from advisor.methods.use import MethodUse, use
 from tests.contract.expected import unable
-from tests.contract.observe import Observation, dropout_for, observe, samples_for
+from tests.contract.observe import Observation, dropout_for, layers_for, observe, samples_for
 from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 
@@ -77,9 +77,9 @@ IN_CONFLICT = list(
 
 
 @functools.cache
-def _plain(model: str, dropout: float, samples: int) -> Observation:
+def _plain(model: str, dropout: float, samples: int, layers: int) -> Observation:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return observe(model, [], monkeypatch, samples=samples, dropout=dropout)
+        return observe(model, [], monkeypatch, samples=samples, dropout=dropout, layers=layers)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_two_methods_train_together_as_both_promise(
     model: str, pair: tuple[MethodUse, MethodUse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_bitsandbytes()
-    samples = samples_for(pair)
-    together = observe(model, pair, monkeypatch, samples=samples, weighed=False)
-    assert_trains_as_promised(pair, _plain(model, dropout_for(pair), samples), together)
+    samples, layers = samples_for(pair), layers_for(pair)
+    together = observe(model, pair, monkeypatch, samples=samples, weighed=False, layers=layers)
+    assert_trains_as_promised(pair, _plain(model, dropout_for(pair), samples, layers), together)
 
 
 @pytest.mark.parametrize("method", ["few_bit_activation", "randomized_linear"])
