@@ -271,7 +271,7 @@ def _in_reach(points: list[SizePoint], spec: TrialSpec) -> float:
 
 def _power_of_two(factor: float) -> int:
     """The smallest power of 2 that is not below ``factor``; at least 2."""
-    return 2 ** max(1, math.ceil(math.log2(max(factor, 1.0))))
+    return 1 << max(1, math.ceil(math.log2(max(factor, 1.0))))
 
 
 def telling(point: SizePoint, spec: TrialSpec) -> bool:

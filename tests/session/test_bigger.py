@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 # Memory decides here, not the clock: a busy machine changes how fast a size runs, not whether it fits.
 QUICK = (
-    "--goal", "bigger", str(GROWING), "--search-space", "smoke", "--memory-limit", "24MiB", "--time-limit", "90s",
+    "--goal", "bigger", str(GROWING), "--search-space", "smoke", "--memory-limit", "24MiB", "--time-limit", "60s",
     "--trials", "3",
 )  # fmt: skip
 
