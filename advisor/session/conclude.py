@@ -38,6 +38,9 @@ __all__ = ["Conclusion", "confirm", "emit_policy", "emit_wrapper"]
 _KEPT = 0.9
 """Share of the promised throughput below which a confirmation needs the baseline beside it."""
 
+_ROUNDS = 3
+"""Of measuring again who leads then; where figures scatter a few rounds find one that is not there by luck."""
+
 _CONFIRMATIONS = 3
 """Winners that are tried in turn when a wrapper does not run; the search measured them in another process."""
 
@@ -124,11 +127,13 @@ def confirm(
         TrialError: No winner is left, or too many wrappers failed; no policy is left in the folder then.
     """
     failures: list[str] = []
-    if repeat:
-        first = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
-        measure_leaders_again(
-            first, candidates, goal=conclusion.goal, trials=trials, keep=keep, budget=budget, progress=progress
-        )
+    # Who leads after the leaders were measured again may have been measured once, and be as lucky as they were.
+    for _ in range(_ROUNDS if repeat else 0):
+        leading = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
+        if not measure_leaders_again(
+            leading, candidates, goal=conclusion.goal, trials=trials, keep=keep, budget=budget, progress=progress
+        ):
+            break
     while len(failures) < _CONFIRMATIONS:
         recommendation = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
         winner = recommendation.winner

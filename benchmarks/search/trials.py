@@ -1,9 +1,17 @@
-"""The one budget that every strategy spends: trials are counted, and what the best so far is truly worth is kept."""
+"""The one budget that every strategy spends: trials are counted, and what its answer is truly worth is kept.
+
+The answer after each trial is the one that a session would give if it ended there: those that lead are measured once
+more, and the worse figure of two stands, until one leads that was measured twice. Otherwise the best of many noisy
+figures would be the luckiest. These repetitions are counted as trials.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterator
 
+from advisor.measure.timing import NEAR
 from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
 from benchmarks.search.problem import Problem, Trial
@@ -15,6 +23,13 @@ class SpentError(Exception):
     """No trial is left."""
 
 
+_MOST = 3
+_ROUNDS = 3
+"""Policies that are measured again at once, and how often who leads then is, as ``advisor.session`` has it."""
+
+_Key = tuple[str, int, int]
+
+
 class Trials:
     """Runs trials of one problem for one strategy.
 
@@ -24,26 +39,25 @@ class Trials:
         seed: Seed of the noise.
 
     Attributes:
-        shares: After every trial: the true rate of what measured best so far, as a share of the exhaustive best (0
-            before anything ran).
         out_of_memory: Trials that ran out of memory.
         failed: Trials that ended otherwise than well or out of memory.
     """
 
     def __init__(self, problem: Problem, budget: int, seed: int) -> None:
         self.problem = problem
-        self.shares: list[float] = []
         self.out_of_memory = 0
         self.failed = 0
         self._budget = budget
+        self._seed = seed
         self._random = random.Random(seed)
-        self._best_measured = 0.0
-        self._best_share = 0.0
+        self._first: dict[_Key, Trial] = {}
+        self._known: list[int] = []
+        self._again: dict[_Key, float] = {}
 
     @property
     def spent(self) -> int:
         """Trials that were run."""
-        return len(self.shares)
+        return len(self._known)
 
     def run(self, combination: Combination, batch: int, *, also: int | None = None) -> list[Trial]:
         """One trial.
@@ -66,18 +80,72 @@ class Trials:
             results.append(self.problem.run(combination, also, self._random))
         for result in results:
             self._learn(result)
-        self.shares.append(self._best_share)
+        self._known.append(len(self._first))
         return results
 
+    def answers(self) -> Iterator[tuple[float, int]]:
+        """After each trial: what the answer is truly worth, and how many measurements more it takes.
+
+        The worth is a share of the exhaustive best, 0 before anything ran.
+        """
+        for known in self._known:
+            answer, repeated = self._answer(known)
+            yield (0.0 if answer is None else self._worth(answer)), repeated
+
     def reached(self, share: float) -> int | None:
-        """Trials until the best so far was truly worth this share of the exhaustive best; ``None`` if it never was."""
-        return next((number for number, worth in enumerate(self.shares, 1) if worth >= share), None)
+        """Trials, with the repetitions, until the answer was truly worth this share of the exhaustive best.
+
+        ``None`` if it never was.
+        """
+        for number, (worth, repeated) in enumerate(self.answers(), start=1):
+            if worth >= share:
+                return number + repeated
+        return None
 
     def _learn(self, result: Trial) -> None:
         if result.outcome is Outcome.OUT_OF_MEMORY:
             self.out_of_memory += 1
         elif result.rate is None:
             self.failed += 1
-        elif result.rate > self._best_measured:
-            self._best_measured = result.rate
-            self._best_share = self.problem.rate(result.combination, result.batch) / self.problem.best_rate
+        else:
+            self._first.setdefault(_key(result), result)
+
+    def _answer(self, known: int) -> tuple[Trial | None, int]:
+        """What would be recommended by the figures known then, and the measurements that it took to be sure."""
+        figures: dict[_Key, tuple[float, ...]] = {
+            key: (trial.rate or 0.0,) for key, trial in itertools.islice(self._first.items(), known)
+        }
+        repeated = 0
+        for _ in range(_ROUNDS):
+            leaders = self._leaders(figures)
+            if not leaders:
+                break
+            for key in leaders:
+                figures[key] = (*figures[key], self._measured_again(key))
+            repeated += len(leaders)
+        best = max(figures, key=lambda key: min(figures[key]), default=None)
+        return (None if best is None else self._first[best]), repeated
+
+    @staticmethod
+    def _leaders(figures: dict[_Key, tuple[float, ...]]) -> list[_Key]:
+        """The best by the worse of their figures, as far as they were measured once."""
+        order = sorted(figures, key=lambda key: -min(figures[key]))
+        near = [key for key in order if min(figures[order[0]]) <= (1 + NEAR) * min(figures[key])]
+        return [key for key in near[:_MOST] if len(figures[key]) == 1]
+
+    def _measured_again(self, key: _Key) -> float:
+        """The second figure of a policy: the same whenever it is asked for."""
+        if key not in self._again:
+            first = self._first[key]
+            generator = random.Random(f"{self._seed} {key}")
+            rate = self.problem.run(first.combination, first.batch, generator).rate
+            assert rate is not None, f"{key} ran before"
+            self._again[key] = rate
+        return self._again[key]
+
+    def _worth(self, answer: Trial) -> float:
+        return self.problem.rate(answer.combination, answer.batch) / self.problem.best_rate
+
+
+def _key(trial: Trial) -> _Key:
+    return trial.combination.label, trial.combination.gpu_count, trial.batch

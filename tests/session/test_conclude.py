@@ -17,6 +17,7 @@ from advisor.report.progress import SilentProgress
 from advisor.search.counting import Count
 from advisor.session.budget import TimeBudget
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
+from advisor.session.repetitions import times_measured
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
@@ -125,6 +126,23 @@ def test_the_leaders_are_measured_again_before_one_is_confirmed(tmp_path: Path) 
     assert trials.confirmed == [near.policy.label]
     labels = [BEST.policy.label, "plain", near.policy.label, "plain"]
     assert repeats == list(zip(labels, [1, 1, 1, 2], strict=True)), "the last one beside the confirmation"
+
+
+def test_who_leads_after_a_repetition_is_measured_again_as_well(tmp_path: Path) -> None:
+    """Two lucky figures: each leads when the one before has fallen, until one holds."""
+
+    repeated: list[str] = []
+
+    class Again(FakeTrials):
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
+            repeated.append(policy.label)
+            rate = {"plain": 100.0, THIRD.policy.label: 119.0}.get(policy.label, 112.0)
+            return TrialResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(rate))
+
+    candidates = [BASELINE, BEST, SECOND, THIRD]
+    recommendation = conclude(tmp_path, candidates, Again({}), seconds=1000.0, repeat=True)
+    assert repeated[:4] == [one.policy.label for one in (BEST, BASELINE, SECOND, THIRD)]
+    assert times_measured(recommendation.winner.policy, candidates) == 2
 
 
 def test_a_winner_whose_wrapper_fails_gives_way_to_the_next_and_keeps_its_reason(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from benchmarks.search.batches import Batches
@@ -35,24 +36,36 @@ def test_a_second_batch_belongs_to_the_trial_whose_first_went_well() -> None:
     assert trials.spent == 2
 
 
-def test_the_incumbent_is_what_measured_best_and_is_worth_what_it_truly_is() -> None:
-    class Lucky(Toy):
-        """Five samples measure ten times as fast as they are."""
+class Lucky(Toy):
+    """Samples measure faster than they are, the first time or always."""
 
-        best_rate = 20.0
+    best_rate = 20.0
 
-        def run(self, combination, batch, generator):  # type: ignore[no-untyped-def]
-            import msgspec
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self._always = always
 
-            result = super().run(combination, batch, generator)
-            return msgspec.structs.replace(result, seconds=0.1) if batch == 5 else result
+    def run(self, combination, batch, generator):  # type: ignore[no-untyped-def]
+        lucky = batch == 5 and (self._always or (combination.label, batch) not in self.asked)
+        result = super().run(combination, batch, generator)
+        return msgspec.structs.replace(result, seconds=0.1) if lucky else result
 
-    trials = Trials(Lucky(), 3, seed=0)
+
+def test_the_answer_is_what_measured_best_and_is_worth_what_it_truly_is() -> None:
+    trials = Trials(Lucky(always=True), 3, seed=0)
     for batch in (10, 5, 20):
         trials.run(PLAIN, batch)
-    assert trials.shares == [0.5, 0.25, 0.25]
-    assert trials.reached(0.5) == 1
+    assert [worth for worth, _ in trials.answers()] == [0.5, 0.25, 0.25]
     assert trials.reached(0.98) is None
+
+
+def test_a_lucky_figure_is_no_answer_and_repetitions_count_as_trials() -> None:
+    trials = Trials(Lucky(always=False), 3, seed=0)
+    for batch in (10, 5, 20):
+        trials.run(PLAIN, batch)
+    assert list(trials.answers()) == [(0.5, 1), (0.5, 2), (1.0, 2)]
+    assert trials.reached(0.5) == 2
+    assert trials.reached(0.98) == 5
 
 
 def test_the_quantiles_count_seeds_that_never_arrive() -> None:
