@@ -11,14 +11,13 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.distributed.tensor import DTensor
 
 from advisor.measure.fidelity import GradientError
+from advisor.measure.sharded import whole
 from advisor.methods.distribution import plain_names
 from advisor.methods.training import Phase, Training
 
@@ -146,13 +145,12 @@ class FirstGradient:
         return caught
 
     def _keep(self, name: str, gradient: torch.Tensor) -> None:
-        whole: Any = gradient.detach()
-        if isinstance(whole, DTensor):
-            whole = whole.full_tensor()  # every rank takes part
+        full = whole(gradient.detach())
         if self._training.world.rank != 0:
             return
-        if whole.is_sparse:
-            whole = whole.to_dense()
+        if full.is_sparse:
+            full = full.to_dense()
         scaler = self._training.gradient_scaler
         scale = 1.0 if scaler is None else scaler.get_scale()
-        self._caught[name] = whole.cpu().float().flatten().numpy()[:: self._stride] / np.float32(scale)
+        values: npt.NDArray[np.float32] = full.cpu().float().flatten().numpy()
+        self._caught[name] = values[:: self._stride] / np.float32(scale)

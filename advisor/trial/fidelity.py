@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.first_gradient import FirstGradient
+from advisor.measure.sharded import own_part
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
 from advisor.trial.updating import settling_steps, until_updated
@@ -87,6 +87,6 @@ def _one_rounding_off(training: Training) -> None:
     with torch.no_grad():
         for parameter in training.model.parameters():
             if parameter.requires_grad and parameter.is_floating_point():
-                own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                own = own_part(parameter)
                 signs = torch.randint(0, 2, own.shape, generator=generator) * 2 - 1
                 own.mul_((1 + _ROUNDING * signs).to(own.device))
