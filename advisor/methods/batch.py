@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from advisor.errors import WorkloadError
@@ -75,6 +76,8 @@ def count_labels(batch: Any, *, causal: bool) -> int | None:
         return None
     if causal:
         labels = labels[..., 1:]
+    if isinstance(labels, FakeTensor):
+        return labels.numel()  # In a trace there are no values: as if each were a target.
     return int((labels != IGNORED_TARGET).sum())
 
 

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._guards import detect_fake_mode
 from torch.nn.parallel import DistributedDataParallel
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.distribution import Distribution, LossModule, share_parameters
+from advisor.methods.traced_data_parallel import TracedDataParallel
 from advisor.methods.world import World
 
 __all__ = ["CommunicationHook", "DataParallel"]
@@ -57,7 +59,7 @@ class DataParallel(Distribution):
         self._static_graph = static_graph
         self._module = LossModule(model, compute_loss)
         self._first_step: _FirstStep | None = _FirstStep(model, world)
-        self._wrapped: DistributedDataParallel | None = None
+        self._wrapped: DistributedDataParallel | TracedDataParallel | None = None
         self._synchronizing = True
         self._graph_is_known = False
 
@@ -88,7 +90,7 @@ class DataParallel(Distribution):
         if self._wrapped is None or not self._synchronizing:
             return
         try:
-            self._wrapped._check_reducer_finalized()  # type: ignore[no-untyped-call]
+            self._wrapped._check_reducer_finalized()
         except RuntimeError as error:
             raise MethodRefusedError(
                 "some parameters got no gradient in this step, but all of them did in the first one, so gradients of "
@@ -106,7 +108,9 @@ class DataParallel(Distribution):
         if self._first_step is not None:
             partly_used = self._first_step.close()
             self._first_step = None
-            self._wrapped = DistributedDataParallel(
+            # Its reducer is no Python, and cannot do without values.
+            wrapper = DistributedDataParallel if detect_fake_mode() is None else TracedDataParallel
+            self._wrapped = wrapper(
                 self._module,
                 gradient_as_bucket_view=self._bucket_views,
                 static_graph=self._static_graph,
@@ -149,11 +153,8 @@ class _FirstStep:
         if self._averaged:
             return
         self._averaged = True
-        device = self._parameters[0].device
-        counts = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.int64)
-        everywhere = counts.to(device)
-        dist.all_reduce(everywhere)
-        for parameter, count in zip(self._parameters, everywhere.tolist(), strict=True):
+        counts = self._world.totals([parameter.grad is not None for parameter in self._parameters])
+        for parameter, count in zip(self._parameters, counts, strict=True):
             if count == 0:
                 continue  # As in plain training: no gradient, no update, no weight decay.
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

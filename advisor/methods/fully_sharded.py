@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     MixedPrecisionPolicy,
@@ -17,6 +17,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._python_dispatch import _disable_current_modes
 
 from advisor.methods.distribution import Distribution, LossModule, plain_names, share_parameters
 from advisor.methods.world import World
@@ -58,7 +59,7 @@ class FullySharded(Distribution):
         share_parameters(model)
         self._world = world
         options: dict[str, Any] = {
-            "mesh": init_device_mesh(device.type, (world.size,)),
+            "mesh": _mesh(device, world),
             "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
         }
         inside, outside = (_BF16, _BF16_TO_LOSS) if bf16 else (MixedPrecisionPolicy(), MixedPrecisionPolicy())
@@ -131,6 +132,12 @@ class FullySharded(Distribution):
 
 _BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 _BF16_TO_LOSS = dataclasses.replace(_BF16, output_dtype=torch.float32)
+
+
+def _mesh(device: torch.device, world: World) -> DeviceMesh:
+    """The devices in a row: real tensors, also in a trace on fake ones."""
+    with _disable_current_modes():
+        return init_device_mesh(device.type, (world.size,))
 
 
 def _with_wrappers(model: torch.nn.Module, blocks: list[torch.nn.Module]) -> list[torch.nn.Module]:

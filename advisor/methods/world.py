@@ -6,6 +6,7 @@ have been initialized (``torchrun`` and ``torch.distributed.init_process_group``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -40,16 +41,34 @@ class World:
 
     def total(self, value: float) -> float:
         """The sum over all ranks."""
+        return self.totals([value])[0]
+
+    def totals(self, values: Sequence[float]) -> list[float]:
+        """The sum over all ranks of each of some values; as many on every rank."""
         if self.size == 1:
-            return value
-        held = torch.tensor([value], dtype=torch.float64)
+            return list(values)
+        held = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(held, group=self._group)
-        return float(held)
+        summed: list[float] = held.tolist()
+        return summed
 
     def wait(self) -> None:
         """Wait until every rank is here."""
         if self.size > 1:
             dist.barrier(group=self._group)
+
+
+class _Alike(World):
+    """Others that are not there, and are taken to do what this one does: torch's fake process group sends nothing."""
+
+    def agreed(self, value: _T) -> _T:
+        return value
+
+    def totals(self, values: Sequence[float]) -> list[float]:
+        return [value * self.size for value in values]
+
+    def wait(self) -> None:
+        return
 
 
 _ALONE = World()
@@ -67,6 +86,9 @@ def current_world() -> World:
     default = dist.group.WORLD
     assert default is not None, "torch.distributed is initialized"
     if _known is None or _known[0] is not default:
+        if dist.get_backend() == "fake":
+            _known = (default, _Alike(dist.get_rank(), dist.get_world_size()))
+            return _known[1]
         # A group on the CPU: what ranks agree about is decided there, and must not wait for a device's queue.
         _known = (default, World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo")))
     return _known[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.errors import MethodRefusedError, NothingPredictedError, OptionError, PolicyError, WorkloadError
+from advisor.errors import MethodRefusedError, NothingPredictedError, OptionError, WorkloadError
 from advisor.methods.compose import judge
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
@@ -84,7 +84,13 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     policy = _policy(request)
     profile, which = (None, "") if request.profile is None else find_profile(request.profile)
     hardware = detect_hardware(request.device) if profile is None else hardware_of(profile)
-    verdict = judge(policy.methods, facts=None, hardware=hardware, accumulation_steps=policy.accumulation_steps)
+    verdict = judge(
+        policy.methods,
+        facts=None,
+        hardware=hardware,
+        accumulation_steps=policy.accumulation_steps,
+        gpu_count=policy.gpu_count,
+    )
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
     limit, limit_from = _limit(request, hardware)
@@ -99,7 +105,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     prediction = result.prediction
     assert prediction is not None, "a trial without a prediction has raised"
     batch, batch_from = _batch(request, policy, prediction)
-    known = [*filter(None, [which]), *_notes(request, hardware, profile)]
+    known = [*filter(None, [which]), *_notes(request, hardware, profile), *_of_several(policy)]
     if verdict.reason:
         known.append(verdict.reason)
     if kept is not None:
@@ -126,11 +132,6 @@ def _policy(request: PredictRequest) -> Policy:
     if request.policy_file is None:
         return Policy(micro_batch=request.batch or 1)
     policy = load_policy_file(request.policy_file).policy
-    if policy.gpu_count > 1:
-        raise PolicyError(
-            f"A prediction is of one device, but {request.policy_file} is for {policy.gpu_count}. "
-            "Predict a policy with gpu_count: 1, or measure this one with `momadvise --gpus`."
-        )
     return policy if request.batch is None else msgspec.structs.replace(policy, micro_batch=request.batch)
 
 
@@ -227,6 +228,16 @@ def _why_not(result: TrialResult, printed: str, *, elsewhere: bool) -> Exception
             return MethodRefusedError(result.reason)
     text = f"The model must be loaded and traced, but that ended as {result.outcome.value}: {result.reason}."
     return NothingPredictedError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
+
+
+def _of_several(policy: Policy) -> list[str]:
+    """What is left out where devices train together."""
+    if policy.gpu_count == 1:
+        return []
+    return [
+        f"Memory and batch are of each of the {policy.gpu_count} devices: the first was traced, with the others taken "
+        "to do the same. What the communication library takes itself is not in it, and no time is predicted."
+    ]
 
 
 def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None) -> list[str]:

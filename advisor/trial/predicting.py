@@ -81,14 +81,16 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
     if spec.stands_for is not None:
         bench.notes.append(_what_a_sample_was(bench))
     if spec.counts_work or spec.stands_for is not None:
-        work = _work(first, second, passes) if passes == spec.policy.accumulation_steps else None
+        # What ranks send each other is no operator of theirs.
+        counted = passes == spec.policy.accumulation_steps and bench.world.size == 1
+        work = _work(first, second, passes) if counted else None
     seconds = time.perf_counter() - begin
     return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""
 
 
 def _what_a_sample_was(bench: Bench) -> str:
     """What the model's file made here, in words: people see if it is not what they will train on."""
-    leaves = tree_leaves_with_path(bench.batches(2)[0])
+    leaves = tree_leaves_with_path(bench.batches(2 * bench.world.size)[0])
     tensors = [
         f"{keystr(path).strip('[]').strip(chr(39)) or 'the batch'} of {'x'.join(map(str, leaf.shape[1:])) or '1'}"
         for path, leaf in leaves
@@ -125,7 +127,7 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
     """Traces of one training. A model that cannot be built without values is built with them, and traced then."""
     bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
     passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
-    batches = [bench.batches(micro_batch * passes)[0] for micro_batch in micro_batches]
+    batches = [bench.batches(micro_batch * passes * bench.world.size)[0] for micro_batch in micro_batches]
     policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
     stands_for = bench.spec.stands_for
     error: Exception | None = None

@@ -120,8 +120,8 @@ class Runner:
         fresh = spec.kind is TrialKind.CONFIRM
         if fresh:
             self._end_worker("a confirmation runs in a fresh process")
-        if self._connection is not None and self._ranks != spec.policy.gpu_count:
-            self._end_worker(f"the next trial needs {spec.policy.gpu_count} ranks, not {self._ranks}")
+        if self._connection is not None and self._ranks != spec.ranks:
+            self._end_worker(f"the next trial needs {spec.ranks} ranks, not {self._ranks}")
         begin = time.monotonic()
         warm = self._connection is not None
 
@@ -190,7 +190,7 @@ class Runner:
     def _start(self, spec: TrialSpec, folder: TrialFolder) -> TrialResult | None:
         """Start a worker; how the trial ended if that did not work."""
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
-        self._ranks = spec.policy.gpu_count
+        self._ranks = spec.ranks
         ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
         deadline = time.monotonic() + self._start_limit_seconds
         try:

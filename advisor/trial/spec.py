@@ -47,7 +47,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         kind: What to do.
         workload: Where the user's functions are.
         policy: What to apply. For SIZE, ``micro_batch`` is the first batch tried; for PREDICT, about the largest
-            batch that is of interest. Its ``gpu_count`` is the number of ranks, one process each.
+            batch that is of interest. Its ``gpu_count`` is the number of ranks, one process each (see :attr:`ranks`).
         model_size: Arguments of ``build_model`` and ``make_batch`` (the workload's ``SIZES``); empty for the model as
             it is.
         device: torch's device name.
@@ -110,6 +110,11 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     measures_rates: bool = False
     at_own_batch: bool = False
     repeat: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """Processes that run it: one for each device, but a trace is made by one that stands for all."""
+        return 1 if self.kind is TrialKind.PREDICT else self.policy.gpu_count
 
     @property
     def key(self) -> str:

@@ -11,6 +11,7 @@ from advisor.measure.device_rates import device_rates
 from advisor.trial.bench import Bench
 from advisor.trial.counting import count_sizes
 from advisor.trial.failure import AllocatorRefusals, failed_result
+from advisor.trial.fake_ranks import standing_for_ranks
 from advisor.trial.fidelity import record_fidelity
 from advisor.trial.outcome import Outcome
 from advisor.trial.predicting import predict
@@ -38,8 +39,9 @@ def run_trial(
     device = torch.device(spec.device)
     refusals = AllocatorRefusals(device)
     try:
-        bench = Bench(spec, tell, refusals)
-        result = _run(spec, bench)
+        with standing_for_ranks(spec.policy.gpu_count if spec.kind is TrialKind.PREDICT else 1):
+            bench = Bench(spec, tell, refusals)
+            result = _run(spec, bench)
     except BaseException as error:  # SystemExit too: the user's code may call sys.exit, and that is an outcome
         if on_error is not None:
             on_error(error)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
 import itertools
 import warnings
 from collections.abc import Callable, Generator
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from advisor.methods.linear_head import exposes_linear_head
 from advisor.methods.structure import (
@@ -39,20 +36,6 @@ VOCABULARY = 512
 
 
 def gpt2(layers: int = 4, dropout: float = 0.1) -> nn.Module:
-    """A fresh model: the copy of one, which is made in a third of the time, unless its tensors are to be fake."""
-    if is_in_torch_dispatch_mode():
-        return _new_gpt2(layers, dropout)
-    model = copy.deepcopy(_kept_gpt2(layers, dropout))
-    torch.manual_seed(0)
-    return model
-
-
-@functools.cache
-def _kept_gpt2(layers: int, dropout: float) -> nn.Module:
-    return _new_gpt2(layers, dropout)
-
-
-def _new_gpt2(layers: int, dropout: float) -> nn.Module:
     import transformers
 
     torch.manual_seed(0)

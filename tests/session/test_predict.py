@@ -160,12 +160,17 @@ def test_mistakes_are_named_with_what_to_do(tmp_path: Path, options: tuple[str, 
     assert message in stderr
 
 
-def test_a_policy_for_several_devices_is_refused(tmp_path: Path) -> None:
+def test_a_policy_for_several_devices_is_of_each_of_them(tmp_path: Path) -> None:
     policy = "schema: 1\npolicy:\n  methods: {zero_1: {}}\n  micro_batch: 4\n  accumulation_steps: 1\n  gpu_count: 2\n"
     (tmp_path / "policy.yaml").write_text(policy)
-    status, _, stderr = predicted(tmp_path, "--policy", "policy.yaml")
-    assert status == 2
-    assert "A prediction is of one device" in stderr
+    status, found, stderr = predicted(tmp_path, "--policy", "policy.yaml", "--memory-limit", "1GiB")
+    assert status == 0, stderr
+    assert found["asked"]["micro_batch"] == 4  # type: ignore[index]
+    own, gradients_to_send = 2 * PARAMETERS // 2, PARAMETERS
+    assert found["asked"]["parts"]["optimizer_state"] == pytest.approx(own, rel=0.1)  # type: ignore[index]
+    assert found["asked"]["peak_bytes"] > PARAMETERS + own + gradients_to_send  # type: ignore[index]
+    assert any("of each of the 2 devices" in note for note in found["notes"])  # type: ignore[attr-defined]
+    assert found["times"] == []
 
 
 def test_a_method_that_needs_the_gpu_to_be_applied_is_measured_there(tmp_path: Path) -> None:
