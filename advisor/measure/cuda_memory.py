@@ -10,6 +10,7 @@ import msgspec
 import torch
 
 from advisor.measure.course import Course
+from advisor.measure.cuda_history import CudaHistory
 from advisor.measure.energy import NvmlDevice
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
@@ -48,7 +49,7 @@ class CudaMemory:
         self._device = device
         self._limit_bytes = limit_bytes
         self._cuda = cuda
-        self.course: Course | None = None  # its allocator keeps counters, and no log
+        self.course: Course | None = None
         self._nvml = nvml if nvml is not None or cuda is not torch.cuda else nvml_device(device)
 
     def __enter__(self) -> CudaMemory:
@@ -79,12 +80,17 @@ class CudaMemory:
             if phase is Phase.FORWARD:
                 at_forward = now
             peaks.begin(phase)
+            history.begin(phase)
 
         self._cuda.synchronize(self._device)
         retries = self._retries()
         peaks.begin(Phase.IDLE)
-        with listening(training, listen):
-            loss = training.step(batch)
+        history = CudaHistory(self._cuda, self._device)
+        try:
+            with listening(training, listen):
+                loss = training.step(batch)
+        finally:
+            self.course = history.close()
         self._cuda.synchronize(self._device)
         peaks.begin(Phase.IDLE)
         return loss, MemoryMeasurement(
@@ -138,7 +144,6 @@ class _PhasePeaks:
 
     def __init__(self, cuda: Any, device: torch.device) -> None:
         self._cuda = cuda
-        self.course: Course | None = None  # its allocator keeps counters, and no log
         self._device = device
         self.phase: Phase | None = None
         self.allocated: dict[Phase, int] = {}

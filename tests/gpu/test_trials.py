@@ -58,6 +58,9 @@ def test_the_meters_figures_agree_with_the_allocator_and_with_each_other(cuda: t
         memory.forward_peak_bytes, memory.backward_peak_bytes, memory.optimizer_peak_bytes
     )
     assert memory.allocation_retries == 0
+    assert meter.course is not None, "the allocator keeps a log"
+    # The log has what was asked for, the counters what was given, in multiples of 512 bytes or a whole block.
+    assert max(meter.course.peaks().values()) == pytest.approx(memory.peak_allocated_bytes, rel=0.02)
     size = sum(parameter.numel() * 4 for parameter in training.model.parameters())
     assert memory.breakdown.parameters == memory.breakdown.gradients == size
     assert memory.breakdown.optimizer_state == pytest.approx(2 * size, rel=0.01)
@@ -206,6 +209,15 @@ def test_memory_grows_with_the_batch(runner: Runner) -> None:
     first, second, *_ = sizing.points
     assert second.micro_batch > first.micro_batch
     assert second.memory.peak_allocated_bytes > first.memory.peak_allocated_bytes
+
+
+@pytest.mark.slow
+def test_two_short_runs_foretell_the_memory_of_a_large_batch(runner: Runner) -> None:
+    short = runner.run(msgspec.structs.replace(on_cuda(64, 4 * GIB, TrialKind.SIZE), largest_batch=128))
+    large = runner.run(on_cuda(1024, 16 * GIB)).measurement
+    assert short.prediction is not None
+    assert large is not None
+    assert short.prediction.peak(1024) == pytest.approx(large.memory.peak_allocated_bytes, rel=0.05)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from advisor.measure.cuda_memory import CudaMemory
@@ -12,6 +13,28 @@ from advisor.methods.training import Phase
 from tests.measure.tiny import tiny_training
 
 GPU = torch.device("cuda:0")
+
+
+class FakeHistory:
+    """The allocator's log of changes."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.recording: str | None = None
+
+    def note(self, action: str, size: int) -> None:
+        if self.recording is not None:
+            self.entries.append({"action": action, "size": size})
+
+    def _record_memory_history(
+        self, enabled: str | None, *, context: None = None, max_entries: int = 0, clear_history: bool = False
+    ) -> None:
+        self.recording = enabled
+        if clear_history:
+            self.entries = []
+
+    def _snapshot(self, device: torch.device) -> dict[str, Any]:
+        return {"device_traces": [self.entries]}
 
 
 class FakeCuda:
@@ -23,8 +46,15 @@ class FakeCuda:
         self.retries = 7
         self.fraction = 1.0
         self.emptied = 0
+        self.counted = {"allocated": 100, "freed": 90}
+        self.memory = FakeHistory()
 
     def change(self, allocated: int, reserved: int = 0) -> None:
+        if allocated:
+            self.counted["allocated" if allocated > 0 else "freed"] += 1
+            self.memory.note("alloc" if allocated > 0 else "free_requested", abs(allocated))
+        if reserved:
+            self.memory.note("segment_alloc" if reserved > 0 else "segment_free", abs(reserved))
         self.allocated += allocated
         self.reserved += reserved
         self.peak_allocated = max(self.peak_allocated, self.allocated)
@@ -42,7 +72,8 @@ class FakeCuda:
     def synchronize(self, device: torch.device) -> None: ...
 
     def memory_stats(self, device: torch.device) -> dict[str, int]:
-        return {"num_alloc_retries": self.retries}
+        counted = {f"allocation.all.{name}": count for name, count in self.counted.items()}
+        return {"num_alloc_retries": self.retries, **counted}
 
     def memory_allocated(self, device: torch.device) -> int:
         return self.allocated
@@ -95,6 +126,58 @@ def test_peaks_are_kept_apart_by_phase_and_reserved_over_all() -> None:
     assert memory.allocation_retries == 2
     assert memory.device_used_bytes == 12345
     assert memory.breakdown.activations == 300
+
+
+def measured(cuda: FakeCuda) -> CudaMemory:
+    """A meter that has measured a step."""
+    cuda.change(1000, 2000)
+    with CudaMemory(GPU, 8 * 2**30, cuda) as meter:
+        meter.measured_step(Scripted(cuda), None)  # type: ignore[arg-type]
+    return meter
+
+
+def test_the_allocators_log_is_the_course_of_the_step() -> None:
+    cuda = FakeCuda()
+    course = measured(cuda).course
+    assert course is not None
+    assert course.peaks() == {Phase.IDLE: 1000, Phase.FORWARD: 1300, Phase.BACKWARD: 1700, Phase.OPTIMIZER: 1150}
+    assert course.changes == [0, *[0, 1, 0, 1, -1] * 2, 0, 1, -1, 0], "segments are no changes"
+    assert cuda.memory.recording is None
+
+
+def test_an_allocator_without_a_log_leaves_the_figures_as_they_are() -> None:
+    class Silent(FakeHistory):
+        def _record_memory_history(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("cudaMallocAsync does not yet support recordHistory")
+
+    cuda = FakeCuda()
+    cuda.memory = Silent()
+    assert measured(cuda).course is None
+
+
+def test_a_log_that_misses_something_is_no_course() -> None:
+    """Such as one that was full, or that another thread's user cleared."""
+
+    class Forgetful(FakeHistory):
+        def _snapshot(self, device: torch.device) -> dict[str, Any]:
+            return {"device_traces": [self.entries[1:]]}
+
+    cuda = FakeCuda()
+    cuda.memory = Forgetful()
+    assert measured(cuda).course is None
+    assert cuda.memory.recording is None
+
+
+def test_a_step_that_fails_leaves_no_log_behind() -> None:
+    class Failing(Scripted):
+        def step(self, batch: object) -> torch.Tensor:
+            super().step(batch)
+            raise RuntimeError("a step that fails")
+
+    cuda = FakeCuda()
+    with CudaMemory(GPU, 8 * 2**30, cuda) as meter, pytest.raises(RuntimeError, match="a step that fails"):
+        meter.measured_step(Failing(cuda), None)  # type: ignore[arg-type]
+    assert cuda.memory.recording is None
 
 
 def test_what_later_steps_reserve_belongs_to_the_figure() -> None:

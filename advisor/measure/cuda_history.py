@@ -1,0 +1,69 @@
+"""Every allocation of one step on a CUDA device, from the log that torch's caching allocator can keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from advisor.measure.course import Course, course_of
+from advisor.methods.training import Phase
+
+__all__ = ["CudaHistory"]
+
+_MOST_ENTRIES = 2**20
+"""Of the log, some hundred bytes each; a step that changes more is not followed."""
+
+_SIGNS = {"alloc": 1, "free_requested": -1}
+"""Entries that change what tensors hold. That memory is given back for good, or fetched, changes what is reserved."""
+
+
+class CudaHistory:
+    """Follows one step, if the allocator lets it: another backend than torch's own keeps no log.
+
+    The log has no phases, but the allocator also counts; so a phase begins at a number of changes. If log and counters
+    disagree in the end, nothing is said.
+
+    Args:
+        cuda: ``torch.cuda``, or an object with the same functions.
+        device: The device.
+    """
+
+    def __init__(self, cuda: Any, device: torch.device) -> None:
+        self._cuda = cuda
+        self._device = device
+        self._before = int(cuda.memory_allocated(device))
+        self._first = self._changes()
+        self._phases: list[tuple[int, Phase]] = []
+        try:
+            cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_ENTRIES, clear_history=True)
+        except Exception:  # whatever a backend without a log says
+            self._recording = False
+        else:
+            self._recording = True
+
+    def begin(self, phase: Phase) -> None:
+        """A phase begins."""
+        self._phases.append((self._changes() - self._first, phase))
+
+    def close(self) -> Course | None:
+        """Stop, and say what happened; ``None`` where that is not known. To be called in any case."""
+        if not self._recording:
+            return None
+        count = self._changes() - self._first
+        try:
+            entries = self._cuda.memory._snapshot(self._device)["device_traces"][self._device.index or 0]
+            changes = [_SIGNS[one["action"]] * int(one["size"]) for one in entries if one["action"] in _SIGNS]
+        except Exception:
+            return None
+        finally:
+            self._recording = False
+            self._cuda.memory._record_memory_history(None)
+        if len(changes) != count:
+            return None
+        return course_of(self._before, list(enumerate(changes)), self._phases)
+
+    def _changes(self) -> int:
+        """Allocations and frees since the process began."""
+        stats = self._cuda.memory_stats(self._device)
+        return int(stats.get("allocation.all.allocated", 0)) + int(stats.get("allocation.all.freed", 0))
