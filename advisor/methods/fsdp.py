@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
@@ -14,6 +14,8 @@ from advisor.problem.goal import Fidelity
 from advisor.problem.hardware import DeviceKind, Hardware
 
 if TYPE_CHECKING:
+    import torch
+
     from advisor.methods.training import Training
 
 __all__ = ["Fsdp"]
@@ -95,6 +97,11 @@ class Fsdp(Method):
             verdict = judge_blocks(len(blocks), 1, type(training.model).__name__)
             if not verdict.applicable:
                 raise MethodRefusedError(verdict.reason)
+        if names := _in_several(blocks):
+            raise MethodRefusedError(
+                f"{type(training.model).__name__}'s blocks share parameters ({', '.join(names)}), and each block would "
+                "slice and gather them as its own; ddp and zero_1 take them as they are"
+            )
         training.distribution = FullySharded(
             training.model,
             training.compute_loss,
@@ -106,3 +113,13 @@ class Fsdp(Method):
             offload=offload,
         )
         training.settling_steps = max(training.settling_steps, 1)  # It sets itself up in the first step.
+
+
+def _in_several(blocks: Sequence[torch.nn.Module]) -> list[str]:
+    """Names inside a block of the parameters that an earlier block has, too."""
+    seen: set[int] = set()
+    names = []
+    for block in blocks:
+        names += [name for name, parameter in block.named_parameters() if id(parameter) in seen]
+        seen |= {id(parameter) for parameter in block.parameters()}
+    return list(dict.fromkeys(names))

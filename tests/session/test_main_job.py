@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 # A low memory limit keeps the batches, and so the steps, small; the trials end the search, not the clock.
-QUICK = ("--memory-limit", "16MiB", "--time-limit", "90s")
+QUICK = ("--memory-limit", "6MiB", "--time-limit", "90s")
 # Many methods, and none whose library takes seconds to import.
 EXACT = ("--search-space", "exact", *QUICK)
 

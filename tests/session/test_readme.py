@@ -103,11 +103,11 @@ def environment_with(venv: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_readmes_first_command_installs_and_tunes(tmp_path: Path) -> None:
-    # One trial of two samples is enough to see that it works; a search of GPT-2 on a CPU takes minutes.
+    # One trial of two samples in a small space shows that it works; a search of GPT-2 on a CPU takes minutes.
     skip_unless_installed_as_constrained()
     folder = checkout(tmp_path / "momadvise")
     result = subprocess.run(
-        ["bash", "-c", f"{TUNE} --trials 1 --time-limit 100s --global-batch 2"],
+        ["bash", "-c", f"{TUNE} --search-space smoke --trials 1 --time-limit 60s --global-batch 2"],
         cwd=folder,
         env=environment_with(tmp_path / "venv"),
         capture_output=True,

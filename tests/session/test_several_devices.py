@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(*more: str) -> tuple[str | Path, ...]:
-    return (TINY, "--search-space", "space.yaml", "--time-limit", "90s", "--memory-limit", "16MiB", *more)
+    return (TINY, "--search-space", "space.yaml", "--time-limit", "90s", "--memory-limit", "10MiB", *more)
 
 
 def test_cheapest_over_one_and_two_devices_gives_the_frontier_and_a_policy(folder: Path) -> None:
