@@ -10,7 +10,7 @@ import pytest
 
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.prediction import Category, MemoryPrediction
 from advisor.problem.source import resolve_source
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
@@ -59,9 +59,8 @@ def fsdp(*, reshard: bool) -> MethodUse:
 FORETOLD: tuple[Methods, ...] = (
     (ddp(bucket_views=False),),
     (use("zero_1"),),  # with views
-    (fsdp(reshard=False),),
 )
-GATHERED_AGAIN: Methods = (use("checkpoint", every=1), fsdp(reshard=True))
+SLICED: tuple[Methods, ...] = ((fsdp(reshard=False),), (use("checkpoint", every=1), fsdp(reshard=True)))
 
 
 class Bed:
@@ -71,13 +70,13 @@ class Bed:
         (folder / "model.py").write_text(MODEL)
         self._workload = resolve_source(folder / "model.py")
         self._runner = runner
-        self._predictions = {str(methods): self.predicted(*methods) for methods in (*FORETOLD, GATHERED_AGAIN)}
+        self._predictions = {str(methods): self.predicted(*methods) for methods in (*FORETOLD, *SLICED)}
 
     def result(self, kind: TrialKind, methods: Methods, ranks: int) -> TrialResult:
         limits: dict[str, Any] = {"memory_limit_bytes": 2**34, "measure_seconds": 1.0, "time_limit_seconds": 120.0}
-        policy = Policy(methods=methods, micro_batch=8, gpu_count=ranks)
+        policy = Policy(methods=methods, micro_batch=32, gpu_count=ranks)
         return self._runner.run(
-            TrialSpec(kind=kind, workload=self._workload, policy=policy, device="cpu", largest_batch=16, **limits)
+            TrialSpec(kind=kind, workload=self._workload, policy=policy, device="cpu", largest_batch=64, **limits)
         )
 
     def predicted(self, *methods: MethodUse, ranks: int = RANKS) -> MemoryPrediction:
@@ -104,10 +103,11 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 
 def test_more_devices_take_less_each_where_parameters_and_states_are_sliced(bed: Bed) -> None:
-    sliced = GATHERED_AGAIN
+    sliced = SLICED[-1]
     few, many = bed.foretold(sliced), bed.predicted(*sliced, ranks=64)
-    assert few.phase_peaks(8)["optimizer"] > 5 * many.phase_peaks(8)["optimizer"]
-    assert few.peak(8) > many.peak(8)
+    state = Category.OPTIMIZER_STATE
+    assert few.breakdown(32)[state] == pytest.approx(32 * many.breakdown(32)[state], rel=0.1)
+    assert few.peak(32) > many.peak(32)
 
 
 def test_a_communication_hook_is_no_part_of_a_trace(bed: Bed) -> None:
@@ -122,7 +122,8 @@ def test_the_peak_of_a_real_rank_is_foretold(bed: Bed, methods: Methods) -> None
     assert all(abs(error) < 0.001 for error in errors), errors
 
 
-def test_where_parameters_are_gathered_again_the_peak_is_nearly_foretold(bed: Bed) -> None:
-    """When a block's parameters go depends on what was gathered ahead."""
-    errors = bed.errors(GATHERED_AGAIN)
+@pytest.mark.parametrize("methods", SLICED, ids=lambda methods: "+".join(one.name for one in methods))
+def test_where_parameters_are_gathered_the_peak_is_nearly_foretold(bed: Bed, methods: Methods) -> None:
+    """When a block's whole parameters go depends on when ranks have sent theirs: it differs from run to run."""
+    errors = bed.errors(methods)
     assert all(abs(error) < 0.05 for error in errors), errors
