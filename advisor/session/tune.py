@@ -22,6 +22,7 @@ from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
 from advisor.session.foreseen import check_foreseen
 from advisor.session.limits import memory_budget
+from advisor.session.other_load import notes_on_load
 from advisor.session.ranks import failing_together, launch_identity
 from advisor.session.request import TuneRequest
 from advisor.session.study import check_folder, default_folder, locked, open_study, study_marker
@@ -93,6 +94,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             return _with_note_if_too_large(settled, memory.limit_bytes)
         if marker.memory_limit_bytes > memory.limit_bytes:
             notes.append("less memory is free now than when this study began; its limit was kept")
+        notes += notes_on_load(hardware)
         tuning = Tuning(
             request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes, settled
         )

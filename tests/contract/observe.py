@@ -94,10 +94,11 @@ def samples_for(uses: Sequence[MethodUse]) -> int:
 
 
 def batch_for(model: str, samples: int, seed: int) -> Any:
-    """A batch; few samples of the convolutional network are small ones too: emulated in 16 bits, it takes long."""
-    if model == "convnet":
-        return images(samples, seed, side=24 if samples == Expected.samples else 32)
-    return text(samples, seed=seed)
+    """A batch; few samples are small ones too: emulated in 16 bits, convolutions take long."""
+    few = samples == Expected.samples
+    return (
+        images(samples, seed, side=24 if few else 32) if model == "convnet" else text(samples, 32 if few else 64, seed)
+    )
 
 
 def observe(

@@ -81,14 +81,15 @@ def run() -> Run:
     import_bitsandbytes()
 
     @functools.cache
-    def cached(model: str, label: str, dropout: float, samples: int) -> Observation:
+    def cached(model: str, label: str, dropout: float, samples: int, layers: int) -> Observation:
         uses = [use for use in SETTINGS if use.label == label]
         with pytest.MonkeyPatch.context() as monkeypatch:
-            return observe(model, uses, monkeypatch, samples=samples, dropout=dropout)
+            return observe(model, uses, monkeypatch, samples=samples, dropout=dropout, layers=layers)
 
     def observed(model: str, use: MethodUse | None, to: MethodUse | None = None) -> Observation:
         alike = [one for one in (use, to) if one]
-        return cached(model, use.label if use else "plain", dropout_for(alike), samples_for(alike))
+        label = use.label if use else "plain"
+        return cached(model, label, dropout_for(alike), samples_for(alike), layers_for(alike))
 
     return observed
 
@@ -156,8 +157,7 @@ def test_a_method_lowers_the_memory_it_claims(model: str, use: MethodUse, run: R
 @over(CASES)
 def test_the_state_loads_into_a_plain_model(model: str, use: MethodUse, run: Run) -> None:
     changed = run(model, use)
-    build, _ = MODELS[model]
-    fresh = build()
+    fresh = training_for(model, [use], layers=layers_for([use])).model
     assert list(changed.state) == list(fresh.state_dict())
     fresh.load_state_dict(changed.state)
     kept = {name: tensor.to(fresh.state_dict()[name].dtype) for name, tensor in changed.state.items()}

@@ -1,0 +1,1 @@
+"""The papers' tables as commands: one module for each paper."""

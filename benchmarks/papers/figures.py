@@ -1,0 +1,95 @@
+"""One figure of a paper beside ours: a line of JSON each, written as soon as it is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Figure", "append", "markdown", "read"]
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a paper says and what was measured.
+
+    Attributes:
+        paper: Name of the module.
+        table: Heading under which it stands.
+        row: What was run.
+        column: What of it, with its unit.
+        theirs: The paper's figure; ``None`` where it has none.
+        ours: The measured one; ``None`` where there is none.
+        reason: Why there is none, or what it must be read with.
+        size: ``"smoke"`` or ``"paper"``.
+        device: Name of the device.
+        versions: Package -> version.
+        date: ISO date.
+    """
+
+    paper: str
+    table: str
+    row: str
+    column: str
+    theirs: float | None = None
+    ours: float | None = None
+    reason: str = ""
+    size: str
+    device: str
+    versions: dict[str, str]
+    date: str
+
+    @property
+    def place(self) -> tuple[str, str, str, str, str, str]:
+        """Where it belongs: a later figure of the same place takes it."""
+        return self.paper, self.table, self.row, self.column, self.size, self.device
+
+
+def read(path: Path) -> list[Figure]:
+    """The figures of a file, the last of each place; empty when there is none. A line that was cut off is left out."""
+    if not path.exists():
+        return []
+    found: dict[tuple[str, ...], Figure] = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            figure = msgspec.json.decode(line, type=Figure)
+        except msgspec.DecodeError:
+            continue  # the process ended while it wrote; the figure is measured again
+        found[figure.place] = figure
+    return list(found.values())
+
+
+def append(path: Path, figure: Figure) -> None:
+    """Add one; on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(figure) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def markdown(figures: Sequence[Figure]) -> str:
+    """A table for each heading, the figures in the order in which they were measured."""
+    parts = []
+    for heading in dict.fromkeys((one.table, one.size, one.device) for one in figures):
+        rows = [one for one in figures if (one.table, one.size, one.device) == heading]
+        table, size, device = heading
+        last = rows[-1]
+        versions = ", ".join(f"{package} {version}" for package, version in last.versions.items())
+        parts.append(f"## {table}\n\nOn {device}, size {size}, {last.date}, with {versions}.\n\n{_table(rows)}")
+    return "\n\n".join(parts)
+
+
+def _table(rows: Sequence[Figure]) -> str:
+    lines = ["| run | figure | paper | ours | ours / paper | |", "|---|---|---|---|---|---|"]
+    for one in rows:
+        ratio = f"{one.ours / one.theirs:.2f}" if one.ours is not None and one.theirs else ""
+        lines.append(
+            f"| {one.row} | {one.column} | {_number(one.theirs)} | {_number(one.ours)} | {ratio} | {one.reason} |"
+        )
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"

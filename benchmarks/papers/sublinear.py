@@ -1,0 +1,199 @@
+"""Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost": memory against depth, and what it costs in time.
+
+    python -m benchmarks.papers.sublinear --size smoke
+    python -m benchmarks.papers.sublinear --size paper --device cuda
+
+Residual networks of growing depth are trained without recomputation and with each way to cut the chain of blocks. What
+the backward pass keeps at the end of the forward pass is the paper's memory; the peak of the step is what a device must
+have. The last rows are the exponents of the power laws that fit best (1 without recomputation, 1/2 for as many segments
+as the root of the depth, towards 0 for nested halves). The paper's 48 GB and 7 GB are of images of 224 pixels: their
+ratio is what carries over.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from advisor.methods.use import MethodUse, use
+from advisor.policy.policy import Policy
+from advisor.problem.source import resolve_source
+from advisor.session.limits import memory_budget
+from advisor.session.versions import versions
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from benchmarks.papers.command import Options, options_of, report
+from benchmarks.papers.figures import Figure
+
+__all__ = ["main", "run"]
+
+_PAPER = "sublinear"
+_WORKLOAD = Path(__file__).resolve().parent / "workloads" / "deep_residual.py"
+
+_PLAIN = "plain"
+_TELLING = "activations, MiB"
+"""The column that says whether a run has its figures."""
+
+_WAYS: dict[str, tuple[MethodUse, ...]] = {
+    _PLAIN: (),
+    "every block": (use("checkpoint", every=1),),
+    "sqrt(n) segments": (use("sqrt_checkpoint"),),
+    "nested halves": (use("recursive_checkpoint"),),
+    "optimal under a quarter": (use("optimal_checkpoint", budget=0.25),),
+}
+
+_THEIR_MEMORY = {"sqrt(n) segments": 7 / 48}
+_THEIR_TIME = {"sqrt(n) segments": 1.3}
+_THEIR_EXPONENT = {_PLAIN: 1.0, "sqrt(n) segments": 0.5}
+_DEEPEST_OF_PAPER = 1000
+
+_TIME_LIMIT_SECONDS = 120.0
+
+
+class _Size(msgspec.Struct, frozen=True):
+    """What is run."""
+
+    layers: tuple[int, ...]
+    channels: int
+    batch: int
+    seconds: float
+
+
+_SIZES = {
+    "smoke": _Size((8, 32), channels=4, batch=2, seconds=0.2),
+    "paper": _Size((100, 200, 500, 1000), channels=32, batch=32, seconds=3.0),
+}
+
+
+def run(options: Options) -> None:
+    """Measure what is missing, and print the tables."""
+    report(_PAPER, options, _figures(options))
+
+
+def _figures(options: Options) -> Iterator[Figure]:
+    size = _SIZES[options.size]
+    known = {(one.row, one.column): one for one in options.known(_PAPER) if one.ours is not None}
+    kept: dict[str, list[tuple[int, float]]] = {way: [] for way in _WAYS}
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
+        for layers in size.layers:
+            missing = [way for way in _WAYS if (_row(layers, way), _TELLING) not in known]
+            # Ratios are taken within one run: plain training is measured again beside whatever is missing.
+            plain = _timed(runner, options, size, layers, ()) if missing else None
+            for way, uses in _WAYS.items():
+                if way in missing:
+                    assert plain is not None, "something is missing"
+                    result = plain if way == _PLAIN else _timed(runner, options, size, layers, uses)
+                    for one in _of(options, way, layers, result, plain):
+                        known[one.row, one.column] = one
+                        yield one
+                activations = known[_row(layers, way), _TELLING].ours
+                if activations is not None:
+                    kept[way].append((layers, activations))
+    for way, points in kept.items():
+        yield _exponent(options, way, points)
+
+
+def _row(layers: int, way: str) -> str:
+    return f"{layers:,} layers, {way}"
+
+
+def _timed(runner: Runner, options: Options, size: _Size, layers: int, uses: tuple[MethodUse, ...]) -> TrialResult:
+    return runner.run(
+        TrialSpec(
+            kind=TrialKind.TIME,
+            workload=resolve_source(_WORKLOAD),
+            model_size={"layers": layers, "channels": size.channels},
+            policy=Policy(methods=uses, micro_batch=size.batch),
+            device=options.hardware.device,
+            memory_limit_bytes=memory_budget(options.hardware, None).limit_bytes,
+            measure_seconds=size.seconds,
+            time_limit_seconds=_TIME_LIMIT_SECONDS,
+        )
+    )
+
+
+def _of(options: Options, way: str, layers: int, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
+    """The figures of one run, relative to plain training of the same depth in the same run."""
+    own, base = result.measurement, plain.measurement
+    columns: dict[str, tuple[float | None, float | None]] = {
+        _TELLING: (None, own and own.memory.breakdown.activations / 2**20),
+        "peak, MiB": (None, own and own.memory.peak_bytes / 2**20),
+    }
+    if way != _PLAIN:
+        deepest = layers == _DEEPEST_OF_PAPER
+        activations = own and base and own.memory.breakdown.activations / base.memory.breakdown.activations
+        columns |= {
+            "activations / plain": (_THEIR_MEMORY.get(way) if deepest else None, activations),
+            "peak / plain": (None, own and base and own.memory.peak_bytes / base.memory.peak_bytes),
+            "step time / plain": (
+                _THEIR_TIME.get(way) if deepest else None,
+                own and base and own.step_seconds / base.step_seconds,
+            ),
+        }
+    for column, (theirs, ours) in columns.items():
+        yield _figure(
+            options,
+            "Memory and time against depth",
+            _row(layers, way),
+            column,
+            theirs,
+            ours,
+            reason=_why(result, plain),
+        )
+
+
+def _exponent(options: Options, way: str, points: Sequence[tuple[int, float]]) -> Figure:
+    """Of the depth, in the power law that fits best what the backward pass keeps."""
+    theirs = _THEIR_EXPONENT.get(way)
+    column = "exponent of the depth"
+    if len(points) < 2:
+        return _figure(options, "Exponents", way, column, theirs, None, reason="two depths must have run")
+    slope = np.polyfit([math.log(layers) for layers, _ in points], [math.log(kept) for _, kept in points], 1)[0]
+    return _figure(options, "Exponents", way, column, theirs, float(slope))
+
+
+def _why(result: TrialResult, plain: TrialResult) -> str:
+    for one in (result, plain):
+        if one.measurement is None:
+            return f"{one.outcome.value}: {one.reason}" if one.reason else one.outcome.value
+    return ""
+
+
+def _figure(
+    options: Options,
+    table: str,
+    row: str,
+    column: str,
+    theirs: float | None,
+    ours: float | None,
+    *,
+    reason: str = "",
+) -> Figure:
+    return Figure(
+        paper=_PAPER,
+        table=table,
+        row=row,
+        column=column,
+        theirs=theirs,
+        ours=ours,
+        reason=reason,
+        size=options.size,
+        device=options.hardware.name,
+        versions=versions(),
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    run(options_of("benchmarks.papers.sublinear", __doc__ or "", arguments))
+
+
+if __name__ == "__main__":
+    main()

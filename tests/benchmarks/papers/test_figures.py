@@ -1,0 +1,45 @@
+"""The lines of the papers' tables: what is there already stays, and what is missing is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.papers.figures import Figure, append, markdown, read
+
+FIGURE = Figure(
+    paper="sublinear",
+    table="Memory",
+    row="1,000 layers",
+    column="activations / plain",
+    theirs=0.146,
+    ours=0.073,
+    size="paper",
+    device="a GPU",
+    versions={"torch": "2.13.0"},
+    date="2026-01-02",
+)
+
+
+def test_a_page_has_both_figures_their_ratio_and_where_they_come_from() -> None:
+    page = markdown([FIGURE])
+    assert "## Memory" in page
+    assert "On a GPU, size paper, 2026-01-02, with torch 2.13.0." in page
+    assert "| 1,000 layers | activations / plain | 0.146 | 0.073 | 0.50 |  |" in page
+
+
+def test_a_row_without_a_figure_says_why_and_the_table_stays() -> None:
+    lost = msgspec.structs.replace(FIGURE, row="500 layers", ours=None, reason="out of memory")
+    assert "| 500 layers | activations / plain | 0.146 |  |  | out of memory |" in markdown([FIGURE, lost])
+
+
+def test_a_later_figure_takes_the_place_and_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "papers.jsonl"
+    assert read(path) == []
+    append(path, FIGURE)
+    later = msgspec.structs.replace(FIGURE, ours=0.08)
+    append(path, later)
+    with path.open("ab") as file:
+        file.write(b'{"paper": "subl')
+    assert read(path) == [later]
