@@ -65,6 +65,8 @@ class Training:
         after_step: Callables to run at the end of every optimizer step.
         distribution: How the training is spread over the processes of its world.
         settling_steps: Optimizer steps until memory and time are those of every later step.
+        works_in_pieces: Whether a method takes memory in pieces of a fixed size, which small batches do not fill: what
+            two of them take says little of a large one.
         state_parts: Name -> what a method adds to the state.
         change_optimizer: Callables that change in place every optimizer that is put in use, by whichever method.
         clip_gradients: ``(parameters, max_norm) -> norm`` in the place of torch's clipping, for gradients that it
@@ -105,6 +107,7 @@ class Training:
         self.world = world or World()
         self.distribution = Distribution()
         self.settling_steps = 0
+        self.works_in_pieces = False
         self.state_parts: dict[str, StatePart] = {}
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None

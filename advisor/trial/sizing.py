@@ -38,7 +38,9 @@ _LEAST_STEPS = 3
 _RISING_SHARE = 0.5
 """A peak that grows by less than this share of the activations is not yet set by them."""
 _REACH = 4
-"""Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way."""
+_REACH_IN_PIECES = 2
+"""Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way, and
+where a method works in pieces of a fixed size it does as soon as they are filled."""
 _SUSPICIOUS = 1.5
 """A step that takes this many times as long per sample as one at a smaller batch was disturbed."""
 _TIME_SHARE = 0.6
@@ -65,7 +67,10 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
         losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
         courses.append(meter.course)
-        while (micro_batch := _following(points, bench, begin, settling_seconds, prediction)) is not None:
+        in_pieces = training.works_in_pieces
+        while (
+            micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_pieces=in_pieces)
+        ) is not None:
             try:
                 points.append(_further_point(bench, meter, training, micro_batch, points[-1]))
                 courses.append(meter.course)
@@ -174,7 +179,13 @@ def _measured_step(
 
 
 def _following(
-    points: list[SizePoint], bench: Bench, begin: float, settling: float, prediction: MemoryPrediction | None
+    points: list[SizePoint],
+    bench: Bench,
+    begin: float,
+    settling: float,
+    prediction: MemoryPrediction | None,
+    *,
+    in_pieces: bool,
 ) -> int | None:
     # The first batches may have loaded a whole data set: no measure for those that follow.
     making = bench.making_seconds if len(points) >= 2 else 0.0
@@ -183,7 +194,8 @@ def _following(
     if prediction is not None:
         limit = bench.spec.limit_of_timed_bytes
         largest = math.inf if limit is None else prediction.largest_batch(limit)
-    return bench.world.agreed(next_batch(points, bench.spec, spent, making, settling, foretold_largest=largest))
+    following = next_batch(points, bench.spec, spent, making, settling, foretold_largest=largest, in_pieces=in_pieces)
+    return bench.world.agreed(following)
 
 
 def next_batch(
@@ -194,6 +206,7 @@ def next_batch(
     settling: float = 0.0,
     *,
     foretold_largest: float | None = None,
+    in_pieces: bool = False,
 ) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time.
 
@@ -206,13 +219,18 @@ def next_batch(
             stepping; but a second batch may cost them once more, and the hard limit counts all.
         foretold_largest: Where the points foretell the memory of every batch: the largest that a timed trial may
             have; infinite for any.
+        in_pieces: Whether what small batches foretell must be looked at nearer to the largest one.
     """
     last = points[-1]
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
     steps = 1 + (_QUICK_REPETITIONS if last.step_seconds < _QUICK_SECONDS else 1)
     seconds_per_factor = steps * last.step_seconds + making
     foretold = foretold_largest is not None
-    wanted = 0 if foretold else _in_reach(points, spec)
+    wanted = 0.0
+    if not foretold:
+        wanted = _largest_by_line(points, spec) / _REACH
+    elif in_pieces:
+        wanted = _bounded(foretold_largest, spec) / _REACH_IN_PIECES
     factor = max(_factor(last, spec.memory_limit_bytes), _power_of_two(wanted / last.micro_batch))
     stepping = spent - settling
     while factor > 2 and stepping + seconds_per_factor * factor > spec.measure_seconds:
@@ -222,7 +240,7 @@ def next_batch(
         following = min(following, spec.largest_batch)
     if foretold_largest is not None and foretold_largest < math.inf:
         following = min(following, math.floor(foretold_largest))
-    enough = foretold or (suffice(points) and last.micro_batch >= wanted)
+    enough = (foretold or suffice(points)) and last.micro_batch >= wanted
     if following <= last.micro_batch or (enough and telling(last, spec)):
         return None
     further = seconds_per_factor * following / last.micro_batch
@@ -251,8 +269,8 @@ def _factor(point: SizePoint, limit_bytes: int) -> int:
     return factor
 
 
-def _in_reach(points: list[SizePoint], spec: TrialSpec) -> float:
-    """The batch from which a line through the last two peaks reaches the largest one; 0 where they do not suffice.
+def _largest_by_line(points: list[SizePoint], spec: TrialSpec) -> float:
+    """The largest batch by a line through the last two peaks; 0 where they do not suffice.
 
     What is set by one tensor at a small batch may be set by another, of which every sample needs more, at a large one.
     """
@@ -264,9 +282,13 @@ def _in_reach(points: list[SizePoint], spec: TrialSpec) -> float:
         return 0.0
     limit = spec.memory_limit_bytes if spec.limit_of_timed_bytes is None else spec.limit_of_timed_bytes
     largest = last.micro_batch + (limit - last.memory.peak_bytes) / per_sample
-    if spec.largest_batch is not None:
-        largest = min(largest, spec.largest_batch)
-    return largest / _REACH
+    return _bounded(largest, spec)
+
+
+def _bounded(largest: float | None, spec: TrialSpec) -> float:
+    """The largest batch that there is a reason to come near to; 0 where nothing bounds it."""
+    bounds = [bound for bound in (largest, spec.largest_batch) if bound is not None and bound < math.inf]
+    return min(bounds, default=0.0)
 
 
 def _power_of_two(factor: float) -> int:

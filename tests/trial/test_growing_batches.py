@@ -80,6 +80,9 @@ def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
     sixteen = [*eight, size_point(16, peak=16_900, activations=190, step_seconds=0.3)]
     assert next_batch(sixteen, trial, spent=0.1, making=0.0) is None
     assert next_batch(slow, trial, spent=0.1, making=0.0, foretold_largest=36.0) is None, "not where all is known"
+    assert next_batch(slow, trial, spent=0.1, making=0.0, foretold_largest=36.0, in_pieces=True) == 32, (
+        "but where a method works in pieces that small batches do not fill"
+    )
     hurried = msgspec.structs.replace(trial, measure_seconds=1.0)
     assert next_batch(slow, hurried, spent=0.9, making=0.0) is None, "nor beyond the time that it may take"
 
