@@ -29,6 +29,9 @@ __all__ = ["AnswerView", "confirmation_words"]
 
 _TEXT_WIDTH = 100
 
+_APART = 0.1
+"""From here on a confirmation that differs from what was promised, with nothing beside it, is explained."""
+
 _NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
 
 
@@ -185,4 +188,6 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
             f" The baseline, measured again right after it: {format_rate(baseline)} samples/s; that is {factor:.2f} "
             "times as many."
         )
+    elif abs(kept - 1) > _APART:
+        text += " It is the same policy, run a second time: so far apart are figures of this machine now."
     return text

@@ -27,7 +27,7 @@ from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.guard import Guard
 from advisor.session.leaders import settled
-from advisor.session.repetitions import measure_leaders_again, times_measured
+from advisor.session.repetitions import ROUNDS, measure_leaders_again, times_measured
 from advisor.session.trials import Trials
 from advisor.session.where_time_goes import with_time_explained
 from advisor.trial.folder import StudyFolder
@@ -37,9 +37,6 @@ __all__ = ["Conclusion", "confirm", "emit_policy", "emit_wrapper"]
 
 _KEPT = 0.9
 """Share of the promised throughput below which a confirmation needs the baseline beside it."""
-
-_ROUNDS = 3
-"""Of measuring again who leads then; where figures scatter a few rounds find one that is not there by luck."""
 
 _CONFIRMATIONS = 3
 """Winners that are tried in turn when a wrapper does not run; the search measured them in another process."""
@@ -128,7 +125,7 @@ def confirm(
     """
     failures: list[str] = []
     # Who leads after the leaders were measured again may have been measured once, and be as lucky as they were.
-    for _ in range(_ROUNDS if repeat else 0):
+    for _ in range(ROUNDS if repeat else 0):
         leading = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
         if not measure_leaders_again(
             leading, candidates, goal=conclusion.goal, trials=trials, keep=keep, budget=budget, progress=progress

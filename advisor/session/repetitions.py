@@ -24,10 +24,13 @@ from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
 
-__all__ = ["measure_leaders_again", "times_measured"]
+__all__ = ["MOST", "ROUNDS", "measure_leaders_again", "times_measured"]
 
-_MOST = 3
+MOST = 3
 """Policies that are run again, besides the baseline."""
+
+ROUNDS = 3
+"""Of measuring again who leads then; where figures scatter a few rounds find one that is not there by luck."""
 
 
 def measure_leaders_again(
@@ -95,7 +98,7 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
     else:
         best = score(able[0], goal)
         near = [one for one in able if gain(best, score(one, goal), goal.kind) <= NEAR]
-    leaders = [winner, *(one for one in near if one.policy != winner.policy)][:_MOST]
+    leaders = [winner, *(one for one in near if one.policy != winner.policy)][:MOST]
     if baseline is not None and baseline.policy not in [one.policy for one in leaders]:
         leaders.insert(1, baseline)
     return leaders if len(leaders) > 1 else []

@@ -51,7 +51,7 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
     """Run the trial.
 
     Returns:
-        The points, and what the last two that differ in sizes alone foretell of the others, where there are such.
+        The points, and what the last two foretell of the others, where they differ in sizes alone.
 
     Raises:
         DeviceOutOfMemoryError: Not even the first batch fits (``torch.OutOfMemoryError`` on CUDA).
@@ -74,9 +74,10 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
             try:
                 points.append(_further_point(bench, meter, training, micro_batch, points[-1]))
                 courses.append(meter.course)
-                # Where the larger one fills a piece more than the smaller they are no pair: what an earlier pair
-                # foretold stands, and what the last point takes beyond or below it is the memory model's to see.
-                prediction = _foretold(bench, points, courses) or prediction
+                found = _foretold(bench, points, courses)
+                # Where the larger one only fills a piece more than the smaller, what an earlier pair foretold stands,
+                # and what the last point takes beyond or below it is the memory model's to see.
+                prediction = found or (prediction if in_pieces else None)
             except Exception as error:
                 if not is_out_of_memory(error, bench.device, bench.refusals):
                     raise

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from advisor.measure.timing import NEAR
 from advisor.search.resolved import Combination
+from advisor.session.repetitions import MOST, ROUNDS
 from advisor.trial.outcome import Outcome
 from benchmarks.search.problem import Problem, Trial
 
@@ -22,10 +23,6 @@ __all__ = ["SpentError", "Trials"]
 class SpentError(Exception):
     """No trial is left."""
 
-
-_MOST = 3
-_ROUNDS = 3
-"""Policies that are measured again at once, and how often who leads then is, as ``advisor.session`` has it."""
 
 _Key = tuple[str, int, int]
 
@@ -116,7 +113,7 @@ class Trials:
             key: (trial.rate or 0.0,) for key, trial in itertools.islice(self._first.items(), known)
         }
         repeated = 0
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             leaders = self._leaders(figures)
             if not leaders:
                 break
@@ -131,7 +128,7 @@ class Trials:
         """The best by the worse of their figures, as far as they were measured once."""
         order = sorted(figures, key=lambda key: -min(figures[key]))
         near = [key for key in order if min(figures[order[0]]) <= (1 + NEAR) * min(figures[key])]
-        return [key for key in near[:_MOST] if len(figures[key]) == 1]
+        return [key for key in near[:MOST] if len(figures[key]) == 1]
 
     def _measured_again(self, key: _Key) -> float:
         """The second figure of a policy: the same whenever it is asked for."""

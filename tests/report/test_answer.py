@@ -143,6 +143,25 @@ def test_a_confirmation_beyond_the_users_limit_says_so(preference: Preference, s
     assert "That is 320 ms" not in words(shown(AnswerView(within, cost_goal(), files={}, apply_lines=())))
 
 
+def test_a_run_far_from_its_promise_with_nothing_beside_it_is_explained() -> None:
+    """The baseline itself won, so that no other figure tells a slow machine from a wrong promise."""
+
+    def said(promised: float, baseline: float | None = None) -> str:
+        again = timed(0.32, BF16, gpu_count=4).measurement
+        return confirmation_words(
+            Confirmation(
+                outcome=Outcome.OK,
+                measurement=again,
+                promised_samples_per_second=promised,
+                baseline_samples_per_second=baseline,
+            )
+        )
+
+    assert "so far apart are figures of this machine now" in said(150.0)
+    assert "so far apart" not in said(101.0)
+    assert "so far apart" not in said(150.0, baseline=80.0)
+
+
 def test_a_stream_that_knows_only_ascii_gets_the_answer_too() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
