@@ -12,7 +12,6 @@ ratio is what carries over.
 
 from __future__ import annotations
 
-import datetime
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,19 +21,17 @@ import msgspec
 import numpy as np
 
 from advisor.methods.use import MethodUse, use
-from advisor.policy.policy import Policy
-from advisor.problem.source import resolve_source
-from advisor.session.limits import memory_budget
-from advisor.session.versions import versions
 from advisor.trial.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.spec import TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
+from benchmarks.papers.runs import WORKLOADS, figure, timed, why
 
 __all__ = ["main", "run"]
 
 _PAPER = "sublinear"
-_WORKLOAD = Path(__file__).resolve().parent / "workloads" / "deep_residual.py"
+_WORKLOAD = WORKLOADS / "deep_residual.py"
+_TABLE = "Memory and time against depth"
 
 _PLAIN = "plain"
 _TELLING = "activations, MiB"
@@ -52,8 +49,6 @@ _THEIR_MEMORY = {"sqrt(n) segments": 7 / 48}
 _THEIR_TIME = {"sqrt(n) segments": 1.3}
 _THEIR_EXPONENT = {_PLAIN: 1.0, "sqrt(n) segments": 0.5}
 _DEEPEST_OF_PAPER = 1000
-
-_TIME_LIMIT_SECONDS = 120.0
 
 
 class _Size(msgspec.Struct, frozen=True):
@@ -104,18 +99,8 @@ def _row(layers: int, way: str) -> str:
 
 
 def _timed(runner: Runner, options: Options, size: _Size, layers: int, uses: tuple[MethodUse, ...]) -> TrialResult:
-    return runner.run(
-        TrialSpec(
-            kind=TrialKind.TIME,
-            workload=resolve_source(_WORKLOAD),
-            model_size={"layers": layers, "channels": size.channels},
-            policy=Policy(methods=uses, micro_batch=size.batch),
-            device=options.hardware.device,
-            memory_limit_bytes=memory_budget(options.hardware, None).limit_bytes,
-            measure_seconds=size.seconds,
-            time_limit_seconds=_TIME_LIMIT_SECONDS,
-        )
-    )
+    shape = {"layers": layers, "channels": size.channels}
+    return timed(runner, options, _WORKLOAD, uses, batch=size.batch, seconds=size.seconds, model_size=shape)
 
 
 def _of(options: Options, way: str, layers: int, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
@@ -137,15 +122,7 @@ def _of(options: Options, way: str, layers: int, result: TrialResult, plain: Tri
             ),
         }
     for column, (theirs, ours) in columns.items():
-        yield _figure(
-            options,
-            "Memory and time against depth",
-            _row(layers, way),
-            column,
-            theirs,
-            ours,
-            reason=_why(result, plain),
-        )
+        yield figure(options, _PAPER, _TABLE, _row(layers, way), column, ours, theirs=theirs, reason=why(result, plain))
 
 
 def _exponent(options: Options, way: str, points: Sequence[tuple[int, float]]) -> Figure:
@@ -153,41 +130,9 @@ def _exponent(options: Options, way: str, points: Sequence[tuple[int, float]]) -
     theirs = _THEIR_EXPONENT.get(way)
     column = "exponent of the depth"
     if len(points) < 2:
-        return _figure(options, "Exponents", way, column, theirs, None, reason="two depths must have run")
+        return figure(options, _PAPER, "Exponents", way, column, None, theirs=theirs, reason="two depths must have run")
     slope = np.polyfit([math.log(layers) for layers, _ in points], [math.log(kept) for _, kept in points], 1)[0]
-    return _figure(options, "Exponents", way, column, theirs, float(slope))
-
-
-def _why(result: TrialResult, plain: TrialResult) -> str:
-    for one in (result, plain):
-        if one.measurement is None:
-            return f"{one.outcome.value}: {one.reason}" if one.reason else one.outcome.value
-    return ""
-
-
-def _figure(
-    options: Options,
-    table: str,
-    row: str,
-    column: str,
-    theirs: float | None,
-    ours: float | None,
-    *,
-    reason: str = "",
-) -> Figure:
-    return Figure(
-        paper=_PAPER,
-        table=table,
-        row=row,
-        column=column,
-        theirs=theirs,
-        ours=ours,
-        reason=reason,
-        size=options.size,
-        device=options.hardware.name,
-        versions=versions(),
-        date=datetime.date.today().isoformat(),
-    )
+    return figure(options, _PAPER, "Exponents", way, column, float(slope), theirs=theirs)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
