@@ -32,14 +32,22 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         return peaks
 
 
-def course_of(before: int, events: Sequence[tuple[int, int]], phases: Sequence[tuple[int, Phase]]) -> Course:
+def course_of(
+    before: int,
+    events: Sequence[tuple[int, int]],
+    phases: Sequence[tuple[int, Phase]],
+    in_pieces: Sequence[tuple[int, int]] = (),
+) -> Course:
     """Follow a step.
 
     Args:
         before: Live bytes when it began.
         events: ``(time, bytes)`` of what was taken (positive) and given back (negative), in order.
         phases: ``(time, phase that begins)``, in order.
+        in_pieces: ``(begin, end)``, in order, of work in pieces, of which there may be any number: all that was taken
+            meanwhile counts as one tensor.
     """
+    events = _as_one(events, in_pieces)
     course = Course(live=[before], phases=[Phase.IDLE], changes=[0])
 
     def record(live: int, phase: Phase, change: int) -> None:
@@ -58,3 +66,23 @@ def course_of(before: int, events: Sequence[tuple[int, int]], phases: Sequence[t
     for _, phase in phases[coming:]:
         record(live, phase, 0)
     return course
+
+
+def _as_one(events: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The events, those of a span as the most that it took beyond what was there, and what it gave back of that."""
+    result: list[tuple[int, int]] = []
+    position = 0
+    for begin, end in spans:
+        while position < len(events) and events[position][0] < begin:
+            result.append(events[position])
+            position += 1
+        first, live, most = position, 0, 0
+        while position < len(events) and events[position][0] < end:
+            live += events[position][1]
+            most = max(most, live)
+            position += 1
+        if most:
+            result.append((events[first][0], most))
+        if live != most:
+            result.append((events[position - 1][0], live - most))
+    return result + list(events[position:])

@@ -21,6 +21,7 @@ from advisor.measure.live_storage import LiveStorages
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
 from advisor.measure.storages import HostData, bytes_of, living_tensors, tensors_in, view_bytes
+from advisor.methods.pieces import telling_of_pieces
 from advisor.methods.training import Phase
 from advisor.problem.units import format_bytes
 
@@ -60,6 +61,7 @@ class CpuMemory:
     def measured_step(self, training: Training, batch: Any) -> tuple[torch.Tensor, MemoryMeasurement]:
         """One step under the limit, with its figures."""
         phases: list[tuple[int, Phase]] = []
+        in_pieces: list[tuple[int, int]] = []
         activations = gradients = 0
         log = AllocationLog()
         with self._following(batch) as storages:
@@ -75,11 +77,18 @@ class CpuMemory:
                 storages.next_epoch()
                 phases.append((time.time_ns(), phase))
 
+            def hear(begins: bool) -> None:
+                now = time.time_ns()
+                if begins:
+                    in_pieces.append((now, now))
+                else:
+                    in_pieces[-1] = (in_pieces[-1][0], now)
+
             storages.next_epoch()
-            with log, listening(training, listen):
+            with log, listening(training, listen), telling_of_pieces(hear):
                 loss = training.step(batch)
         freed = [(moment, -size) for moment, size in storages.deaths_of_old]
-        self.course = course_of(before, sorted(log.events + freed), phases)
+        self.course = course_of(before, sorted(log.events + freed), phases, in_pieces)
         peaks = self.course.peaks()
         peak = max(peaks.values())
         if peak > self._limit_bytes:

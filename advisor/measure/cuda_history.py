@@ -35,6 +35,7 @@ class CudaHistory:
         self._before = int(cuda.memory_allocated(device))
         self._first = self._changes()
         self._phases: list[tuple[int, Phase]] = []
+        self._in_pieces: list[tuple[int, int]] = []
         try:
             cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_ENTRIES, clear_history=True)
         except Exception:  # whatever a backend without a log says
@@ -45,6 +46,14 @@ class CudaHistory:
     def begin(self, phase: Phase) -> None:
         """A phase begins."""
         self._phases.append((self._changes() - self._first, phase))
+
+    def hear_of_pieces(self, begins: bool) -> None:
+        """Work in pieces begins, or has ended."""
+        now = self._changes() - self._first
+        if begins:
+            self._in_pieces.append((now, now))
+        else:
+            self._in_pieces[-1] = (self._in_pieces[-1][0], now)
 
     def close(self) -> Course | None:
         """Stop, and say what happened; ``None`` where that is not known. To be called in any case."""
@@ -61,7 +70,7 @@ class CudaHistory:
             self._cuda.memory._record_memory_history(None)
         if len(changes) != count:
             return None
-        return course_of(self._before, list(enumerate(changes)), self._phases)
+        return course_of(self._before, list(enumerate(changes)), self._phases, self._in_pieces)
 
     def _changes(self) -> int:
         """Allocations and frees since the process began."""

@@ -15,6 +15,7 @@ from advisor.measure.energy import NvmlDevice
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
 from advisor.measure.storages import bytes_of
+from advisor.methods.pieces import telling_of_pieces
 from advisor.methods.training import Phase
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class CudaMemory:
         peaks.begin(Phase.IDLE)
         history = CudaHistory(self._cuda, self._device)
         try:
-            with listening(training, listen):
+            with listening(training, listen), telling_of_pieces(history.hear_of_pieces):
                 loss = training.step(batch)
         finally:
             self.course = history.close()

@@ -7,18 +7,18 @@ import functools
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.activations import formula_of_module, no_activation
 from advisor.methods.derivative_levels import derivative_levels
+from advisor.methods.pieces import pieces
 from advisor.methods.replaced_forward import replace_forward
 from advisor.methods.structure import module_counts
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from advisor.methods.training import Training
 
 __all__ = ["FewBitActivations", "Levels", "pack", "unpack"]
-
-_AT_ONCE = 2**20
-"""Values that are packed or unpacked at a time: their codes take more bytes than what is kept of them."""
 
 _FUNCTIONS = {functional.gelu: "gelu", functional.silu: "silu"}
 _NAMES = frozenset({"gelu", "silu", "swish"})
@@ -52,30 +49,30 @@ class Levels:
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """The pieces in which values lie, packed; one row per bit, of an eighth of a byte per value."""
         flat = values.detach().reshape(-1)
-        parts = [
-            pack(torch.bucketize(part.float(), self.boundaries, out_int32=True).to(torch.uint8), self.bits)
-            for part in _parts(flat)
-        ]
-        if isinstance(flat, FakeTensor) and flat.numel() > _AT_ONCE:
-            parts.append(parts[0].new_empty(self.bits, -(-(flat.numel() - _AT_ONCE) // 8)))
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        if torch.compiler.is_compiling():  # into kernels that keep nothing but the result
+            return self._packed(flat)
+        packed = torch.empty(self.bits, -(-flat.numel() // 8), dtype=torch.uint8, device=flat.device)
+        for part in pieces(flat, packed.shape[1], 8):
+            packed[:, part] = self._packed(flat[part.start * 8 : part.stop * 8])
+        return packed
 
     def multiply(self, gradient: torch.Tensor, packed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The gradient times the level of each value, in ``dtype``."""
         flat = gradient.reshape(-1)
         result = torch.empty(flat.shape, dtype=dtype, device=flat.device)
-        codes = torch.split(packed, _AT_ONCE // 8, dim=1)
-        for part, code, out in zip(_parts(flat), codes, _parts(result), strict=not isinstance(flat, FakeTensor)):
-            # An index of int32 would be made one of int64 by ``levels[index]``.
-            level = self.levels.index_select(0, unpack(code, self.bits)[: part.numel()].int())
-            out.copy_(part * level.to(part.dtype))
+        cuts = [slice(0, packed.shape[1])] if torch.compiler.is_compiling() else pieces(flat, packed.shape[1], 8)
+        for part in cuts:
+            inside = slice(part.start * 8, part.stop * 8)
+            self._multiply(flat[inside], packed[:, part], result[inside])
         return result.view(gradient.shape)
 
+    def _packed(self, flat: torch.Tensor) -> torch.Tensor:
+        return pack(torch.bucketize(flat.float(), self.boundaries, out_int32=True).to(torch.uint8), self.bits)
 
-def _parts(flat: torch.Tensor) -> Sequence[torch.Tensor]:
-    """What is coded at a time. Of a fake tensor the first part says all there is to know: its memory is used again."""
-    parts = torch.split(flat, _AT_ONCE)
-    return parts[:1] if isinstance(flat, FakeTensor) else parts
+    def _multiply(self, gradient: torch.Tensor, packed: torch.Tensor, result: torch.Tensor) -> None:
+        # An index of int32 would be made one of int64 by ``levels[index]``.
+        level = self.levels.index_select(0, unpack(packed, self.bits)[: gradient.numel()].int())
+        result.copy_(gradient * level.to(gradient.dtype))
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:

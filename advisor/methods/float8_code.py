@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from advisor.methods.pieces import pieces
 
 __all__ = ["Float8Coder", "decode_float8", "encode_float8"]
 
 _GROUP = 256
-_CHUNK = 1024
-"""Groups that are coded at a time: what is needed beside input and output stays small."""
 
 
 class Float8Coder:
@@ -45,18 +44,8 @@ def encode_float8(flat: torch.Tensor, float8: torch.dtype) -> torch.Tensor:
     groups = -(-flat.numel() // _GROUP)
     buffer = torch.empty(groups * (4 + _GROUP), dtype=torch.uint8, device=flat.device)
     scales, codes = _split(buffer, groups, float8)
-    limits = torch.finfo(float8)
-    most, least = limits.max, limits.smallest_normal * limits.eps
-    for first in _chunks(flat, groups):
-        part = slice(first, min(first + _CHUNK, groups))
-        values = flat[first * _GROUP : part.stop * _GROUP].float()
-        values = torch.nn.functional.pad(values, (0, (part.stop - first) * _GROUP - values.numel())).view(-1, _GROUP)
-        scale = values.abs().amax(1, keepdim=True) / most
-        # Of subnormal numbers the scale is so coarse that what it divides may not fit.
-        scaled = values / torch.where(scale == 0, 1.0, scale)
-        scaled = torch.where(values == 0, values, scaled.abs().clamp_(min=least, max=most).copysign_(values))
-        scales[part] = scale.squeeze(1)
-        codes[part] = scaled.to(float8)
+    for part in pieces(flat, groups, _GROUP):
+        _encode(flat[part.start * _GROUP : part.stop * _GROUP], scales[part], codes[part])
     return buffer
 
 
@@ -65,15 +54,22 @@ def decode_float8(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, float
     groups = -(-count // _GROUP)
     scales, codes = _split(buffer, groups, float8)
     flat = torch.empty(groups * _GROUP, dtype=dtype, device=buffer.device)
-    for first in _chunks(buffer, groups):
-        part = slice(first, min(first + _CHUNK, groups))
+    for part in pieces(buffer, groups, _GROUP):
         flat.view(-1, _GROUP)[part] = (codes[part].float() * scales[part].unsqueeze(1)).to(dtype)
     return flat[:count]
 
 
-def _chunks(tensor: torch.Tensor, groups: int) -> range:
-    """Where the chunks begin. Of a fake tensor the first says all there is to know: its memory is used again."""
-    return range(0, min(groups, _CHUNK) if isinstance(tensor, FakeTensor) else groups, _CHUNK)
+def _encode(flat: torch.Tensor, scales: torch.Tensor, codes: torch.Tensor) -> None:
+    """Code some groups, the last of which may be cut short, into ``scales [groups]`` and ``codes [groups, 256]``."""
+    limits = torch.finfo(codes.dtype)
+    most, least = limits.max, limits.smallest_normal * limits.eps
+    values = torch.nn.functional.pad(flat.float(), (0, codes.numel() - flat.numel())).view(-1, _GROUP)
+    scale = values.abs().amax(1, keepdim=True) / most
+    # Of subnormal numbers the scale is so coarse that what it divides may not fit.
+    scaled = values / torch.where(scale == 0, 1.0, scale)
+    scaled = torch.where(values == 0, values, scaled.abs().clamp_(min=least, max=most).copysign_(values))
+    scales.copy_(scale.squeeze(1))
+    codes.copy_(scaled)
 
 
 def _split(buffer: torch.Tensor, groups: int, float8: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

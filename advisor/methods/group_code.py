@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import torch
 
+from advisor.methods.pieces import pieces
 from advisor.methods.private_random import uniform
 
 __all__ = [
     "GROUP",
     "buffer_bytes",
     "compute_dtype",
-    "decode_first_chunk",
     "decode_groups",
     "encode_groups",
-    "first_chunk",
     "smallest_positive",
     "split_buffer",
 ]
 
 GROUP = 256
 """Values per group."""
-
-_CHUNK = 1024
-"""Groups that are coded at a time: what is needed beside input and output stays small."""
 
 
 def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
@@ -47,14 +43,9 @@ def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
     groups = -(-flat.numel() // GROUP)
     buffer = torch.empty(buffer_bytes(groups, flat.dtype, bits), dtype=torch.uint8, device=flat.device)
     lowest, highest, codes = split_buffer(buffer, groups, flat.dtype, bits)
-    for first in range(0, groups, _CHUNK):
-        last = min(first + _CHUNK, groups)
-        values = _padded(flat[first * GROUP : last * GROUP], (last - first) * GROUP)
-        noise = uniform(values.numel(), seed=seed, start=first * GROUP, device=flat.device)
-        low, high, packed = _encode(values.view(-1, GROUP), noise.view(-1, GROUP), bits)
-        lowest[first:last] = low
-        highest[first:last] = high
-        codes[first:last] = packed
+    for part in pieces(flat, groups, GROUP):
+        inside = flat[part.start * GROUP : part.stop * GROUP]
+        _encode(inside, lowest[part], highest[part], codes[part], bits=bits, seed=seed, start=part.start * GROUP)
     return buffer
 
 
@@ -63,21 +54,9 @@ def decode_groups(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, bits:
     groups = -(-count // GROUP)
     lowest, highest, codes = split_buffer(buffer, groups, dtype, bits)
     flat = torch.empty(groups * GROUP, dtype=dtype, device=buffer.device)
-    for first in range(0, groups, _CHUNK):
-        part = slice(first, min(first + _CHUNK, groups))
+    for part in pieces(buffer, groups, GROUP):
         flat.view(-1, GROUP)[part] = _decode(lowest[part], highest[part], codes[part], bits)
     return flat[:count]
-
-
-def first_chunk(flat: torch.Tensor) -> torch.Tensor:
-    """What is coded at once of a flat tensor: coding takes the memory of that beside input and output."""
-    return flat[: _CHUNK * GROUP]
-
-
-def decode_first_chunk(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, bits: int) -> None:
-    """Decode as much as is decoded at once, for the memory that it takes alone."""
-    lowest, highest, codes = split_buffer(buffer, -(-count // GROUP), dtype, bits)
-    _decode(lowest[:_CHUNK], highest[:_CHUNK], codes[:_CHUNK], bits)
 
 
 def split_buffer(
@@ -111,7 +90,19 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _encode(values: torch.Tensor, noise: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _encode(
+    flat: torch.Tensor,
+    lowest: torch.Tensor,
+    highest: torch.Tensor,
+    codes: torch.Tensor,
+    *,
+    bits: int,
+    seed: int,
+    start: int,
+) -> None:
+    """Code some groups, which begin at ``start`` of the whole, into views of its coded tensor."""
+    values = _padded(flat, codes.shape[0] * GROUP).view(-1, GROUP)
+    noise = uniform(values.numel(), seed=seed, start=start, device=flat.device).view(-1, GROUP)
     top = 2**bits - 1
     low, high = values.amin(1, keepdim=True), values.amax(1, keepdim=True)
     zero_based = (low == 0).to(values.dtype)  # Code 0 is then zero alone, and code 1 what rounds to zero.
@@ -127,7 +118,9 @@ def _encode(values: torch.Tensor, noise: torch.Tensor, bits: int) -> tuple[torch
     packed = parts[:, 0].clone()
     for number in range(1, 8 // bits):
         packed |= parts[:, number] << (bits * number)
-    return low.squeeze(1), high.squeeze(1), packed
+    lowest.copy_(low.squeeze(1))
+    highest.copy_(high.squeeze(1))
+    codes.copy_(packed)
 
 
 def _decode(lowest: torch.Tensor, highest: torch.Tensor, codes: torch.Tensor, bits: int) -> torch.Tensor:

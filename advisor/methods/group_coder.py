@@ -37,21 +37,15 @@ class GroupCoder:
     def encode(self, flat: torch.Tensor) -> torch.Tensor:
         """A flat tensor as a flat uint8 tensor."""
         seed = self._draws.next_seed()
-        if isinstance(flat, FakeTensor):  # Without values its size is all there is to know, and what coding it takes.
+        if isinstance(flat, FakeTensor) and not self._is_plain(flat):  # A kernel takes nothing but its result.
             count = group_code.buffer_bytes(-(-flat.numel() // group_code.GROUP), flat.dtype, self._bits)
-            buffer = flat.new_empty(count, dtype=torch.uint8)
-            if self._is_plain(flat):
-                group_code.encode_groups(group_code.first_chunk(flat), bits=self._bits, seed=seed)
-            return buffer
+            return flat.new_empty(count, dtype=torch.uint8)
         return self._code(flat).encode_groups(flat, bits=self._bits, seed=seed)  # type: ignore[no-any-return]
 
     def decode(self, buffer: torch.Tensor, *, count: int, dtype: torch.dtype) -> torch.Tensor:
         """The flat tensor, about as it was."""
-        if isinstance(buffer, FakeTensor):
-            flat = buffer.new_empty(count, dtype=dtype)
-            if self._is_plain(buffer):
-                group_code.decode_first_chunk(buffer, count=count, dtype=dtype, bits=self._bits)
-            return flat
+        if isinstance(buffer, FakeTensor) and not self._is_plain(buffer):
+            return buffer.new_empty(count, dtype=dtype)
         return self._code(buffer).decode_groups(buffer, count=count, dtype=dtype, bits=self._bits)  # type: ignore[no-any-return]
 
     def _is_plain(self, tensor: torch.Tensor) -> bool:
@@ -60,7 +54,9 @@ class GroupCoder:
 
     def _code(self, tensor: torch.Tensor) -> ModuleType:
         """The kernels for what is on the device that they were tried on; a model may keep some tensors elsewhere."""
-        return group_code if self._kernel is None or tensor.device != self._device else self._kernel
+        if self._kernel is None or tensor.device != self._device or isinstance(tensor, FakeTensor):
+            return group_code
+        return self._kernel
 
 
 def _working_kernel(bits: int, device: torch.device) -> tuple[ModuleType | None, str]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from advisor.measure.cuda_memory import CudaMemory
+from advisor.methods.pieces import pieces
 from advisor.methods.training import Phase
 from tests.measure.tiny import tiny_training
 
@@ -143,6 +144,22 @@ def test_the_allocators_log_is_the_course_of_the_step() -> None:
     assert course.peaks() == {Phase.IDLE: 1000, Phase.FORWARD: 1300, Phase.BACKWARD: 1700, Phase.OPTIMIZER: 1150}
     assert course.changes == [0, *[0, 1, 0, 1, -1] * 2, 0, 1, -1, 0], "segments are no changes"
     assert cuda.memory.recording is None
+
+
+def test_work_in_pieces_is_one_change_of_the_course() -> None:
+    class InPieces(Scripted):
+        def step(self, batch: object) -> torch.Tensor:
+            for _ in pieces(torch.empty(0), 3 * 2**15):
+                self.cuda.change(+50)
+                self.cuda.change(-50)
+            return super().step(batch)
+
+    cuda = FakeCuda()
+    with CudaMemory(GPU, 8 * 2**30, cuda) as meter:
+        meter.measured_step(InPieces(cuda), None)  # type: ignore[arg-type]
+    assert meter.course is not None
+    assert meter.course.live[:3] == [0, 50, 0]
+    assert meter.course.changes == [0, 1, -1, *[0, 1, 0, 1, -1] * 2, 0, 1, -1, 0]
 
 
 def test_an_allocator_without_a_log_leaves_the_figures_as_they_are() -> None:

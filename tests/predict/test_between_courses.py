@@ -68,3 +68,27 @@ def test_real_steps_far_from_those_that_were_measured(model: str, uses: tuple[Me
     assert memory is not None
     assert memory.peak(4) == peaks[4]
     assert memory.peak(24) == pytest.approx(peaks[24], rel=0.005)
+
+
+@pytest.mark.parametrize("coded", [use("fp8_activations", format="e4m3"), use("few_bit_activation", bits=4)])
+def test_more_pieces_of_work_at_a_larger_batch_are_no_other_step(
+    coded: MethodUse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coding takes as much at once at any batch that fills a piece, so that small batches foretell a larger one."""
+    monkeypatch.setattr("advisor.methods.pieces._ON_CPU", 2**10)
+
+    def stepped(micro_batch: int) -> tuple[int, Course]:
+        training = training_of("gpt2", micro_batch=micro_batch)
+        apply_uses(training, [coded])
+        meter = CpuMemory(CPU, 2**40, HostData())
+        batch = MODELS["gpt2"][1](micro_batch)
+        training.step(batch)
+        meter.measured_step(training, batch)
+        training.close()
+        assert meter.course is not None
+        return micro_batch, meter.course
+
+    prediction = predict_between(stepped(2), stepped(3))
+    assert prediction is not None
+    _, large = stepped(8)
+    assert prediction.peak(8) == pytest.approx(max(large.live), rel=0.005)
