@@ -38,8 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_collection() -> None:
+    """Nothing that is imported goes again: it need not be looked for."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What the tests are made of lives to their end, and need not be gone through by every garbage collection."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

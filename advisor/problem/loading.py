@@ -19,6 +19,7 @@ from advisor.errors import WorkloadError
 from advisor.problem.importing import importing
 from advisor.problem.missing_functions import missing_message
 from advisor.problem.outline import read_outline
+from advisor.problem.quick_imports import quick_imports
 from advisor.problem.traceback_text import user_traceback
 from advisor.problem.workload import WorkloadKind, WorkloadSource
 
@@ -76,7 +77,8 @@ def load_workload(source: WorkloadSource) -> Workload:
             wrong kind, or transformers does not know the model type.
     """
     if source.kind is WorkloadKind.HUGGING_FACE:
-        from advisor.problem.hugging_face import hugging_face_workload  # loads transformers, which takes seconds
+        with quick_imports():
+            from advisor.problem.hugging_face import hugging_face_workload  # loads transformers, which takes seconds
 
         return hugging_face_workload(source.location)
     for folder in reversed(source.import_paths):
@@ -146,7 +148,7 @@ def _load_private(path: Path) -> ModuleType:
 
 def _run_import(run: Callable[[], _T], place: str) -> _T:
     try:
-        with importing(place):
+        with importing(place), quick_imports():
             return run()
     except WorkloadError:
         raise

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.problem.quick_imports import quick_imports
 from advisor.trial.fork_protocol import LARGEST_MESSAGE, End, Fork, Forked, ForkRequest, Look, Seen, Unforkable
 
 __all__ = ["main", "why_not_to_fork"]
@@ -74,13 +75,14 @@ def why_not_to_fork(descriptors: Path = Path("/proc/self/fd")) -> str:
 
 def _load() -> None:
     """Import what every worker needs; on a CPU also what the first optimizer imports, a third as much again."""
-    import torch
+    with quick_imports():
+        import torch
 
-    import advisor.trial.serving  # noqa: F401
+        import advisor.trial.serving  # noqa: F401
 
-    if torch.version.cuda is None and torch.version.hip is None:
-        # Elsewhere it might open a GPU, and then nothing could be forked.
-        import torch._dynamo
+        if torch.version.cuda is None and torch.version.hip is None:
+            # Elsewhere it might open a GPU, and then nothing could be forked.
+            import torch._dynamo
 
     # As every trial does with what it finds: who looks through these objects for garbage would copy their pages.
     gc.collect()

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from advisor.problem.quick_imports import quick_imports
 from advisor.trial.guardian import end_with_parent
 
 __all__ = ["main", "run_forked"]
@@ -72,11 +73,12 @@ def _run(launcher: int) -> None:
 
 def _join() -> socket.socket:
     """Make the group of processes, then tell the launcher."""
-    import torch
-    import torch.distributed as dist
+    with quick_imports():
+        import torch
+        import torch.distributed as dist
 
-    from advisor.methods.world import current_world
-    from advisor.trial.protocol import Joined, encode_line
+        from advisor.methods.world import current_world
+        from advisor.trial.protocol import Joined, encode_line
     from advisor.trial.rank_group import ADDRESS_VARIABLE, TOKEN_VARIABLE
 
     address, _, port = os.environ.pop(ADDRESS_VARIABLE).rpartition(":")

@@ -11,6 +11,7 @@ import argparse
 import faulthandler
 import os
 
+from advisor.problem.quick_imports import quick_imports
 from advisor.trial.guardian import guard
 from advisor.trial.nodes import Nodes
 
@@ -34,15 +35,18 @@ def main() -> None:
     nodes = Nodes(count=arguments.nodes, endpoint=arguments.endpoint, rank=arguments.node_rank)
     # All of these load torch.
     if nodes.rank > 0:
-        from advisor.trial.following import join_launch
+        with quick_imports():
+            from advisor.trial.following import join_launch
 
         join_launch(nodes)
     elif arguments.ranks > 1:
-        from advisor.trial.launcher import launch
+        with quick_imports():
+            from advisor.trial.launcher import launch
 
         launch(arguments.requests, arguments.answers, arguments.ranks, nodes)
     else:
-        from advisor.trial.serving import serve
+        with quick_imports():
+            from advisor.trial.serving import serve
 
         serve(arguments.requests, arguments.answers)
 
