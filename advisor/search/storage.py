@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sqlite3
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,9 @@ __all__ = ["check_storage", "close_storage", "one_at_a_time", "open_study", "qui
 _DATABASES = ("sqlite", "postgresql", "mysql")
 _JOURNALS = (".journal", ".log")
 _WAIT_SECONDS = 30
+_TRIES, _PAUSE_SECONDS = 5, 0.2
+"""To open a database that others may be making tables in."""
+
 _SPACE = "space"
 _RULE = (
     "--storage must be the URL of a database (sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name) "
@@ -157,15 +161,31 @@ def _open_storage(where: Path | str | None) -> BaseStorage | None:
             ) from error
     url = where if isinstance(where, str) else _url(where)
     # A writer waits for another (a second worker, or optuna-dashboard, which reads along) instead of failing at once.
-    waits = {"connect_args": {"timeout": _WAIT_SECONDS}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    waits: dict[str, object] = (
+        {"connect_args": {"timeout": _WAIT_SECONDS}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    )
     try:
-        return RDBStorage(url, engine_kwargs=waits)
+        return _database(url, waits)
     except ImportError as error:
         driver = error.__cause__ or error
         raise OptionError(
             f"--storage must be a database whose driver is installed, but for {_shown(url)}: {driver}. Install it with "
             "pip, or share a journal file (study.journal)."
         ) from error
+
+
+def _database(url: str, engine_kwargs: dict[str, object]) -> RDBStorage:
+    """Open a database, and make Optuna's tables in it if it has none.
+
+    A server checks that there are none and makes them in two steps. Of two workers that come at the same moment one
+    then fails, and finds them there when it tries again.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return RDBStorage(url, engine_kwargs=engine_kwargs)
+        except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError):
+            time.sleep(_PAUSE_SECONDS)
+    return RDBStorage(url, engine_kwargs=engine_kwargs)
 
 
 def _is_journal(text: str) -> bool:

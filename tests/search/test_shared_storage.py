@@ -8,13 +8,16 @@ import os
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import optuna
 import psutil
 import pytest
+import sqlalchemy
 
+import advisor.search.storage as storage_module
 from advisor.errors import OptionError
 from advisor.methods.use import use
 from advisor.search.book import Book
@@ -31,10 +34,29 @@ from .synthetic import rate, recipe, space
 SPACE = space("precision", "small_adam", "swap", fractions=(1.0,), recipes=(recipe("8-bit Adam", use("small_adam")),))
 
 
-@pytest.fixture(params=["study.journal", "sqlite:///{folder}/study.db"])
+DATABASE_SERVER = "MOMADVISE_TEST_DATABASE"
+"""Variable with the URL of a database on a server (``postgresql://...``) whose user may create others: then all that a
+storage must do is tested on it, too."""
+
+
+@pytest.fixture(params=["study.journal", "sqlite:///{folder}/study.db", DATABASE_SERVER])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    return str(request.param).format(folder=tmp_path)
+    if request.param != DATABASE_SERVER:
+        return str(request.param).format(folder=tmp_path)
+    server = os.environ.get(DATABASE_SERVER)
+    if server is None:
+        pytest.skip(f"needs a database server, whose URL {DATABASE_SERVER} has")
+    return _new_database(server)
+
+
+def _new_database(server: str) -> str:
+    name = f"study_{uuid.uuid4().hex}"
+    engine = sqlalchemy.create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return sqlalchemy.make_url(server).set(database=name).render_as_string(hide_password=False)
 
 
 def worker(storage: str, of: ResolvedSpace = SPACE, seed: int = 0) -> Proposer:
@@ -154,6 +176,26 @@ def test_what_a_killed_worker_had_under_way_is_taken_by_the_next(storage: str, t
     assert "plain" in labels
     assert of.count < len(labels) == len(set(labels))
     living.close()
+
+
+def test_a_worker_that_comes_while_another_makes_the_tables_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trap: PostgreSQL's second worker of two that start together fails, for the tables are there by then."""
+    real, calls = storage_module.RDBStorage, []
+
+    def racing(url: str, **options: object) -> object:
+        calls.append(url)
+        if len(calls) < 3:
+            raise sqlalchemy.exc.IntegrityError("CREATE TYPE", {}, Exception("duplicate key"))
+        return real(url, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage_module, "RDBStorage", racing)
+    monkeypatch.setattr(storage_module, "_PAUSE_SECONDS", 0.0)
+    one = worker(f"sqlite:///{tmp_path}/study.db")
+    assert asked(one).combination.label == "plain"
+    assert len(calls) == 3
+    one.close()
 
 
 class Claims:
