@@ -12,7 +12,7 @@ def main() -> None:
     """The command."""
     options = options_of("benchmarks.papers", __doc__ or "")
     for paper in _PAPERS:
-        paper.run(options)
+        paper.run(options.from_now())
 
 
 if __name__ == "__main__":
