@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,12 +25,14 @@ import msgspec
 from advisor.methods.use import MethodUse, use
 from advisor.problem.hardware import DeviceKind
 from advisor.session.limits import memory_budget
+from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.largest import Largest, Search, refusal
 from benchmarks.papers.moms_cases import (
+    AT_LARGEST,
     BATCH,
     CASES,
     EXACT,
@@ -41,6 +43,7 @@ from benchmarks.papers.moms_cases import (
     THEIR_CROSSINGS,
     THEIR_FIGURES,
     THEIR_MEANS,
+    THEIR_MOMS,
     Case,
     Fixed,
 )
@@ -76,7 +79,7 @@ class _Size(msgspec.Struct, frozen=True):
     longest_step_seconds: float
 
 
-_SIZES = {"smoke": _Size(0.1, 1.0), "paper": _Size(2.0, 2.0)}
+_SIZES = {"smoke": _Size(0.05, 5.0), "paper": _Size(2.0, 2.0)}
 
 
 def run(options: Options) -> None:
@@ -149,36 +152,48 @@ class _Bench:
             columns[RATE] = own.fastest / exact.fastest if own.fastest and exact.fastest else None
         columns["largest throughput, samples/s"] = own.fastest
         at_largest = own.rate(1)
-        columns["throughput at the largest batch / largest"] = at_largest and own.fastest and at_largest / own.fastest
-        for share in case.shares:
+        columns[AT_LARGEST] = at_largest / own.fastest if at_largest and own.fastest else None
+        for share in case.shares[1:]:
             columns[f"throughput at 1/{share} of the largest batch, samples/s"] = own.rate(share)
         for column, ours in columns.items():
             theirs, remark = THEIR_FIGURES.get((case.name, mom, column), (None, ""))
-            absent = own.reason or f"exact: {exact.reason}" if not own.batch or not exact.batch else "not run"
-            reason = absent if ours is None else "; ".join(filter(None, (own.reason, remark)))
+            if ours is not None:
+                reason = "; ".join(filter(None, (own.reason, remark)))
+            elif own.batch is None:
+                reason = own.reason
+                if theirs is None and column != _TELLING:
+                    continue  # one line says it
+            else:
+                reason = f"exact: {exact.reason}" if exact.batch is None else "not run"
             yield self._figure(table, f"{case.name}, {mom}", column, ours, theirs=theirs, reason=reason)
 
     def means(self, case: Case) -> Iterator[Figure]:
         """Over the methods that ran: what the paper's Section 4.3 sums its Figure 3 up with."""
-        for column, theirs in zip((BATCH, RATE), THEIR_MEANS[case.name], strict=True):
-            figures = [self._known[_LARGEST, f"{case.name}, {mom}", column].ours for mom in case.moms]
-            ran = [one for one in figures if one is not None]
+        theirs = THEIR_MEANS.get(case.name, (None, None))
+        for column, mean in zip((BATCH, RATE), theirs, strict=True):
+            moms = [mom for mom in case.moms if mom in THEIR_MOMS]
+            ran = [ours for mom in moms if (ours := self._ours(_LARGEST, f"{case.name}, {mom}", column))]
+            reason = "" if len(ran) == len(moms) else f"over {len(ran)} of {len(moms)} methods; the others have none"
             ours = statistics.fmean(ran) if ran else None
-            reason = "" if len(ran) == len(figures) else f"over {len(ran)} of {len(figures)} methods: the others have none"
-            yield self._figure(_MEANS, case.name, column, ours, theirs=theirs, reason=reason)
+            yield self._figure(_MEANS, case.name, column, ours, theirs=mean, reason=reason)
 
-    def crossing(self, name: str, argument: str, cases: dict[int, Case]) -> Figure:
+    def crossing(self, name: str, argument: str, cases: Mapping[int, Case]) -> Figure:
         """The smallest size at which a method is faster than exact training, or exact training does not fit."""
-        row, theirs = f"{name}, {argument}", THEIR_CROSSINGS[name, argument]
+        row, theirs = f"{name}, {argument}", THEIR_CROSSINGS.get((name, argument))
         column = "smallest at which a method is faster"
         for value, case in cases.items():
-            ratios = [self._known[_GROWN, f"{case.name}, {mom}", RATE] for mom in case.moms]
-            exact = self._known[_GROWN, f"{case.name}, {EXACT}", _TELLING].ours
-            runs = [self._known[_GROWN, f"{case.name}, {mom}", _TELLING].ours for mom in case.moms]
-            if any((one.ours or 0.0) > 1 for one in ratios) or (exact is None and any(runs)):
+            rows = [f"{case.name}, {mom}" for mom in case.moms]
+            faster = any((self._ours(_GROWN, one, RATE) or 0.0) > 1 for one in rows)
+            exact = self._known.get((_GROWN, f"{case.name}, {EXACT}", _TELLING))
+            does_not_fit = exact is not None and exact.reason.startswith(Outcome.OUT_OF_MEMORY.value)
+            if faster or (does_not_fit and any(self._ours(_GROWN, one, _TELLING) for one in rows)):
                 return self._figure(_GROWN, row, column, value, theirs=theirs, reason="of the sizes that were run")
         sizes = ", ".join(map(str, cases))
-        return self._figure(_GROWN, row, column, None, theirs=theirs, reason=f"exact was faster at all of {sizes}")
+        return self._figure(_GROWN, row, column, None, theirs=theirs, reason=f"at none of {sizes}")
+
+    def _ours(self, table: str, row: str, column: str) -> float | None:
+        one = self._known.get((table, row, column))
+        return None if one is None else one.ours
 
     def fixed(self, curve: Fixed) -> Iterator[Figure]:
         """Throughput of growing models at one batch; what does not fit says so."""
@@ -209,9 +224,9 @@ class _Bench:
         measured = None if own is None or isinstance(own, str) else own.measurement
         base = None if exact is None or isinstance(exact, str) else exact.measurement
         reason = own if isinstance(own, str) else "" if own is None else why(own)
-        rate = measured and measured.samples_per_second
+        rate = None if measured is None else measured.samples_per_second
         yield self._figure(_FIXED, row, _FIXED_RATE, rate, reason=reason)
-        peak = measured and measured.memory.peak_bytes / 2**20
+        peak = None if measured is None else measured.memory.peak_bytes / 2**20
         yield self._figure(_FIXED, row, "peak, MiB", peak, reason=reason)
         if own is not exact:
             ratio = rate / base.samples_per_second if rate and base else None

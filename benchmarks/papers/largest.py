@@ -14,7 +14,6 @@ import msgspec
 from advisor.measure.measurement import Measurement
 from advisor.methods.compose import judge
 from advisor.methods.use import MethodUse
-from advisor.policy.policy import Policy
 from advisor.problem.source import resolve_source
 from advisor.problem.units import format_bytes
 from advisor.search.batching import choose_batch, does_not_fit
@@ -23,7 +22,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.papers.command import Options
-from benchmarks.papers.runs import why
+from benchmarks.papers.runs import policy_of, why
 
 __all__ = ["Largest", "Search", "refusal"]
 
@@ -148,7 +147,9 @@ class _Combination:
         """What short runs say of memory and time at every batch, or why there are none."""
         result = self._trial(TrialKind.SIZE, _FIRST_BATCH)
         if result.outcome is Outcome.OUT_OF_MEMORY:
-            result = self._trial(TrialKind.SIZE, 1, largest_batch=1)
+            # What a single sample may fail of besides (BatchNorm needs two) is not why the first batch did not run.
+            one = self._trial(TrialKind.SIZE, 1, largest_batch=1)
+            result = one if one.sizing is not None else result
         if result.sizing is None:
             return None, why(result)
         if result.prediction is None:
@@ -200,8 +201,8 @@ class _Combination:
                 kind=kind,
                 workload=self._source,
                 model_size=self._model_size,
-                policy=Policy(methods=self._uses, micro_batch=batch),
-                smaller=None if smaller is None else Policy(methods=self._uses, micro_batch=smaller),
+                policy=policy_of(self._uses, batch),
+                smaller=None if smaller is None else policy_of(self._uses, smaller),
                 device=self._options.hardware.device,
                 memory_limit_bytes=limit,
                 limit_of_timed_bytes=limit if kind is TrialKind.SIZE else None,

@@ -17,12 +17,17 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.papers.command import Options
 from benchmarks.papers.figures import Figure
 
-__all__ = ["WORKLOADS", "figure", "settled", "timed", "why"]
+__all__ = ["WORKLOADS", "figure", "policy_of", "settled", "timed", "why"]
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 """Where the papers' models are: one file each, as ``momadvise`` takes it."""
 
 _TIME_LIMIT_SECONDS = 120.0
+
+
+def policy_of(uses: Sequence[MethodUse], batch: int) -> Policy:
+    """The policy of methods in any order at one batch, in samples."""
+    return Policy(methods=tuple(sorted(uses, key=lambda one: one.name)), micro_batch=batch)
 
 
 def timed(
@@ -62,7 +67,7 @@ def timed(
             kind=TrialKind.TIME,
             workload=resolve_source(workload),
             model_size=dict(model_size or {}),
-            policy=Policy(methods=tuple(uses), micro_batch=batch),
+            policy=policy_of(uses, batch),
             device=options.hardware.device,
             memory_limit_bytes=limit_bytes or memory_budget(options.hardware, None).limit_bytes,
             measure_seconds=seconds,

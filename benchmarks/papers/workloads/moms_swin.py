@@ -4,13 +4,13 @@ import torch
 from transformers import SwinConfig, SwinForImageClassification
 
 
-def build_model(width=192, third=18, head=32, pixels=224, window=7, classes=1000):
+def build_model(width=192, third=18, others=2, head=32, pixels=224, window=7, classes=1000):
     widths = [width * 2**stage for stage in range(4)]
     return SwinForImageClassification(
         SwinConfig(
             image_size=pixels,
             embed_dim=width,
-            depths=[2, 2, third, 2],
+            depths=[others, others, third, others],
             num_heads=[each // head for each in widths],
             window_size=window,
             num_labels=classes,
