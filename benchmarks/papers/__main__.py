@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.papers import sublinear
+from benchmarks.papers import evaluation_of_moms, radiology, sublinear
 from benchmarks.papers.command import options_of
 
-_PAPERS = (sublinear,)
+_PAPERS = (sublinear, evaluation_of_moms, radiology)
 
 
 def main() -> None:

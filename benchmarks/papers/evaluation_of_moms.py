@@ -185,8 +185,8 @@ class _Bench:
             rows = [f"{case.name}, {mom}" for mom in case.moms]
             faster = any((self._ours(_GROWN, one, RATE) or 0.0) > 1 for one in rows)
             exact = self._known.get((_GROWN, f"{case.name}, {EXACT}", _TELLING))
-            does_not_fit = exact is not None and exact.reason.startswith(Outcome.OUT_OF_MEMORY.value)
-            if faster or (does_not_fit and any(self._ours(_GROWN, one, _TELLING) for one in rows)):
+            alone = exact is not None and exact.ours is None and exact.reason.startswith(Outcome.OUT_OF_MEMORY.value)
+            if faster or (alone and any(self._ours(_GROWN, one, _TELLING) for one in rows)):
                 return self._figure(_GROWN, row, column, value, theirs=theirs, reason="of the sizes that were run")
         sizes = ", ".join(map(str, cases))
         return self._figure(_GROWN, row, column, None, theirs=theirs, reason=f"at none of {sizes}")

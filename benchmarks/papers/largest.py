@@ -72,7 +72,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         limit_bytes: The memory limit.
         seconds: How long steps are timed at each batch, at most.
         longest_step_seconds: Batches whose step is expected to take longer are not tried.
-        divisors: Parts of the largest batch that are timed as well, in pairs: the first beside the largest batch.
+        divisors: Parts of the largest batch that are timed: 1 for itself, then, if any, 2 for a half, which is timed in
+            the same process, and further ones in pairs.
     """
 
     limit_bytes: int
@@ -114,7 +115,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         for more, less in zip(self.divisors[2::2], self.divisors[3::2], strict=True):
             batch, smaller = _part(largest.batch, more), _part(largest.batch, less)
             if batch not in runs:
-                one.time(batch, smaller if smaller < batch else None, runs)
+                one.time(batch, smaller, runs)
         return msgspec.structs.replace(largest, runs=runs)
 
 
@@ -171,7 +172,8 @@ class _Combination:
             if batch <= _WORTHWHILE * max(runs, default=0):
                 break
             reason = f"kept below {self._search.longest_step_seconds:g} s per step" if batch < fits else ""
-            result = self.time(batch, _part(batch, self._search.divisors[1]) if batch > 1 else None, runs)
+            smaller = _part(batch, self._search.divisors[1]) if len(self._search.divisors) > 1 else batch
+            result = self.time(batch, smaller, runs)
             if result.measurement is not None:
                 model = model.calibrated(batch, result.measurement.memory.peak_bytes)
                 model = model.timed(batch, 1, result.measurement.step_seconds)
@@ -183,9 +185,9 @@ class _Combination:
             reason = f"{Outcome.OUT_OF_MEMORY.value}: {_MOST_TRIED} batches did not fit below {format_bytes(limit)}"
         return runs, reason
 
-    def time(self, batch: int, smaller: int | None, runs: dict[int, Measurement]) -> TrialResult:
-        """Time a batch, and a smaller one in the same process; what ran is added to ``runs``."""
-        result = self._trial(TrialKind.TIME, batch, smaller=smaller)
+    def time(self, batch: int, smaller: int, runs: dict[int, Measurement]) -> TrialResult:
+        """Time a batch, and a smaller one in the same process if it is smaller; what ran is added to ``runs``."""
+        result = self._trial(TrialKind.TIME, batch, smaller=smaller if smaller < batch else None)
         for one in (result.measurement, result.smaller):
             if one is not None:
                 runs[one.micro_batch] = one

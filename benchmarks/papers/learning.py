@@ -44,7 +44,6 @@ class Learning:
     Args:
         runner: Runs the trials.
         options: Of the command.
-        workload: A model file.
         batch: Micro-batch size in samples.
         steps: Of every training.
         model_size: Arguments of the model file's functions.
@@ -55,7 +54,6 @@ class Learning:
         self,
         runner: Runner,
         options: Options,
-        workload: Path | str,
         *,
         batch: int,
         steps: int,
@@ -64,7 +62,6 @@ class Learning:
     ) -> None:
         self._runner = runner
         self._options = options
-        self._source = resolve_source(workload)
         self._batch = batch
         self._steps = steps
         self._model_size = dict(model_size)
@@ -72,26 +69,29 @@ class Learning:
         self._plain: TrialResult | None = None
         self._chance: FidelityMeasurement | None = None
 
-    @property
-    def chance(self) -> Learned:
+    def chance(self, workload: Path | str) -> Learned:
         """Plain training beside itself: how far chance alone takes the losses."""
-        plain = self._exact()
+        plain = self._exact(workload)
         if plain.fidelity is not None and self._chance is None:
-            self._chance = self._beside(plain, self._run((), other_chance=True))
+            self._chance = self._beside(plain, self._run(workload, (), other_chance=True))
         return Learned(found=self._chance, reason="" if self._chance else _no_losses(plain))
 
-    def under(self, uses: Sequence[MethodUse]) -> Learned:
+    def under(self, workload: Path | str, uses: Sequence[MethodUse]) -> Learned:
         """Train with methods.
+
+        Args:
+            workload: A model file; all of one instance make the same model.
+            uses: The methods.
 
         Raises:
             TimeIsUpError: No further run may begin.
         """
-        plain = self._exact()
-        own = self._run(uses) if uses else plain
+        plain = self._exact(workload)
+        own = self._run(workload, uses) if uses else plain
         found = self._beside(plain, own)
         if found is None:
             return Learned(found=None, reason=_no_losses(own) or _no_losses(plain) or "too few steps")
-        chance = self.chance.found
+        chance = self.chance(workload).found
         if chance is not None:
             noise = NoiseFloor(
                 loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient
@@ -109,18 +109,18 @@ class Learning:
             return None
         return compared(own.fidelity, plain.fidelity, reference="plain", micro_batch=self._batch)
 
-    def _exact(self) -> TrialResult:
+    def _exact(self, workload: Path | str) -> TrialResult:
         if self._plain is None:
-            self._plain = self._run(())
+            self._plain = self._run(workload, ())
         return self._plain
 
-    def _run(self, uses: Sequence[MethodUse], *, other_chance: bool = False) -> TrialResult:
+    def _run(self, workload: Path | str, uses: Sequence[MethodUse], *, other_chance: bool = False) -> TrialResult:
         self._options.check_time()
         exact = not uses and not other_chance
         return self._runner.run(
             TrialSpec(
                 kind=TrialKind.FIDELITY,
-                workload=self._source,
+                workload=resolve_source(workload),
                 policy=policy_of(uses, self._batch),
                 model_size=self._model_size,
                 device=self._options.hardware.device,

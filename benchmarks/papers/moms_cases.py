@@ -146,10 +146,16 @@ _GROWN_PAPER = {
 
 # One case of every kind. Swapping is refused on a CPU, and the reason stands in its row.
 _SMOKE = (
-    Case(name="small BERT", model=BERT, size=BERT.small, moms=("selective checkpointing", "checkpoint + 4 bits")),
-    Case(name="small Swin", model=SWIN, size=SWIN.small, moms=("checkpoint first",)),
+    Case(
+        name="small BERT",
+        model=BERT,
+        size=BERT.small,
+        moms=("selective checkpointing", "checkpoint + 4 bits"),
+        shares=(1,),
+    ),
+    Case(name="small Swin", model=SWIN, size=SWIN.small, moms=("checkpoint first",), shares=(1,)),
     Case(name="small GPT", model=GPT, size=GPT.small, moms=("checkpoint first",), shares=_CURVE),
-    Case(name="small ResNet", model=RESNET, size=RESNET.small, moms=("budget", "swapping")),
+    Case(name="small ResNet", model=RESNET, size=RESNET.small, moms=("budget", "swapping"), shares=(1,)),
 )
 # Nothing fits at that width. What Figures 5 and 6 have besides are the same rows as above.
 _WIDE = Case(name="small ResNet, 8 width", model=RESNET, size={**RESNET.small, "width": 8}, moms=("checkpoint first",))
