@@ -119,8 +119,11 @@ class _Bench:
         if not missing:
             return
         # Ratios are taken within one run: exact training is measured again beside whatever is missing.
+        self._options.check_time()
         exact = self._largest(case, EXACT)
-        for mom in missing:
+        for position, mom in enumerate(missing):
+            if position > 0:  # a call measures one more at least, however short it is
+                self._options.check_time()
             found = exact if mom == EXACT else self._largest(case, mom)
             yield from self._of(table, case, mom, found, exact)
 

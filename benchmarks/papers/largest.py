@@ -97,9 +97,6 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             workload: A model file.
             uses: The methods.
             model_size: Arguments of the model file's functions.
-
-        Raises:
-            TimeIsUpError: No further run may begin.
         """
         reason = refusal(options, uses)
         if reason:
@@ -196,7 +193,6 @@ class _Combination:
     def _trial(
         self, kind: TrialKind, batch: int, *, smaller: int | None = None, largest_batch: int | None = None
     ) -> TrialResult:
-        self._options.check_time()
         limit = self._search.limit_bytes
         return self._runner.run(
             TrialSpec(

@@ -4,14 +4,18 @@
     python -m benchmarks.papers.radiology --size paper --device cuda
 
 A U-Net on ResNet-34 with a multi-scale structural similarity as its loss, at 512, 1,024 and 2,048 pixels, with every
-technique of the paper's Section 5.1 that one GPU can use, alone and combined. The radiographs are drawn (see
-``examples/unet.py``) and the weights begin random: no clinical image is used, and a loss says nothing of one.
+technique of the paper's Section 5.1, alone and combined. The radiographs are drawn (see ``examples/unet.py``) and the
+weights begin random: no clinical image is used, and a loss says nothing of one. Validation is left out, and so are the
+paper's runs on several GPUs.
 
 Peaks are of everything that lives during a pass. The paper's figures are of NVML and say what each phase adds (their
-sum is its total), so that ratios to plain training compare, and bytes do not. A loss is the mean of the last rounds of
-four batches; the row of plain training with other random numbers says what chance does. Neither validation nor several
-GPUs are part of it. 8-bit activations stand for the paper's quantization, which is none of ours; ``momentum_residual``
-recomputes what the blocks keep, so that checkpointing beside it is refused, and it is run with 16 bits alone instead.
+sum is its total): only ratios to plain training compare, and those with care. A loss is the mean of the last rounds of
+four batches; the row of plain training with other random numbers says what chance does. Where ``momadvise`` would hold
+a loss against a technique, the row says so.
+
+8-bit activations stand for the paper's quantization, which is none of ours. Checkpointing is of the encoder's and the
+decoder's blocks, momentum of the encoder's. Both decide what the encoder's blocks keep, so that the two together, the
+paper's combination that destroys the loss, are refused; momentum with 16 bits is run in their place.
 """
 
 from __future__ import annotations
