@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks.papers import sublinear
+from benchmarks.papers import evaluation_of_moms, radiology, sublinear
 from benchmarks.papers.command import options_of
 
-_PAPERS = (sublinear,)
+_PAPERS = (sublinear, evaluation_of_moms, radiology)
 
 
 def main() -> None:
     """The command."""
     options = options_of("benchmarks.papers", __doc__ or "")
     for paper in _PAPERS:
-        paper.run(options)
+        paper.run(options.from_now())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,9 +13,16 @@ from advisor.problem.detect import detect_hardware
 from advisor.problem.hardware import Hardware
 from benchmarks.papers.figures import Figure, append, markdown, read
 
-__all__ = ["Options", "options_of", "report"]
+__all__ = ["Options", "TimeIsUpError", "options_of", "report"]
+
+_PAPER_MINUTES = 8.0
+"""What one call of the paper's size takes, unless ``--minutes`` says otherwise."""
 
 _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+
+class TimeIsUpError(Exception):
+    """No further run may begin: the minutes of this call are over."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,12 +33,29 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         hardware: The device.
         output: File of JSON lines.
         again: Whether what is in the file already is measured again.
+        minutes: After so many no further run begins; ``None`` for no end.
+        begin: Moment at which they begin, in seconds of ``time.monotonic``.
     """
 
     size: str
     hardware: Hardware
     output: Path
     again: bool = False
+    minutes: float | None = None
+    begin: float = msgspec.field(default_factory=time.monotonic)
+
+    def from_now(self) -> Options:
+        """The same, the minutes counted from this moment: each paper has its own."""
+        return msgspec.structs.replace(self, begin=time.monotonic())
+
+    def check_time(self) -> None:
+        """Check that another run may begin.
+
+        Raises:
+            TimeIsUpError: The minutes are over; :func:`report` ends the command with what is there.
+        """
+        if self.minutes is not None and time.monotonic() > self.begin + 60 * self.minutes:
+            raise TimeIsUpError
 
     def known(self, paper: str) -> list[Figure]:
         """Figures of a paper that need not be measured again."""
@@ -47,17 +72,27 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--output", type=Path, help="file of JSON lines (default: docs/results/papers-DEVICE.jsonl)")
     parser.add_argument("--again", action="store_true", help="measure what is there already")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help=f"begin no run after so many; the next call goes on (default: {_PAPER_MINUTES:g} for a paper's size)",
+    )
     asked = parser.parse_args(arguments)
     hardware = detect_hardware(asked.device)
     output = asked.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
-    return Options(size=asked.size, hardware=hardware, output=output, again=asked.again)
+    minutes = _PAPER_MINUTES if asked.minutes is None and asked.size == "paper" else asked.minutes
+    return Options(size=asked.size, hardware=hardware, output=output, again=asked.again, minutes=minutes)
 
 
 def report(paper: str, options: Options, figures: Iterable[Figure]) -> None:
-    """Write figures down as they come, and print the paper's tables in the end."""
-    for figure in figures:
-        append(options.output, figure)
-        ours = figure.reason or "-" if figure.ours is None else f"{figure.ours:.4g}"
-        print(f"{figure.row}, {figure.column}: {ours}", flush=True)
+    """Write figures down as they come, and print the paper's tables in the end, or when the time is up."""
+    try:
+        for figure in figures:
+            append(options.output, figure)
+            ours = figure.reason or "-" if figure.ours is None else f"{figure.ours:.4g}"
+            print(f"{figure.row}, {figure.column}: {ours}", flush=True)
+    except TimeIsUpError:
+        again = " (without --again)" if options.again else ""
+        print(f"\n{options.minutes:g} minutes are over; the same command{again} goes on with what is missing.")
     mine = (paper, options.size, options.hardware.name)
     print("\n" + markdown([one for one in read(options.output) if (one.paper, one.size, one.device) == mine]))

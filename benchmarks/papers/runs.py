@@ -11,17 +11,23 @@ from advisor.policy.policy import Policy
 from advisor.problem.source import resolve_source
 from advisor.session.limits import memory_budget
 from advisor.session.versions import versions
+from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.papers.command import Options
 from benchmarks.papers.figures import Figure
 
-__all__ = ["WORKLOADS", "figure", "timed", "why"]
+__all__ = ["WORKLOADS", "figure", "policy_of", "settled", "timed", "why"]
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 """Where the papers' models are: one file each, as ``momadvise`` takes it."""
 
 _TIME_LIMIT_SECONDS = 120.0
+
+
+def policy_of(uses: Sequence[MethodUse], batch: int) -> Policy:
+    """The policy of methods in any order at one batch, in samples."""
+    return Policy(methods=tuple(sorted(uses, key=lambda one: one.name)), micro_batch=batch)
 
 
 def timed(
@@ -33,6 +39,7 @@ def timed(
     batch: int,
     seconds: float,
     model_size: Mapping[str, int | float] | None = None,
+    limit_bytes: int | None = None,
     time_limit_seconds: float = _TIME_LIMIT_SECONDS,
 ) -> TrialResult:
     """Train for a short while under a policy of these methods.
@@ -45,19 +52,24 @@ def timed(
         batch: Micro-batch size in samples.
         seconds: How long steps are timed.
         model_size: Keyword arguments of the model file's ``build_model``.
+        limit_bytes: The memory limit; ``None`` for what is free.
         time_limit_seconds: After it the trial is ended.
 
     Returns:
         What was measured, or the outcome and the reason for which nothing was.
+
+    Raises:
+        TimeIsUpError: No further run may begin.
     """
+    options.check_time()
     return runner.run(
         TrialSpec(
             kind=TrialKind.TIME,
             workload=resolve_source(workload),
             model_size=dict(model_size or {}),
-            policy=Policy(methods=tuple(uses), micro_batch=batch),
+            policy=policy_of(uses, batch),
             device=options.hardware.device,
-            memory_limit_bytes=memory_budget(options.hardware, None).limit_bytes,
+            memory_limit_bytes=limit_bytes or memory_budget(options.hardware, None).limit_bytes,
             measure_seconds=seconds,
             time_limit_seconds=time_limit_seconds,
         )
@@ -70,6 +82,12 @@ def why(*results: TrialResult) -> str:
         if one.measurement is None:
             return f"{one.outcome.value}: {one.reason}" if one.reason else one.outcome.value
     return ""
+
+
+def settled(one: Figure) -> bool:
+    """Whether another try would find the same: there is a figure, or it did not fit, or was refused."""
+    again = (Outcome.OUT_OF_MEMORY, Outcome.REFUSED)
+    return one.ours is not None or one.reason.startswith(tuple(outcome.value for outcome in again))
 
 
 def figure(

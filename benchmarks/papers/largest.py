@@ -1,0 +1,217 @@
+"""The largest batch that trains under a memory limit, and the throughput there and at shares of it.
+
+Short runs and a memory model say which batch that should be, as in a session (with its margin); a run at that batch
+must then come to its end. What is reported is always of a run that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.measure.measurement import Measurement
+from advisor.methods.compose import judge
+from advisor.methods.use import MethodUse
+from advisor.problem.source import resolve_source
+from advisor.problem.units import format_bytes
+from advisor.search.batching import choose_batch, does_not_fit
+from advisor.search.memory_model import MemoryModel, round_batch
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from benchmarks.papers.command import Options
+from benchmarks.papers.runs import policy_of, why
+
+__all__ = ["Largest", "Search", "refusal"]
+
+_FIRST_BATCH = 2
+"""First batch of the short runs, as in a session."""
+
+_MOST_TRIED = 3
+"""Batches that are tried as the largest, those that do not fit included."""
+
+_WORTHWHILE = 1.1
+"""A run shows what is left of the limit; another is made if the batch can grow by this factor."""
+
+_LIMIT_SECONDS = 120.0
+
+
+class Largest(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found of one combination of methods.
+
+    Attributes:
+        runs: Batch -> what was measured there; empty if nothing ran.
+        reason: Why nothing ran, or what bounded the batch besides the memory.
+    """
+
+    runs: dict[int, Measurement]
+    reason: str = ""
+
+    @property
+    def batch(self) -> int | None:
+        """The largest that ran."""
+        return max(self.runs, default=None)
+
+    @property
+    def fastest(self) -> float | None:
+        """The largest throughput over all batches, in samples per second."""
+        return max((one.samples_per_second for one in self.runs.values()), default=None)
+
+    def rate(self, divisor: int) -> float | None:
+        """Samples per second at a part of the largest batch; ``None`` if that was not run."""
+        batch = self.batch and _part(self.batch, divisor)
+        return self.runs[batch].samples_per_second if batch in self.runs else None
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """How the largest batch is looked for.
+
+    Attributes:
+        limit_bytes: The memory limit.
+        seconds: How long steps are timed at each batch, at most.
+        longest_step_seconds: Batches whose step is expected to take longer are not tried.
+        divisors: Parts of the largest batch that are timed: 1 for itself, then, if any, 2 for a half, which is timed in
+            the same process, and further ones in pairs.
+    """
+
+    limit_bytes: int
+    seconds: float
+    longest_step_seconds: float
+    divisors: Sequence[int] = (1, 2)
+
+    def run(
+        self,
+        runner: Runner,
+        options: Options,
+        workload: Path | str,
+        uses: Sequence[MethodUse],
+        model_size: Mapping[str, int | float],
+    ) -> Largest:
+        """Find the largest batch of a combination.
+
+        Args:
+            runner: Runs the trials.
+            options: Of the command.
+            workload: A model file.
+            uses: The methods.
+            model_size: Arguments of the model file's functions.
+        """
+        reason = refusal(options, uses)
+        if reason:
+            return Largest(runs={}, reason=reason)
+        one = _Combination(self, runner, options, workload, tuple(uses), dict(model_size))
+        model, reason = one.sized()
+        if model is None:
+            return Largest(runs={}, reason=reason)
+        runs, reason = one.climbed(model)
+        largest = Largest(runs=runs, reason=reason)
+        if largest.batch is None:
+            return largest
+        for more, less in zip(self.divisors[2::2], self.divisors[3::2], strict=True):
+            batch, smaller = _part(largest.batch, more), _part(largest.batch, less)
+            if batch not in runs:
+                one.time(batch, smaller, runs)
+        return msgspec.structs.replace(largest, runs=runs)
+
+
+def refusal(options: Options, uses: Sequence[MethodUse]) -> str:
+    """Why these methods cannot run on this device or not together, without a process; empty if they may."""
+    verdict = judge(uses, facts=None, hardware=options.hardware)
+    return "" if verdict.applicable else f"{Outcome.REFUSED.value}: {verdict.reason}"
+
+
+class _Combination:
+    """The trials of one combination at one size of the model."""
+
+    def __init__(
+        self,
+        search: Search,
+        runner: Runner,
+        options: Options,
+        workload: Path | str,
+        uses: tuple[MethodUse, ...],
+        model_size: dict[str, int | float],
+    ) -> None:
+        self._search = search
+        self._runner = runner
+        self._options = options
+        self._source = resolve_source(workload)
+        self._uses = uses
+        self._model_size = model_size
+
+    def sized(self) -> tuple[MemoryModel | None, str]:
+        """What short runs say of memory and time at every batch, or why there are none."""
+        result = self._trial(TrialKind.SIZE, _FIRST_BATCH)
+        if result.outcome is Outcome.OUT_OF_MEMORY:
+            # What a single sample may fail of besides (BatchNorm needs two) is not why the first batch did not run.
+            one = self._trial(TrialKind.SIZE, 1, largest_batch=1)
+            result = one if one.sizing is not None else result
+        if result.sizing is None:
+            return None, why(result)
+        if result.prediction is None:
+            return MemoryModel.fit(result.sizing), ""
+        return MemoryModel.foreseen(result.prediction, result.sizing), ""
+
+    def climbed(self, model: MemoryModel) -> tuple[dict[int, Measurement], str]:
+        """Run the batch that the model promises, and once more where the runs taught it better."""
+        limit = self._search.limit_bytes
+        runs: dict[int, Measurement] = {}
+        reason = ""
+        for _ in range(_MOST_TRIED):
+            fits = model.largest_batch(limit)
+            batch = min(fits, round_batch(model.largest_within_seconds(self._search.longest_step_seconds)))
+            if batch < 1 and not runs:
+                return runs, f"{Outcome.OUT_OF_MEMORY.value}: " + does_not_fit(
+                    need_bytes=model.predict(1), limit_bytes=limit
+                )
+            if batch <= _WORTHWHILE * max(runs, default=0):
+                break
+            reason = f"kept below {self._search.longest_step_seconds:g} s per step" if batch < fits else ""
+            smaller = _part(batch, self._search.divisors[1]) if len(self._search.divisors) > 1 else batch
+            result = self.time(batch, smaller, runs)
+            if result.measurement is not None:
+                model = model.calibrated(batch, result.measurement.memory.peak_bytes)
+                model = model.timed(batch, 1, result.measurement.step_seconds)
+            elif result.outcome is Outcome.OUT_OF_MEMORY:
+                model = model.after_out_of_memory(batch)
+            if result.outcome not in (Outcome.OK, Outcome.OUT_OF_MEMORY):
+                return runs, why(result)
+        if not runs:
+            reason = f"{Outcome.OUT_OF_MEMORY.value}: {_MOST_TRIED} batches did not fit below {format_bytes(limit)}"
+        return runs, reason
+
+    def time(self, batch: int, smaller: int, runs: dict[int, Measurement]) -> TrialResult:
+        """Time a batch, and a smaller one in the same process if it is smaller; what ran is added to ``runs``."""
+        result = self._trial(TrialKind.TIME, batch, smaller=smaller if smaller < batch else None)
+        for one in (result.measurement, result.smaller):
+            if one is not None:
+                runs[one.micro_batch] = one
+        return result
+
+    def _trial(
+        self, kind: TrialKind, batch: int, *, smaller: int | None = None, largest_batch: int | None = None
+    ) -> TrialResult:
+        limit = self._search.limit_bytes
+        return self._runner.run(
+            TrialSpec(
+                kind=kind,
+                workload=self._source,
+                model_size=self._model_size,
+                policy=policy_of(self._uses, batch),
+                smaller=None if smaller is None else policy_of(self._uses, smaller),
+                device=self._options.hardware.device,
+                memory_limit_bytes=limit,
+                limit_of_timed_bytes=limit if kind is TrialKind.SIZE else None,
+                largest_batch=largest_batch,
+                measure_seconds=self._search.seconds,
+                time_limit_seconds=_LIMIT_SECONDS,
+            )
+        )
+
+
+def _part(batch: int, divisor: int) -> int:
+    chosen = choose_batch(largest=batch, fraction=1 / divisor)
+    assert chosen is not None, "a batch that ran has at least one sample"
+    return chosen.micro_batch

@@ -1,0 +1,142 @@
+"""What a training learns under methods, beside plain training: the same steps on the same batches, and the losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.decide.guard import why_worse
+from advisor.measure.fidelity import FidelityMeasurement, NoiseFloor, compared
+from advisor.methods.catalogue import get_method
+from advisor.methods.compose import worst_fidelity
+from advisor.methods.use import MethodUse
+from advisor.problem.source import resolve_source
+from advisor.session.limits import memory_budget
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from benchmarks.papers.command import Options
+from benchmarks.papers.runs import policy_of
+
+__all__ = ["Learned", "Learning"]
+
+_TIME_LIMIT_SECONDS = 180.0
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a training.
+
+    Attributes:
+        found: Its losses beside plain training's; ``None`` where one of them has none.
+        reason: Why there is none; or what ``momadvise`` holds against it, empty if nothing.
+    """
+
+    found: FidelityMeasurement | None
+    reason: str = ""
+
+
+class Learning:
+    """Trains one model for some steps with different methods.
+
+    Plain training runs once, and once more with other random numbers and one rounding off: what that changes is chance.
+
+    Args:
+        runner: Runs the trials.
+        options: Of the command.
+        batch: Micro-batch size in samples.
+        steps: Of every training.
+        model_size: Arguments of the model file's functions.
+        folder: For plain training's first gradient.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        options: Options,
+        *,
+        batch: int,
+        steps: int,
+        model_size: Mapping[str, int | float],
+        folder: Path,
+    ) -> None:
+        self._runner = runner
+        self._options = options
+        self._batch = batch
+        self._steps = steps
+        self._model_size = dict(model_size)
+        self._gradient = folder / "gradient.pt"
+        self._plain: TrialResult | None = None
+        self._chance: FidelityMeasurement | None = None
+
+    def chance(self, workload: Path | str) -> Learned:
+        """Plain training beside itself: how far chance alone takes the losses."""
+        plain = self._exact(workload)
+        if plain.fidelity is not None and self._chance is None:
+            self._chance = self._beside(plain, self._run(workload, (), other_chance=True))
+        return Learned(found=self._chance, reason="" if self._chance else _no_losses(plain))
+
+    def under(self, workload: Path | str, uses: Sequence[MethodUse]) -> Learned:
+        """Train with methods.
+
+        Args:
+            workload: A model file; all of one instance make the same model.
+            uses: The methods.
+
+        Raises:
+            TimeIsUpError: No further run may begin.
+        """
+        plain = self._exact(workload)
+        own = self._run(workload, uses) if uses else plain
+        found = self._beside(plain, own)
+        if found is None:
+            return Learned(found=None, reason=_no_losses(own) or _no_losses(plain) or "too few steps")
+        chance = self.chance(workload).found
+        if chance is not None:
+            noise = NoiseFloor(
+                loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient
+            )
+            found = msgspec.structs.replace(found, noise=noise)
+        if not any(get_method(use.name).learns_slower for use in uses):
+            found = msgspec.structs.replace(found, began=None)
+        declared = worst_fidelity(uses, accumulation_steps=1, facts=None)
+        finding = why_worse(declared, found)
+        against = "" if finding is None else f"momadvise: {finding.what} (tolerated: {finding.tolerated})"
+        return Learned(found=found, reason=against)
+
+    def _beside(self, plain: TrialResult, own: TrialResult) -> FidelityMeasurement | None:
+        if plain.fidelity is None or own.fidelity is None:
+            return None
+        return compared(own.fidelity, plain.fidelity, reference="plain", micro_batch=self._batch)
+
+    def _exact(self, workload: Path | str) -> TrialResult:
+        if self._plain is None:
+            self._plain = self._run(workload, ())
+        return self._plain
+
+    def _run(self, workload: Path | str, uses: Sequence[MethodUse], *, other_chance: bool = False) -> TrialResult:
+        self._options.check_time()
+        exact = not uses and not other_chance
+        return self._runner.run(
+            TrialSpec(
+                kind=TrialKind.FIDELITY,
+                workload=resolve_source(workload),
+                policy=policy_of(uses, self._batch),
+                model_size=self._model_size,
+                device=self._options.hardware.device,
+                memory_limit_bytes=memory_budget(self._options.hardware, None).limit_bytes,
+                fidelity_steps=self._steps,
+                write_gradient_to=str(self._gradient) if exact else None,
+                exact_gradient=None if exact else str(self._gradient),
+                other_chance=other_chance,
+                # All steps are made, so that all losses are of the same step.
+                measure_seconds=_TIME_LIMIT_SECONDS,
+                time_limit_seconds=_TIME_LIMIT_SECONDS,
+            )
+        )
+
+
+def _no_losses(result: TrialResult) -> str:
+    if result.fidelity is not None:
+        return ""
+    return f"{result.outcome.value}: {result.reason}" if result.reason else result.outcome.value

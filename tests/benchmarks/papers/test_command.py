@@ -1,0 +1,54 @@
+"""A command ends when its minutes are over, keeps what is there and says how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.papers.command import Options, options_of, report
+from benchmarks.papers.figures import Figure, read
+from benchmarks.papers.runs import figure, settled
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return options_of("test", "A test.", ["--device", "cpu", "--output", str(tmp_path / "papers.jsonl")])
+
+
+def test_no_run_begins_after_the_minutes_and_what_is_there_stays(
+    options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = msgspec.structs.replace(options, minutes=1.0, begin=options.begin - 61)
+
+    def figures() -> Iterator[Figure]:
+        yield figure(over, "one", "Table", "row", "column", 1.0)
+        over.check_time()
+        raise AssertionError("time is up")
+
+    report("one", over, figures())
+    assert [one.ours for one in read(over.output)] == [1.0]
+    printed = capsys.readouterr().out
+    assert "1 minutes are over; the same command goes on with what is missing." in printed
+    assert "## Table" in printed
+    over.from_now().check_time()  # each paper has its own
+
+
+def test_only_the_paper_size_has_an_end_unless_one_is_asked_for() -> None:
+    assert options_of("test", "A test.", ["--device", "cpu"]).minutes is None
+    assert options_of("test", "A test.", ["--device", "cpu", "--size", "paper"]).minutes == 8.0
+    assert options_of("test", "A test.", ["--device", "cpu", "--minutes", "2"]).minutes == 2.0
+
+
+def test_what_may_end_otherwise_the_next_time_is_tried_again(options: Options) -> None:
+    reasons = {
+        "refused: no": True,
+        "out of memory: too large": True,
+        "timeout: 120 s": False,
+        "host out of memory": False,
+    }
+    for reason, once in reasons.items():
+        assert settled(figure(options, "one", "Table", "row", "column", None, reason=reason)) == once
+    assert settled(figure(options, "one", "Table", "row", "column", 1.0))
