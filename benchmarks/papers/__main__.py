@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.papers import sublinear
+from benchmarks.papers import low_memory, optimizers, sublinear
 from benchmarks.papers.command import options_of
 
-_PAPERS = (sublinear,)
+_PAPERS = (sublinear, low_memory, optimizers)
 
 
 def main() -> None:

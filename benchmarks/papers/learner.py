@@ -1,4 +1,4 @@
-"""The process that trains for :mod:`benchmarks.papers.learning`: lessons on its standard input, answers on its output."""
+"""The process that trains for :mod:`benchmarks.papers.learning`: lessons on standard input, answers on its output."""
 
 from __future__ import annotations
 

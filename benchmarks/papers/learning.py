@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +23,7 @@ from advisor.trial.outcome import how_it_ended
 __all__ = ["Learned", "Learner", "Lesson", "Stored"]
 
 _ROOT = Path(__file__).resolve().parents[2]
+_COMMAND = (sys.executable, "-m", "benchmarks.papers.learner")
 _ENDING_SECONDS = 5.0
 
 
@@ -84,10 +86,12 @@ class Learner:
 
     Args:
         time_limit_seconds: How long a training may take, loading torch included.
+        command: Program that takes lessons.
     """
 
-    def __init__(self, time_limit_seconds: float) -> None:
+    def __init__(self, time_limit_seconds: float, command: Sequence[str] = _COMMAND) -> None:
         self._time_limit_seconds = time_limit_seconds
+        self._command = command
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Learner:
@@ -101,8 +105,7 @@ class Learner:
     def run(self, lesson: Lesson) -> Learned:
         """Train; whatever happens there, this returns how it ended."""
         if self._process is None:
-            command = [sys.executable, "-m", "benchmarks.papers.learner"]
-            self._process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._process = subprocess.Popen(self._command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

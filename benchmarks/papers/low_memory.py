@@ -1,4 +1,4 @@
-"""Sohoni et al. 2019, "Low-Memory Neural Network Training": how little memory a training needs, and what it still learns.
+"""Sohoni et al. 2019, "Low-Memory Neural Network Training": how little memory a training needs, and what it learns.
 
     python -m benchmarks.papers.low_memory --size smoke
     python -m benchmarks.papers.low_memory --size paper --device cuda
@@ -8,15 +8,18 @@ weights. Memory stands by category beside the real peak; the paper's is a sum of
 would take in a sparse format is calculated, here as there, and stands apart: the peak of such a row is that of dense
 tensors and masks. A memory prediction is held against the peak as the paper's profiler is. What is learned is the
 score of samples that were not trained on, after far fewer steps and not on the paper's data: each row says on what.
-Megabytes are millions of bytes.
+Megabytes are millions of bytes. The paper's figures stand beside its networks only, not beside the small ones.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from advisor.measure.measurement import MemoryMeasurement
 from advisor.policy.policy import Policy
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
@@ -34,9 +37,22 @@ _MB = 1e6
 
 _PEAK = "peak, MB"
 """The column that says whether a run has its figures; of live tensors, as the paper's."""
-
 _OFF = "prediction off by, %"
-_NOT_BY_IT = "not the paper's data"
+_SPARSE_PEAK = "peak in a sparse format, MB"
+
+_MEMORY: dict[str, Callable[[MemoryMeasurement], int]] = {
+    _PEAK: lambda memory: memory.peak_allocated_bytes,
+    "peak of forward and backward, MB": lambda memory: max(memory.forward_peak_bytes, memory.backward_peak_bytes),
+    "what the device must have, MB": lambda memory: memory.peak_bytes,
+    "parameters, MB": lambda memory: memory.breakdown.parameters,
+    "buffers, MB": lambda memory: memory.breakdown.buffers,
+    "gradients, MB": lambda memory: memory.breakdown.gradients,
+    "optimizer state, MB": lambda memory: memory.breakdown.optimizer_state,
+    "activations, MB": lambda memory: memory.breakdown.activations,
+}
+
+_LESSON_SECONDS = 200.0
+"""After it a training is ended."""
 
 
 def run(options: Options) -> None:
@@ -44,149 +60,138 @@ def run(options: Options) -> None:
     report(_PAPER, options, _figures(options))
 
 
+class _Climb(msgspec.Struct, frozen=True):
+    """One ladder in one size on one device."""
+
+    options: Options
+    ladder: Ladder
+    size: Size
+
+    @property
+    def is_the_papers(self) -> bool:
+        """Whether the network is the paper's."""
+        return not self.size.model
+
+    def policy(self, rung: Rung) -> Policy:
+        """What is applied."""
+        micro = self.size.micro_batch if rung.micro else self.size.batch
+        return Policy(methods=rung.uses, micro_batch=micro, accumulation_steps=self.size.batch // micro)
+
+    def trial(self, runner: Runner, kind: TrialKind, rung: Rung) -> TrialResult:
+        """One trial; what has run once is answered from the runner's folder."""
+        workload, size = WORKLOADS / f"{self.ladder.workload}.py", self.size
+        spec = spec_of(kind, self.options, workload, self.policy(rung), seconds=size.seconds, model_size=size.model)
+        return runner.run(spec)
+
+    def lesson(self, rung: Rung) -> Lesson:
+        """What is learned from."""
+        return Lesson(
+            workload=self.ladder.workload,
+            model_size=self.size.model,
+            policy=self.policy(rung),
+            device=self.options.hardware.device,
+            steps=self.size.steps,
+        )
+
+    def figure(self, rung: Rung, column: str, ours: float | None, theirs: float | None, reason: str) -> Figure:
+        """Of a smaller network than the paper's, the paper says nothing."""
+        theirs = theirs if self.is_the_papers else None
+        return figure(self.options, _PAPER, self.ladder.table, rung.name, column, ours, theirs=theirs, reason=reason)
+
+
 def _figures(options: Options) -> Iterator[Figure]:
-    for ladder in LADDERS:
-        size = SIZES[options.size][ladder.name]
-        known = {(one.row, one.column): one for one in options.known(_PAPER) if one.table == ladder.table}
-        known = {place: one for place, one in known.items() if one.ours is not None}
-        with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
-            for one in _memory(runner, options, ladder, size, known):
-                known[one.row, one.column] = one
-                yield one
-        with Learner(size.learning_seconds) as learner:
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner, Learner(_LESSON_SECONDS) as learner:
+        for ladder in LADDERS:
+            climb = _Climb(options, ladder, SIZES[options.size][ladder.name])
+            found = [one for one in options.known(_PAPER) if one.table == ladder.table and one.ours is not None]
+            known = {(one.row, one.column): one.ours for one in found}
             for rung in ladder.rungs:
-                if rung.learns and (rung.name, ladder.score) not in known:
-                    lesson = Lesson(
-                        workload=ladder.workload,
-                        model_size=size.model,
-                        policy=_policy(rung, size),
-                        device=options.hardware.device,
-                        steps=size.steps,
-                    )
-                    peak = known.get((rung.name, _PEAK))
-                    base = known.get((ladder.rungs[0].name, _PEAK))
-                    yield from _learned(options, ladder, rung, size, learner.run(lesson), peak, base)
+                for one in _of(climb, rung, runner, learner, known):
+                    known[one.row, one.column] = one.ours
+                    yield one
 
 
-def _memory(
-    runner: Runner, options: Options, ladder: Ladder, size: Size, known: dict[tuple[str, str], Figure]
+def _of(
+    climb: _Climb, rung: Rung, runner: Runner, learner: Learner, known: Mapping[tuple[str, str], float | None]
 ) -> Iterator[Figure]:
-    """What every rung takes, against the first one in the same run; and how near a prediction comes."""
-    plain: TrialResult | None = None
-    for rung in ladder.rungs:
-        missing = (rung.name, _PEAK) not in known
-        unpredicted = rung.predicted and (rung.name, _OFF) not in known
-        if not missing and not unpredicted:
-            continue
-        # The prediction is held against a peak of the same run, too.
-        result = _trial(TrialKind.TIME, runner, options, ladder, size, rung)
-        if missing:
-            plain = plain or _trial(TrialKind.TIME, runner, options, ladder, size, ladder.rungs[0])
-            yield from _taken(options, ladder, rung, result, plain)
-        if unpredicted:
-            prediction = _trial(TrialKind.PREDICT, runner, options, ladder, size, rung)
-            yield _predicted(options, ladder, rung, _policy(rung, size).micro_batch, result, prediction)
+    """What is missing of one rung. Ratios are taken within one run: plain training is then measured again."""
+    plain = climb.ladder.rungs[0]
+    if (rung.name, _PEAK) not in known:
+        trials = [climb.trial(runner, TrialKind.TIME, one) for one in (rung, plain)]
+        yield from _taken(climb, rung, *trials)
+    if rung.name in climb.size.predicted and (rung.name, _OFF) not in known:
+        result, prediction = (climb.trial(runner, kind, rung) for kind in (TrialKind.TIME, TrialKind.PREDICT))
+        yield _predicted(climb, rung, result, prediction)
+    telling = climb.ladder.score if rung.sparse_megabytes is None else _SPARSE_PEAK
+    if rung.learns and (rung.name, telling) not in known:
+        learned = learner.run(climb.lesson(rung))
+        yield from _scored(climb, rung, learned)
+        if rung.sparse_megabytes is not None:
+            yield from _sparse(climb, rung, learned, known.get((rung.name, _PEAK)), known.get((plain.name, _PEAK)))
 
 
-def _trial(
-    kind: TrialKind, runner: Runner, options: Options, ladder: Ladder, size: Size, rung: Rung
-) -> TrialResult:
-    workload = WORKLOADS / f"{ladder.workload}.py"
-    policy = _policy(rung, size)
-    # A second call for the same trial is answered from the runner's folder.
-    return runner.run(spec_of(kind, options, workload, policy, seconds=size.seconds, model_size=size.model))
-
-
-def _policy(rung: Rung, size: Size) -> Policy:
-    micro = size.micro_batch if rung.micro else size.batch
-    return Policy(methods=rung.uses, micro_batch=micro, accumulation_steps=size.batch // micro)
-
-
-def _taken(
-    options: Options, ladder: Ladder, rung: Rung, result: TrialResult, plain: TrialResult
-) -> Iterator[Figure]:
+def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
     """The figures of one run."""
     own, base = result.measurement, plain.measurement
-    columns: dict[str, tuple[float | None, float | None]] = {
-        _PEAK: (rung.megabytes, own and own.memory.peak_allocated_bytes / _MB),
-        "peak that the device must have, MB": (None, own and own.memory.peak_bytes / _MB),
-    }
-    for part in ("parameters", "buffers", "gradients", "optimizer_state", "activations"):
-        columns[f"{part.replace('_', ' ')}, MB"] = (None, own and getattr(own.memory.breakdown, part) / _MB)
-    if rung is not ladder.rungs[0]:
-        columns |= {
-            "peak: times smaller": (
-                rung.times_smaller,
-                own and base and base.memory.peak_allocated_bytes / own.memory.peak_allocated_bytes,
-            ),
-            "activations: times smaller": (
-                rung.activations_times_smaller,
-                # Whatever keeps nothing at all is no ratio.
-                own and base and base.memory.breakdown.activations / max(1, own.memory.breakdown.activations),
-            ),
-            "step time / plain": (rung.operations, own and base and own.step_seconds / base.step_seconds),
-        }
-    for column, (theirs, ours) in columns.items():
-        reason = why(result, plain)
-        if column == "step time / plain" and theirs is not None and not reason:
-            reason = "the paper's is of FLOPs"
-        yield figure(options, _PAPER, ladder.table, rung.name, column, ours, theirs=theirs, reason=reason)
-
-
-def _predicted(
-    options: Options, ladder: Ladder, rung: Rung, micro_batch: int, result: TrialResult, prediction: TrialResult
-) -> Figure:
-    """How far a prediction of the peak is from the peak; the paper's figure is a bound on its own profiler's."""
-    theirs = ladder.profiler_within if rung is ladder.rungs[0] else None
-    reason, ours = why(result), None
-    if result.measurement is not None and prediction.prediction is None:
-        reason = f"no prediction: {prediction.reason or prediction.outcome.value}"
-    elif result.measurement is not None and prediction.prediction is not None:
-        peak = result.measurement.memory.peak_allocated_bytes
-        foretold = prediction.prediction.peak(micro_batch)
-        ours = 100 * abs(foretold / peak - 1)
-        reason = f"predicted {foretold / _MB:,.4g} MB" + ("; the paper's is a bound" if theirs else "")
-    return figure(options, _PAPER, ladder.table, rung.name, _OFF, ours, theirs=theirs, reason=reason)
-
-
-def _learned(
-    options: Options,
-    ladder: Ladder,
-    rung: Rung,
-    size: Size,
-    learned: Learned,
-    peak: Figure | None,
-    base: Figure | None,
-) -> Iterator[Figure]:
-    """The score; of sparse weights also what they would take if they were stored as such."""
-    where = f"on {learned.data}, {size.steps} steps of {size.batch}: {_NOT_BY_IT}"
-    reason = learned.reason or where
-    if ladder.score != ladder.their_score:
-        # Another score of another task: the paper's stands beside it, without one of ours.
-        missing = f"not measured: nothing is translated here; see the {ladder.score}"
-        yield figure(
-            options, _PAPER, ladder.table, rung.name, ladder.their_score, None, theirs=rung.score, reason=missing
-        )
-    theirs = rung.score if ladder.score == ladder.their_score else None
-    yield figure(options, _PAPER, ladder.table, rung.name, ladder.score, learned.score, theirs=theirs, reason=reason)
-    if not rung.sparse_megabytes:
+    for column, count in _MEMORY.items():
+        ours = None if own is None else count(own.memory) / _MB
+        yield climb.figure(rung, column, ours, rung.megabytes if column == _PEAK else None, why(result))
+    if rung is climb.ladder.rungs[0]:
         return
+    peak = kept = time = None
+    if own is not None and base is not None:
+        peak = base.memory.peak_allocated_bytes / own.memory.peak_allocated_bytes
+        kept = base.memory.breakdown.activations / own.memory.breakdown.activations
+        time = own.step_seconds / base.step_seconds
+    reason = why(result, plain)
+    yield climb.figure(rung, "peak: times smaller", peak, rung.times_smaller, reason)
+    yield climb.figure(rung, "activations: times smaller", kept, rung.activations_times_smaller, reason)
+    of_flops = "the paper's is of FLOPs" if rung.operations is not None and climb.is_the_papers else ""
+    yield climb.figure(rung, "step time / plain", time, rung.operations, reason or of_flops)
+
+
+def _predicted(climb: _Climb, rung: Rung, result: TrialResult, prediction: TrialResult) -> Figure:
+    """How far a prediction of the peak is from the peak; the paper's figure is a bound on its own profiler's."""
+    own, foretold = result.measurement, prediction.prediction
+    ours, reason = None, why(result)
+    theirs = climb.ladder.profiler_within if rung is climb.ladder.rungs[0] else None
+    if own is not None and foretold is None:
+        reason = f"no prediction: {prediction.reason or prediction.outcome.value}"
+    elif own is not None and foretold is not None:
+        peak = foretold.peak(climb.policy(rung).micro_batch)
+        ours = 100 * abs(peak / own.memory.peak_allocated_bytes - 1)
+        reason = f"predicted {peak / _MB:,.4g} MB" + (
+            "; the paper's is a bound" if theirs and climb.is_the_papers else ""
+        )
+    return climb.figure(rung, _OFF, ours, theirs, reason)
+
+
+def _scored(climb: _Climb, rung: Rung, learned: Learned) -> Iterator[Figure]:
+    """What was learned; where the paper's score is of another task, that stands beside it without one of ours."""
+    ladder, size = climb.ladder, climb.size
+    same = ladder.score == ladder.their_score
+    trained = f"on {learned.data}, {size.steps} steps of {size.batch} samples: not the paper's data"
+    yield climb.figure(rung, ladder.score, learned.score, rung.score if same else None, learned.reason or trained)
+    if not same:
+        instead = f"not measured, for nothing is translated here; see {ladder.score}"
+        yield climb.figure(rung, ladder.their_score, None, rung.score, instead)
+
+
+def _sparse(
+    climb: _Climb, rung: Rung, learned: Learned, peak: float | None, plain_peak: float | None
+) -> Iterator[Figure]:
+    """What sparse weights would take if they were stored as such: calculated, as the paper's figures are."""
     stored, calculated, times = learned.stored, None, None
-    if stored is not None and peak is not None and peak.ours is not None:
-        calculated = peak.ours + (stored.values + stored.indices - stored.dense - stored.masks) / _MB
-        reason = "calculated: the measured peak, with values and indices in the place of dense tensors and masks"
-        times = base.ours / calculated if base is not None and base.ours is not None else None
-    elif not learned.reason:
-        reason = "the peak was not measured"
-    columns = {"values": stored and stored.values / _MB, "indices": stored and stored.indices / _MB}
-    for name, bytes_of_it in columns.items():
-        column = f"sparse format, {name}, MB"
-        yield figure(options, _PAPER, ladder.table, rung.name, column, bytes_of_it, reason=learned.reason)
-    for column, theirs, ours in (
-        ("peak in a sparse format (calculated), MB", rung.sparse_megabytes, calculated),
-        ("peak in a sparse format (calculated): times smaller", rung.sparse_times_smaller, times),
-    ):
-        yield figure(options, _PAPER, ladder.table, rung.name, column, ours, theirs=theirs, reason=reason)
+    values, indices = (None, None) if stored is None else (stored.values / _MB, stored.indices / _MB)
+    yield climb.figure(rung, "sparse format, values, MB", values, None, learned.reason)
+    yield climb.figure(rung, "sparse format, indices, MB", indices, None, learned.reason)
+    reason = learned.reason or "the peak was not measured"
+    if stored is not None and peak is not None:
+        calculated = peak + (stored.values + stored.indices - stored.dense - stored.masks) / _MB
+        times = None if plain_peak is None else plain_peak / calculated
+        reason = "calculated: the measured peak with values and indices in the place of dense tensors and masks"
+    yield climb.figure(rung, _SPARSE_PEAK, calculated, rung.sparse_megabytes, reason)
+    yield climb.figure(rung, "peak in a sparse format: times smaller", times, rung.sparse_times_smaller, reason)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,7 +21,6 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
         uses: The methods, sorted by name.
         micro: Whether it works in micro-batches.
         learns: Whether what it learns is measured.
-        predicted: Whether its memory is predicted, too.
         megabytes: Memory in MB.
         times_smaller: Than plain training's.
         activations_times_smaller: Than plain training's.
@@ -35,7 +34,6 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[MethodUse, ...] = ()
     micro: bool = False
     learns: bool = False
-    predicted: bool = False
     megabytes: float | None = None
     times_smaller: float | None = None
     activations_times_smaller: float | None = None
@@ -76,7 +74,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
         micro_batch: Samples per pass where a setting works in micro-batches.
         seconds: How long steps are timed.
         steps: Optimizer steps that are learned from.
-        learning_seconds: After it a training is ended.
+        predicted: Names of the settings whose memory is predicted, too; each is traced for seconds.
     """
 
     model: dict[str, int]
@@ -84,7 +82,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: int
     seconds: float
     steps: int
-    learning_seconds: float = 200.0
+    predicted: tuple[str, ...]
 
 
 _WIDE_RESIDUAL = Ladder(
@@ -96,7 +94,7 @@ _WIDE_RESIDUAL = Ladder(
     their_score="accuracy, %",
     # Memory, reduction and accuracy: Table 3.
     rungs=(
-        Rung(name="32 bit", megabytes=404.8, score=94.37, learns=True, predicted=True),
+        Rung(name="32 bit", megabytes=404.8, score=94.37, learns=True),
         # Sections 1 and 3.4; its FLOPs include less recomputation than inside=inputs does.
         Rung(name="residual-2*", uses=(_RESIDUAL_2,), activations_times_smaller=5.8, operations=1.3),
         Rung(name="autocast to float16", uses=(use("precision", dtype="fp16"),)),
@@ -113,7 +111,6 @@ _WIDE_RESIDUAL = Ladder(
             uses=(_HALF, _RESIDUAL_2),
             micro=True,
             learns=True,
-            predicted=True,
             megabytes=12.2,
             times_smaller=33.2,
             score=94.28,
@@ -140,14 +137,13 @@ _DYNAMIC_CONVOLUTION = Ladder(
     their_score="BLEU",
     # Memory, reduction and BLEU: Table 4.
     rungs=(
-        Rung(name="32 bit", megabytes=2896, score=35.15, learns=True, predicted=True),
+        Rung(name="32 bit", megabytes=2896, score=35.15, learns=True),
         # Section 4.3.2.
         Rung(name="residual-1", uses=(_RESIDUAL_1,), activations_times_smaller=5.7, operations=1.3),
         Rung(
             name="residual-1, micro-batches",
             uses=(_RESIDUAL_1,),
             micro=True,
-            predicted=True,
             megabytes=662,
             times_smaller=4.4,
         ),
@@ -178,27 +174,47 @@ LADDERS = (_WIDE_RESIDUAL, _DYNAMIC_CONVOLUTION)
 SIZES: dict[str, dict[str, Size]] = {
     "smoke": {
         "wide residual": Size(
-            model={"depth": 16, "widen": 1, "pixels": 16}, batch=16, micro_batch=4, seconds=0.1, steps=12
+            model={"depth": 10, "widen": 1, "pixels": 8, "held_out": 40},
+            batch=8,
+            micro_batch=4,
+            seconds=0.1,
+            steps=3,
+            predicted=("32 bit",),
         ),
         "dynamic convolution": Size(
             model={
-                "encoder_layers": 2,
-                "decoder_layers": 2,
-                "width": 32,
-                "inside": 64,
-                "source_vocabulary": 64,
-                "target_vocabulary": 64,
-                "tokens": 10,
+                "encoder_layers": 1,
+                "decoder_layers": 1,
+                "width": 16,
+                "inside": 32,
+                "source_vocabulary": 32,
+                "target_vocabulary": 32,
+                "tokens": 8,
             },
-            batch=16,
+            batch=8,
             micro_batch=4,
             seconds=0.1,
-            steps=12,
+            steps=3,
+            predicted=(),
         ),
     },
     # A micro-batch of 10 images, and of 250 tokens, as the paper's; fewer steps than its 100,000 and 50,000.
     "paper": {
-        "wide residual": Size(model={}, batch=100, micro_batch=10, seconds=3.0, steps=150),
-        "dynamic convolution": Size(model={}, batch=160, micro_batch=10, seconds=3.0, steps=60),
+        "wide residual": Size(
+            model={},
+            batch=100,
+            micro_batch=10,
+            seconds=3.0,
+            steps=150,
+            predicted=("32 bit", "16 bit, residual-2*, micro-batches"),
+        ),
+        "dynamic convolution": Size(
+            model={},
+            batch=160,
+            micro_batch=10,
+            seconds=3.0,
+            steps=60,
+            predicted=("32 bit", "residual-1, micro-batches"),
+        ),
     },
 }
