@@ -105,7 +105,7 @@ def _figures(options: Options) -> Iterator[Figure]:
             climb = _Climb(options, ladder, SIZES[options.size][ladder.name])
             found = [one for one in options.known(_PAPER) if one.table == ladder.table and one.ours is not None]
             known = {(one.row, one.column): one.ours for one in found}
-            for rung in ladder.rungs:
+            for rung in (one for one in ladder.rungs if one.name not in climb.size.left_out):
                 for one in _of(climb, rung, runner, learner, known):
                     known[one.row, one.column] = one.ours
                     yield one

@@ -75,6 +75,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long steps are timed.
         steps: Optimizer steps that are learned from.
         predicted: Names of the settings whose memory is predicted, too; each is traced for seconds.
+        left_out: Names of the settings that are not run.
     """
 
     model: dict[str, int]
@@ -83,6 +84,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     steps: int
     predicted: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
 _WIDE_RESIDUAL = Ladder(
@@ -180,6 +182,7 @@ SIZES: dict[str, dict[str, Size]] = {
             seconds=0.1,
             steps=3,
             predicted=("32 bit",),
+            left_out=("autocast to float16", "16 bit, residual-2*"),
         ),
         "dynamic convolution": Size(
             model={
@@ -196,6 +199,7 @@ SIZES: dict[str, dict[str, Size]] = {
             seconds=0.1,
             steps=3,
             predicted=(),
+            left_out=("residual-1, micro-batches",),
         ),
     },
     # A micro-batch of 10 images, and of 250 tokens, as the paper's; fewer steps than its 100,000 and 50,000.

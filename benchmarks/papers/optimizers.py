@@ -28,6 +28,16 @@ from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
+from benchmarks.papers.optimizers_table import (
+    ADAM,
+    ADAM_8BIT,
+    BASE,
+    CPU_ADAM,
+    FUSED_ADAM,
+    ONE_BIT_ADAM,
+    STAGES,
+    THEIRS,
+)
 from benchmarks.papers.runs import WORKLOADS, figure, why
 from benchmarks.papers.specs import spec_of
 
@@ -40,34 +50,11 @@ _WORKLOAD = WORKLOADS / "causal_language.py"
 _TELLING = "peak, MiB"
 """The column that says whether a run has its figures."""
 
-_ADAM, _ADAM_8BIT, _CPU_ADAM, _FUSED_ADAM, _ONE_BIT_ADAM = "Adam", "8bit Adam", "CPU Adam", "Fused Adam", "1bit Adam"
-_STAGES = (0, 1, 2, 3)
-_BASE = (_ADAM, 0)
-
-# Table 5: gigabytes, seconds per step, loss. What is left out is a dash there.
-_THEIRS: dict[tuple[str, int], tuple[float, float, float]] = {
-    (_ADAM, 0): (69.7, 0.95, 3.540),
-    (_ADAM, 1): (61.6, 0.90, 3.541),
-    (_ADAM, 2): (60.6, 0.85, 3.541),
-    (_ADAM, 3): (51.9, 1.20, 3.542),
-    (_ADAM_8BIT, 0): (59.7, 0.88, 3.539),
-    (_ADAM_8BIT, 1): (60.8, 0.89, 3.540),
-    (_ADAM_8BIT, 2): (60.2, 0.84, 3.540),
-    (_ADAM_8BIT, 3): (51.3, 1.18, 3.541),
-    (_CPU_ADAM, 2): (59.6, 1.44, 3.541),
-    (_CPU_ADAM, 3): (50.1, 1.58, 3.542),
-    (_FUSED_ADAM, 0): (69.7, 0.90, 3.540),
-    (_FUSED_ADAM, 1): (61.6, 0.89, 3.541),
-    (_FUSED_ADAM, 2): (60.6, 0.86, 3.541),
-    (_FUSED_ADAM, 3): (51.9, 1.18, 3.542),
-    (_ONE_BIT_ADAM, 0): (73.1, 1.51, 3.523),
-}
-
 _OPTIMIZERS: dict[str, tuple[MethodUse, ...]] = {
-    _ADAM: (),
-    _ADAM_8BIT: (use("adam_8bit"),),
-    _CPU_ADAM: (use("host_optimizer"),),
-    _FUSED_ADAM: (use("fused_optimizer"),),
+    ADAM: (),
+    ADAM_8BIT: (use("adam_8bit"),),
+    CPU_ADAM: (use("host_optimizer"),),
+    FUSED_ADAM: (use("fused_optimizer"),),
 }
 _LEARNING_SECONDS = 75.0
 """After it no more steps are made; a loss after fewer steps than the others' is none."""
@@ -98,7 +85,7 @@ _SIZES = {
         batch=2,
         seconds=0.1,
         steps=8,
-        cells=(_BASE, (_ADAM, 1), (_ADAM, 3), (_FUSED_ADAM, 0)),
+        cells=(BASE, (ADAM, 1), (ADAM, 3), (FUSED_ADAM, 0)),
     ),
     "paper": _Size(
         model={"layers": 36, "width": 1280, "tokens": 1024, "vocabulary": 50_257}, batch=3, seconds=4.0, steps=30
@@ -116,8 +103,8 @@ def _figures(options: Options) -> Iterator[Figure]:
     devices = _devices(options)
     known = {one.row for one in options.known(_PAPER) if one.column == _TELLING and one.ours is not None}
     # By stage: the first row is what all others are compared with. 1-bit Adam is at stage 0 only, there too.
-    cells = [(optimizer, stage) for stage in _STAGES for optimizer in _OPTIMIZERS]
-    cells.insert(len(_OPTIMIZERS), (_ONE_BIT_ADAM, 0))
+    cells = [(optimizer, stage) for stage in STAGES for optimizer in _OPTIMIZERS]
+    cells.insert(len(_OPTIMIZERS), (ONE_BIT_ADAM, 0))
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         for cell in cells:
             row = _row(*cell, devices)
@@ -130,7 +117,7 @@ def _figures(options: Options) -> Iterator[Figure]:
                         yield figure(options, _PAPER, _TABLE, row, column, None, theirs=theirs, reason=reason)
                 continue
             # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
-            results = [_results(runner, options, size, one, devices) for one in (cell, _BASE)]
+            results = [_results(runner, options, size, one, devices) for one in (cell, BASE)]
             yield from _of(options, size, cell, row, *results)
 
 
@@ -148,7 +135,7 @@ def _uses(cell: tuple[str, int], devices: int) -> tuple[MethodUse, ...]:
     """The methods of a cell, sorted by name."""
     optimizer, stage = cell
     methods = list(_OPTIMIZERS[optimizer])
-    offload = optimizer == _CPU_ADAM and stage >= 2
+    offload = optimizer == CPU_ADAM and stage >= 2
     if offload:
         methods = []  # The slices of a device are updated on its host.
     if stage == 0 and devices > 1:
@@ -162,7 +149,7 @@ def _uses(cell: tuple[str, int], devices: int) -> tuple[MethodUse, ...]:
 
 def _refusal(options: Options, size: _Size, cell: tuple[str, int], devices: int) -> str:
     """Why a cell is not run; empty when it is."""
-    if cell[0] == _ONE_BIT_ADAM:
+    if cell[0] == ONE_BIT_ADAM:
         return _NO_ONE_BIT
     verdict = judge(_uses(cell, devices), facts=None, hardware=options.hardware, gpu_count=devices)
     if not verdict.applicable:
@@ -214,7 +201,7 @@ def _of(
         (_ratio(loss, base_loss), no_loss or no_base_loss),
     )
     # Adam at stage 0 has no ratios.
-    for (column, theirs), (number, reason) in zip(_columns(cell, size), ours, strict=cell != _BASE):
+    for (column, theirs), (number, reason) in zip(_columns(cell, size), ours, strict=cell != BASE):
         yield figure(options, _PAPER, _TABLE, row, column, number, theirs=theirs, reason=reason)
 
 
@@ -225,11 +212,11 @@ def _columns(cell: tuple[str, int], size: _Size) -> list[tuple[str, float | None
         ("step time, ms", None),
         (f"loss after {size.steps} steps", None),
     ]
-    if cell != _BASE:
-        theirs = _THEIRS.get(cell)
+    if cell != BASE:
+        theirs = THEIRS.get(cell)
         for number, what in enumerate(("peak", "step time", "loss")):
             column = f"{what} / Adam's at stage 0"
-            columns.append((column, None if theirs is None else theirs[number] / _THEIRS[_BASE][number]))
+            columns.append((column, None if theirs is None else theirs[number] / THEIRS[BASE][number]))
     return columns
 
 
