@@ -43,10 +43,12 @@ def learn(lesson: Lesson) -> Learned:
             batch = module.make_batch(policy.global_batch, **accepted(module.make_batch, size))
             loss = training.step(batch)
         if not math.isfinite(float(loss)):
-            return Learned(data=module.DATA, reason=f"diverged: the loss was {float(loss)} after {lesson.steps} steps")
+            return Learned(
+                data=module.data(), reason=f"diverged: the loss was {float(loss)} after {lesson.steps} steps"
+            )
         options = accepted(module.score, size)
         score = training.evaluate(lambda model: module.score(model, training.device, **options))
-        return Learned(score=score, data=module.DATA, stored=_stored(training))
+        return Learned(score=score, data=module.data(), stored=_stored(training))
 
 
 def _stored(training: Training) -> Stored | None:

@@ -16,8 +16,6 @@ _LONGEST = 64
 _KERNELS = (3, 7, 15, 31, 31, 31, 31)
 _HELD_OUT = 128
 
-DATA = "synthetic sentences"
-
 
 class DynamicConvolution(nn.Module):
     """A weighted sum over neighbours, with weights that every place computes from itself."""
@@ -134,6 +132,11 @@ def rate(progress):
     """The paper's schedule: up over the first 4,000 of 50,000 steps, then down with the root."""
     warm = 4000 / 50_000
     return max(progress, 0.01) / warm if progress < warm else math.sqrt(warm / progress)
+
+
+def data():
+    """What it is trained on."""
+    return "synthetic sentences"
 
 
 def make_batch(batch_size, tokens=25, source_vocabulary=8848, target_vocabulary=6632):

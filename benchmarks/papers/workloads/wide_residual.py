@@ -5,7 +5,6 @@ The images are scikit-learn's handwritten digits where scikit-learn is installed
 """
 
 import functools
-import importlib.util
 
 import torch
 from torch import nn
@@ -14,8 +13,6 @@ from torch.nn import functional
 _CLASSES = 10
 _SYNTHETIC = 1800
 _NOISE = 1.5
-
-DATA = "scikit-learn's digits" if importlib.util.find_spec("sklearn") else "synthetic images"
 
 
 class Block(nn.Module):
@@ -85,24 +82,33 @@ def _enlarged(images, pixels):
     return larger.expand(-1, 3, -1, -1).contiguous()
 
 
+def data():
+    """What it is trained on."""
+    return _all_images()[2]
+
+
 def _images(held_out):
     """Images of one channel and labels; every fifth is held out."""
-    images, labels = _all_images()
+    images, labels, _ = _all_images()
     kept = (torch.arange(len(images)) % 5 == 0) == held_out
     return images[kept], labels[kept]
 
 
 @functools.cache
 def _all_images():
-    if DATA == "synthetic images":
-        generator = torch.Generator().manual_seed(0)
-        patterns = torch.randn(_CLASSES, 1, 8, 8, generator=generator)
-        labels = torch.randint(_CLASSES, (_SYNTHETIC,), generator=generator)
-        shifts = torch.randint(-1, 2, (_SYNTHETIC, 2), generator=generator).tolist()
-        images = torch.stack([patterns[one].roll(by, (1, 2)) for one, by in zip(labels.tolist(), shifts, strict=True)])
-        return images + _NOISE * torch.randn(images.shape, generator=generator), labels
-    from sklearn.datasets import load_digits
-
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:  # It is not there, or something that it needs is not.
+        return *_synthetic_images(), "synthetic images"
     digits = load_digits()
     images = torch.from_numpy(digits.images).float().unsqueeze(1)
-    return (images - images.mean()) / images.std(), torch.from_numpy(digits.target).long()
+    return (images - images.mean()) / images.std(), torch.from_numpy(digits.target).long(), "scikit-learn's digits"
+
+
+def _synthetic_images():
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.randn(_CLASSES, 1, 8, 8, generator=generator)
+    labels = torch.randint(_CLASSES, (_SYNTHETIC,), generator=generator)
+    shifts = torch.randint(-1, 2, (_SYNTHETIC, 2), generator=generator).tolist()
+    images = torch.stack([patterns[one].roll(by, (1, 2)) for one, by in zip(labels.tolist(), shifts, strict=True)])
+    return images + _NOISE * torch.randn(images.shape, generator=generator), labels
