@@ -2,8 +2,9 @@
 
 A trial makes a few steps on batches that it repeats: it tells what a step takes, and not what comes of a training. So
 a process of its own (:mod:`benchmarks.papers.learner`) trains as a person would, through ``apply_policy``, and then
-asks the model's file for its score. The file has three more functions than ``momadvise`` asks for: ``score(model, device)``,
-``rate(progress)`` (the factor of the learning rate after that share of the steps) and ``data()`` (what it trains on).
+asks the model's file for its score. For that the file has three functions more than ``momadvise`` asks for:
+``score(model, device)``, ``rate(progress)`` (the factor of the learning rate after that share of the steps) and
+``data()`` (what it is trained on, in words).
 """
 
 from __future__ import annotations
