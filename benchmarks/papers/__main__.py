@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.papers import evaluation_of_moms, radiology, sublinear
+from benchmarks.papers import evaluation_of_moms, low_memory, optimizers, radiology, sublinear
 from benchmarks.papers.command import options_of
 
-_PAPERS = (sublinear, evaluation_of_moms, radiology)
+_PAPERS = (sublinear, evaluation_of_moms, low_memory, radiology, optimizers)
 
 
 def main() -> None:

@@ -22,7 +22,8 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.papers.command import Options
-from benchmarks.papers.runs import policy_of, why
+from benchmarks.papers.runs import why
+from benchmarks.papers.specs import policy_of
 
 __all__ = ["Largest", "Search", "refusal"]
 

@@ -12,12 +12,10 @@ from advisor.measure.fidelity import FidelityMeasurement, NoiseFloor, compared
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import worst_fidelity
 from advisor.methods.use import MethodUse
-from advisor.problem.source import resolve_source
-from advisor.session.limits import memory_budget
 from advisor.trial.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options
-from benchmarks.papers.runs import policy_of
+from benchmarks.papers.specs import policy_of, spec_of
 
 __all__ = ["Learned", "Learning"]
 
@@ -115,23 +113,24 @@ class Learning:
         return self._plain
 
     def _run(self, workload: Path | str, uses: Sequence[MethodUse], *, other_chance: bool = False) -> TrialResult:
-        self._options.check_time()
         exact = not uses and not other_chance
+        # All steps are made, so that all losses are of the same step.
+        spec = spec_of(
+            TrialKind.FIDELITY,
+            self._options,
+            workload,
+            policy_of(uses, self._batch),
+            steps=self._steps,
+            seconds=_TIME_LIMIT_SECONDS,
+            model_size=self._model_size,
+            time_limit_seconds=_TIME_LIMIT_SECONDS,
+        )
         return self._runner.run(
-            TrialSpec(
-                kind=TrialKind.FIDELITY,
-                workload=resolve_source(workload),
-                policy=policy_of(uses, self._batch),
-                model_size=self._model_size,
-                device=self._options.hardware.device,
-                memory_limit_bytes=memory_budget(self._options.hardware, None).limit_bytes,
-                fidelity_steps=self._steps,
+            msgspec.structs.replace(
+                spec,
                 write_gradient_to=str(self._gradient) if exact else None,
                 exact_gradient=None if exact else str(self._gradient),
                 other_chance=other_chance,
-                # All steps are made, so that all losses are of the same step.
-                measure_seconds=_TIME_LIMIT_SECONDS,
-                time_limit_seconds=_TIME_LIMIT_SECONDS,
             )
         )
 

@@ -7,27 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.methods.use import MethodUse
-from advisor.policy.policy import Policy
-from advisor.problem.source import resolve_source
-from advisor.session.limits import memory_budget
 from advisor.session.versions import versions
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options
 from benchmarks.papers.figures import Figure
+from benchmarks.papers.specs import policy_of, spec_of
 
-__all__ = ["WORKLOADS", "figure", "policy_of", "settled", "timed", "why"]
+__all__ = ["WORKLOADS", "figure", "settled", "timed", "why"]
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 """Where the papers' models are: one file each, as ``momadvise`` takes it."""
 
 _TIME_LIMIT_SECONDS = 120.0
-
-
-def policy_of(uses: Sequence[MethodUse], batch: int) -> Policy:
-    """The policy of methods in any order at one batch, in samples."""
-    return Policy(methods=tuple(sorted(uses, key=lambda one: one.name)), micro_batch=batch)
 
 
 def timed(
@@ -61,16 +54,15 @@ def timed(
     Raises:
         TimeIsUpError: No further run may begin.
     """
-    options.check_time()
     return runner.run(
-        TrialSpec(
-            kind=TrialKind.TIME,
-            workload=resolve_source(workload),
-            model_size=dict(model_size or {}),
-            policy=policy_of(uses, batch),
-            device=options.hardware.device,
-            memory_limit_bytes=limit_bytes or memory_budget(options.hardware, None).limit_bytes,
-            measure_seconds=seconds,
+        spec_of(
+            TrialKind.TIME,
+            options,
+            workload,
+            policy_of(uses, batch),
+            seconds=seconds,
+            model_size=model_size,
+            limit_bytes=limit_bytes,
             time_limit_seconds=time_limit_seconds,
         )
     )

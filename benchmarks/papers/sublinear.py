@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from advisor.measure.measurement import Measurement
 from advisor.methods.use import MethodUse, use
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialResult
@@ -107,22 +108,28 @@ def _of(options: Options, way: str, layers: int, result: TrialResult, plain: Tri
     """The figures of one run, relative to plain training of the same depth in the same run."""
     own, base = result.measurement, plain.measurement
     columns: dict[str, tuple[float | None, float | None]] = {
-        _TELLING: (None, own and own.memory.breakdown.activations / 2**20),
-        "peak, MiB": (None, own and own.memory.peak_bytes / 2**20),
+        _TELLING: (None, own.memory.breakdown.activations / 2**20 if own else None),
+        "peak, MiB": (None, own.memory.peak_bytes / 2**20 if own else None),
     }
     if way != _PLAIN:
         deepest = layers == _DEEPEST_OF_PAPER
-        activations = own and base and own.memory.breakdown.activations / base.memory.breakdown.activations
+        kept, peak, seconds = _ratios(own, base) if own and base else (None, None, None)
         columns |= {
-            "activations / plain": (_THEIR_MEMORY.get(way) if deepest else None, activations),
-            "peak / plain": (None, own and base and own.memory.peak_bytes / base.memory.peak_bytes),
-            "step time / plain": (
-                _THEIR_TIME.get(way) if deepest else None,
-                own and base and own.step_seconds / base.step_seconds,
-            ),
+            "activations / plain": (_THEIR_MEMORY.get(way) if deepest else None, kept),
+            "peak / plain": (None, peak),
+            "step time / plain": (_THEIR_TIME.get(way) if deepest else None, seconds),
         }
     for column, (theirs, ours) in columns.items():
         yield figure(options, _PAPER, _TABLE, _row(layers, way), column, ours, theirs=theirs, reason=why(result, plain))
+
+
+def _ratios(own: Measurement, base: Measurement) -> tuple[float, float, float]:
+    """Of activations, peaks and step times."""
+    return (
+        own.memory.breakdown.activations / base.memory.breakdown.activations,
+        own.memory.peak_bytes / base.memory.peak_bytes,
+        own.step_seconds / base.step_seconds,
+    )
 
 
 def _exponent(options: Options, way: str, points: Sequence[tuple[int, float]]) -> Figure:

@@ -12,7 +12,7 @@ from benchmarks.papers.command import Options
 from benchmarks.papers.evaluation_of_moms import _GROWN, _TELLING, _Bench
 from benchmarks.papers.largest import refusal
 from benchmarks.papers.moms_cases import CASES, EXACT, GROWN, MOMS, RATE
-from benchmarks.papers.runs import policy_of
+from benchmarks.papers.specs import policy_of
 
 
 @pytest.fixture

@@ -1,0 +1,152 @@
+"""What a model has learned under a policy, on samples that it was not trained on.
+
+A trial makes a few steps on batches that it repeats: it tells what a step takes, and not what comes of a training. So
+a process of its own (:mod:`benchmarks.papers.learner`) trains as a person would, through ``apply_policy``, and then
+asks the model's file for its score. For that the file has three functions more than ``momadvise`` asks for:
+``score(model, device)``, ``rate(progress)`` (the factor of the learning rate after that share of the steps) and
+``data()`` (what it is trained on, in words).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from advisor.policy.policy import Policy
+from advisor.trial.outcome import how_it_ended
+
+__all__ = ["Learned", "Learner", "Lesson", "Stored"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_COMMAND = (sys.executable, "-m", "benchmarks.papers.learner")
+_ENDING_SECONDS = 5.0
+
+
+class Lesson(msgspec.Struct, frozen=True, kw_only=True):
+    """What to train.
+
+    Attributes:
+        workload: Name of a file in ``workloads/``, without its ending.
+        model_size: Arguments of its ``build_model``, ``make_batch`` and ``score``.
+        policy: What to apply, on one device.
+        device: torch's name of it.
+        steps: Optimizer steps.
+        seed: Of the model's initialization and the batches.
+    """
+
+    workload: str
+    model_size: dict[str, int]
+    policy: Policy
+    device: str
+    steps: int
+    seed: int = 0
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of weights, gradients and optimizer state of the layers that a method keeps sparse.
+
+    Attributes:
+        dense: As they are held here.
+        masks: Beside them.
+        values: What is not zero.
+        indices: Where it is, in compressed sparse rows; all three share them.
+    """
+
+    dense: int
+    masks: int
+    values: int
+    indices: int
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        score: The file's; ``None`` where there is none.
+        data: What it was trained on.
+        stored: Under sparse_reparameterization: what its layers take, and would take in a sparse format.
+        reason: Why there is no score.
+    """
+
+    score: float | None = None
+    data: str = ""
+    stored: Stored | None = None
+    reason: str = ""
+
+
+class Learner:
+    """One process for one training after the other, so that torch is loaded once; a new one after any failure.
+
+    Use as a context manager: at its end no process is left.
+
+    Args:
+        time_limit_seconds: How long a training may take, loading torch included.
+        command: Program that takes lessons.
+    """
+
+    def __init__(self, time_limit_seconds: float, command: Sequence[str] = _COMMAND) -> None:
+        self._time_limit_seconds = time_limit_seconds
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Learner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def run(self, lesson: Lesson) -> Learned:
+        """Train; whatever happens there, this returns how it ended."""
+        if self._process is None:
+            self._process = subprocess.Popen(self._command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(self._time_limit_seconds, end)
+        timer.start()
+        try:
+            process.stdin.write(msgspec.json.encode(lesson) + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = b""
+        finally:
+            timer.cancel()
+        try:
+            learned = msgspec.json.decode(answer, type=Learned)
+        except msgspec.DecodeError:
+            status = _status(process)
+            ended = f"took longer than {self._time_limit_seconds:g} s" if late.is_set() else how_it_ended(status)
+            learned = Learned(reason=f"the process that trains {ended}")
+        if learned.score is None:
+            self._end()
+        return learned
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def _status(process: subprocess.Popen[bytes]) -> int:
+    """Of a process that has closed its output, or wrote what is no answer."""
+    try:
+        return process.wait(_ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

@@ -1,0 +1,203 @@
+"""Sohoni et al. 2019, "Low-Memory Neural Network Training": how little memory a training needs, and what it learns.
+
+    python -m benchmarks.papers.low_memory --size smoke
+    python -m benchmarks.papers.low_memory --size paper --device cuda
+
+Two networks climb down the paper's ladder: 32 bit, then 16 bit with recomputation, small micro-batches and sparse
+weights. Memory stands by category beside the real peak; the paper's is a sum of calculated parts. What sparse weights
+would take in a sparse format is calculated, here as there, and stands apart: the peak of such a row is that of dense
+tensors and masks. A memory prediction is held against the peak as the paper's profiler is. What is learned is the
+score of samples that were not trained on, after far fewer steps and not on the paper's data: each row says on what.
+Megabytes are millions of bytes. The paper's figures stand beside its networks only, not beside the small ones.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.measure.measurement import MemoryMeasurement
+from advisor.policy.policy import Policy
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult
+from benchmarks.papers.command import Options, options_of, report
+from benchmarks.papers.figures import Figure
+from benchmarks.papers.lessons import Learned, Learner, Lesson
+from benchmarks.papers.low_memory_ladders import LADDERS, SIZES, Ladder, Rung, Size
+from benchmarks.papers.runs import WORKLOADS, figure, why
+from benchmarks.papers.specs import spec_of
+
+__all__ = ["main", "run"]
+
+_PAPER = "low_memory"
+_MB = 1e6
+
+_PEAK = "peak, MB"
+"""The column that says whether a run has its figures; of live tensors, as the paper's."""
+_OFF = "prediction off by, %"
+_SPARSE_PEAK = "peak in a sparse format, MB"
+
+_MEMORY: dict[str, Callable[[MemoryMeasurement], int]] = {
+    _PEAK: lambda memory: memory.peak_allocated_bytes,
+    "peak of forward and backward, MB": lambda memory: max(memory.forward_peak_bytes, memory.backward_peak_bytes),
+    "what the device must have, MB": lambda memory: memory.peak_bytes,
+    "parameters, MB": lambda memory: memory.breakdown.parameters,
+    "buffers, MB": lambda memory: memory.breakdown.buffers,
+    "gradients, MB": lambda memory: memory.breakdown.gradients,
+    "optimizer state, MB": lambda memory: memory.breakdown.optimizer_state,
+    "activations, MB": lambda memory: memory.breakdown.activations,
+}
+
+_LESSON_SECONDS = 200.0
+"""After it a training is ended."""
+
+
+def run(options: Options) -> None:
+    """Measure what is missing, and print the tables."""
+    report(_PAPER, options, _figures(options))
+
+
+class _Climb(msgspec.Struct, frozen=True):
+    """One ladder in one size on one device."""
+
+    options: Options
+    ladder: Ladder
+    size: Size
+
+    @property
+    def is_the_papers(self) -> bool:
+        """Whether the network is the paper's."""
+        return not self.size.model
+
+    def policy(self, rung: Rung) -> Policy:
+        """What is applied."""
+        micro = self.size.micro_batch if rung.micro else self.size.batch
+        return Policy(methods=rung.uses, micro_batch=micro, accumulation_steps=self.size.batch // micro)
+
+    def trial(self, runner: Runner, kind: TrialKind, rung: Rung) -> TrialResult:
+        """One trial; what has run once is answered from the runner's folder."""
+        workload, size = WORKLOADS / f"{self.ladder.workload}.py", self.size
+        spec = spec_of(kind, self.options, workload, self.policy(rung), seconds=size.seconds, model_size=size.model)
+        return runner.run(spec)
+
+    def lesson(self, rung: Rung) -> Lesson:
+        """What is learned from."""
+        return Lesson(
+            workload=self.ladder.workload,
+            model_size=self.size.model,
+            policy=self.policy(rung),
+            device=self.options.hardware.device,
+            steps=self.size.steps,
+        )
+
+    def figure(self, rung: Rung, column: str, ours: float | None, theirs: float | None, reason: str) -> Figure:
+        """Of a smaller network than the paper's, the paper says nothing."""
+        theirs = theirs if self.is_the_papers else None
+        return figure(self.options, _PAPER, self.ladder.table, rung.name, column, ours, theirs=theirs, reason=reason)
+
+
+def _figures(options: Options) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner, Learner(_LESSON_SECONDS) as learner:
+        for ladder in LADDERS:
+            climb = _Climb(options, ladder, SIZES[options.size][ladder.name])
+            found = [one for one in options.known(_PAPER) if one.table == ladder.table and one.ours is not None]
+            known = {(one.row, one.column): one.ours for one in found}
+            for rung in (one for one in ladder.rungs if one.name not in climb.size.left_out):
+                for one in _of(climb, rung, runner, learner, known):
+                    known[one.row, one.column] = one.ours
+                    yield one
+
+
+def _of(
+    climb: _Climb, rung: Rung, runner: Runner, learner: Learner, known: Mapping[tuple[str, str], float | None]
+) -> Iterator[Figure]:
+    """What is missing of one rung. Ratios are taken within one run: plain training is then measured again."""
+    plain = climb.ladder.rungs[0]
+    if (rung.name, _PEAK) not in known:
+        trials = [climb.trial(runner, TrialKind.TIME, one) for one in (rung, plain)]
+        yield from _taken(climb, rung, *trials)
+    if rung.name in climb.size.predicted and (rung.name, _OFF) not in known:
+        result, prediction = (climb.trial(runner, kind, rung) for kind in (TrialKind.TIME, TrialKind.PREDICT))
+        yield _predicted(climb, rung, result, prediction)
+    telling = climb.ladder.score if rung.sparse_megabytes is None else _SPARSE_PEAK
+    if rung.learns and (rung.name, telling) not in known:
+        learned = learner.run(climb.lesson(rung))
+        yield from _scored(climb, rung, learned)
+        if rung.sparse_megabytes is not None:
+            yield from _sparse(climb, rung, learned, known.get((rung.name, _PEAK)), known.get((plain.name, _PEAK)))
+
+
+def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
+    """The figures of one run."""
+    own, base = result.measurement, plain.measurement
+    for column, count in _MEMORY.items():
+        ours = None if own is None else count(own.memory) / _MB
+        yield climb.figure(rung, column, ours, rung.megabytes if column == _PEAK else None, why(result))
+    if rung is climb.ladder.rungs[0]:
+        return
+    peak = kept = time = None
+    if own is not None and base is not None:
+        peak = base.memory.peak_allocated_bytes / own.memory.peak_allocated_bytes
+        kept = base.memory.breakdown.activations / own.memory.breakdown.activations
+        time = own.step_seconds / base.step_seconds
+    reason = why(result, plain)
+    yield climb.figure(rung, "peak: times smaller", peak, rung.times_smaller, reason)
+    yield climb.figure(rung, "activations: times smaller", kept, rung.activations_times_smaller, reason)
+    of_flops = "the paper's is of FLOPs" if rung.operations is not None and climb.is_the_papers else ""
+    yield climb.figure(rung, "step time / plain", time, rung.operations, reason or of_flops)
+
+
+def _predicted(climb: _Climb, rung: Rung, result: TrialResult, prediction: TrialResult) -> Figure:
+    """How far a prediction of the peak is from the peak; the paper's figure is a bound on its own profiler's."""
+    own, foretold = result.measurement, prediction.prediction
+    ours, reason = None, why(result)
+    theirs = climb.ladder.profiler_within if rung is climb.ladder.rungs[0] else None
+    if own is not None and foretold is None:
+        reason = f"no prediction: {prediction.reason or prediction.outcome.value}"
+    elif own is not None and foretold is not None:
+        peak = foretold.peak(climb.policy(rung).micro_batch)
+        ours = 100 * abs(peak / own.memory.peak_allocated_bytes - 1)
+        reason = f"predicted {peak / _MB:,.4g} MB" + (
+            "; the paper's is a bound" if theirs and climb.is_the_papers else ""
+        )
+    return climb.figure(rung, _OFF, ours, theirs, reason)
+
+
+def _scored(climb: _Climb, rung: Rung, learned: Learned) -> Iterator[Figure]:
+    """What was learned; where the paper's score is of another task, that stands beside it without one of ours."""
+    ladder, size = climb.ladder, climb.size
+    same = ladder.score == ladder.their_score
+    trained = f"on {learned.data}, {size.steps} steps of {size.batch} samples: not the paper's data"
+    yield climb.figure(rung, ladder.score, learned.score, rung.score if same else None, learned.reason or trained)
+    if not same:
+        instead = f"not measured, for nothing is translated here; see {ladder.score}"
+        yield climb.figure(rung, ladder.their_score, None, rung.score, instead)
+
+
+def _sparse(
+    climb: _Climb, rung: Rung, learned: Learned, peak: float | None, plain_peak: float | None
+) -> Iterator[Figure]:
+    """What sparse weights would take if they were stored as such: calculated, as the paper's figures are."""
+    stored, calculated, times = learned.stored, None, None
+    values, indices = (None, None) if stored is None else (stored.values / _MB, stored.indices / _MB)
+    yield climb.figure(rung, "sparse format, values, MB", values, None, learned.reason)
+    yield climb.figure(rung, "sparse format, indices, MB", indices, None, learned.reason)
+    reason = learned.reason or "the peak was not measured"
+    if stored is not None and peak is not None:
+        calculated = peak + (stored.values + stored.indices - stored.dense - stored.masks) / _MB
+        times = None if plain_peak is None else plain_peak / calculated
+        reason = "calculated: the measured peak with values and indices in the place of dense tensors and masks"
+    yield climb.figure(rung, _SPARSE_PEAK, calculated, rung.sparse_megabytes, reason)
+    yield climb.figure(rung, "peak in a sparse format: times smaller", times, rung.sparse_times_smaller, reason)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    run(options_of("benchmarks.papers.low_memory", __doc__ or "", arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""What Sohoni et al. 2019 run, from 32 bit downward, and their figures; and in which sizes it is run here."""
+
+from __future__ import annotations
+
+import msgspec
+
+from advisor.methods.use import MethodUse, use
+
+__all__ = ["LADDERS", "SIZES", "Ladder", "Rung", "Size"]
+
+_HALF = use("half_weights", rounding="nearest")
+_RESIDUAL_2 = use("residual_checkpoint", blocks=2, inside="inputs")
+_RESIDUAL_1 = use("checkpoint", every=1)
+
+
+class Rung(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting, and what the paper says of it; ``None`` where it says nothing.
+
+    Attributes:
+        name: In words.
+        uses: The methods, sorted by name.
+        micro: Whether it works in micro-batches.
+        learns: Whether what it learns is measured.
+        megabytes: Memory in MB.
+        times_smaller: Than plain training's.
+        activations_times_smaller: Than plain training's.
+        operations: FLOPs of forward, backward and recomputation against plain training's.
+        score: Test accuracy in per cent, or BLEU.
+        sparse_megabytes: Memory in MB with sparse tensors stored as such.
+        sparse_times_smaller: Than plain training's.
+    """
+
+    name: str
+    uses: tuple[MethodUse, ...] = ()
+    micro: bool = False
+    learns: bool = False
+    megabytes: float | None = None
+    times_smaller: float | None = None
+    activations_times_smaller: float | None = None
+    operations: float | None = None
+    score: float | None = None
+    sparse_megabytes: float | None = None
+    sparse_times_smaller: float | None = None
+
+
+class Ladder(msgspec.Struct, frozen=True, kw_only=True):
+    """One network's settings; the first is plain training.
+
+    Attributes:
+        name: Short.
+        table: Heading.
+        workload: Name of the model's file.
+        profiler_within: How near the paper's profiler comes to its real peak, in per cent.
+        score: What is measured of what is learned.
+        their_score: What the paper measures.
+        rungs: The settings.
+    """
+
+    name: str
+    table: str
+    workload: str
+    profiler_within: float
+    score: str
+    their_score: str
+    rungs: tuple[Rung, ...]
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run.
+
+    Attributes:
+        model: Arguments of the model's file; empty for the paper's network.
+        batch: Samples per optimizer step.
+        micro_batch: Samples per pass where a setting works in micro-batches.
+        seconds: How long steps are timed.
+        steps: Optimizer steps that are learned from.
+        predicted: Names of the settings whose memory is predicted, too; each is traced for seconds.
+        left_out: Names of the settings that are not run.
+    """
+
+    model: dict[str, int]
+    batch: int
+    micro_batch: int
+    seconds: float
+    steps: int
+    predicted: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+_WIDE_RESIDUAL = Ladder(
+    name="wide residual",
+    table="WRN-28-2",
+    workload="wide_residual",
+    profiler_within=5,  # Section 2.2.2.
+    score="accuracy, %",
+    their_score="accuracy, %",
+    # Memory, reduction and accuracy: Table 3.
+    rungs=(
+        Rung(name="32 bit", megabytes=404.8, score=94.37, learns=True),
+        # Sections 1 and 3.4; its FLOPs include less recomputation than inside=inputs does.
+        Rung(name="residual-2*", uses=(_RESIDUAL_2,), activations_times_smaller=5.8, operations=1.3),
+        Rung(name="autocast to float16", uses=(use("precision", dtype="fp16"),)),
+        Rung(
+            name="16 bit, residual-2*",
+            uses=(_HALF, _RESIDUAL_2),
+            learns=True,
+            megabytes=42.6,
+            times_smaller=9.5,
+            score=94.43,
+        ),
+        Rung(
+            name="16 bit, residual-2*, micro-batches",
+            uses=(_HALF, _RESIDUAL_2),
+            micro=True,
+            learns=True,
+            megabytes=12.2,
+            times_smaller=33.2,
+            score=94.28,
+        ),
+        Rung(
+            name="16 bit, residual-2*, micro-batches, 30 % nonzero",
+            uses=(_HALF, _RESIDUAL_2, use("sparse_reparameterization", nonzero=0.3)),
+            micro=True,
+            learns=True,
+            activations_times_smaller=115,  # Section 4.2.2.
+            score=93.95,
+            sparse_megabytes=6.7,
+            sparse_times_smaller=60.7,
+        ),
+    ),
+)
+
+_DYNAMIC_CONVOLUTION = Ladder(
+    name="dynamic convolution",
+    table="DynamicConv transformer",
+    workload="dynamic_convolution",
+    profiler_within=11,  # Section 2.2.2.
+    score="loss per token",
+    their_score="BLEU",
+    # Memory, reduction and BLEU: Table 4.
+    rungs=(
+        Rung(name="32 bit", megabytes=2896, score=35.15, learns=True),
+        # Section 4.3.2.
+        Rung(name="residual-1", uses=(_RESIDUAL_1,), activations_times_smaller=5.7, operations=1.3),
+        Rung(
+            name="residual-1, micro-batches",
+            uses=(_RESIDUAL_1,),
+            micro=True,
+            megabytes=662,
+            times_smaller=4.4,
+        ),
+        Rung(
+            name="16 bit, residual-1, micro-batches",
+            uses=(_RESIDUAL_1, _HALF),
+            micro=True,
+            learns=True,
+            megabytes=331,
+            times_smaller=8.7,
+            score=34.99,
+        ),
+        # The paper makes embeddings sparse, too.
+        Rung(
+            name="16 bit, residual-1, micro-batches, 50 % nonzero in linear layers",
+            uses=(_RESIDUAL_1, _HALF, use("sparse_reparameterization", nonzero=0.5)),
+            micro=True,
+            learns=True,
+            score=34.61,
+            sparse_megabytes=201,
+            sparse_times_smaller=14.4,
+        ),
+    ),
+)
+
+LADDERS = (_WIDE_RESIDUAL, _DYNAMIC_CONVOLUTION)
+
+SIZES: dict[str, dict[str, Size]] = {
+    "smoke": {
+        "wide residual": Size(
+            model={"depth": 10, "widen": 1, "pixels": 8, "held_out": 40},
+            batch=8,
+            micro_batch=4,
+            seconds=0.1,
+            steps=3,
+            predicted=("32 bit",),
+            left_out=("autocast to float16", "16 bit, residual-2*"),
+        ),
+        "dynamic convolution": Size(
+            model={
+                "encoder_layers": 1,
+                "decoder_layers": 1,
+                "width": 16,
+                "inside": 32,
+                "source_vocabulary": 32,
+                "target_vocabulary": 32,
+                "tokens": 8,
+            },
+            batch=8,
+            micro_batch=4,
+            seconds=0.1,
+            steps=3,
+            predicted=(),
+            left_out=("residual-1, micro-batches",),
+        ),
+    },
+    # A micro-batch of 10 images, and of 250 tokens, as the paper's; fewer steps than its 100,000 and 50,000.
+    "paper": {
+        "wide residual": Size(
+            model={},
+            batch=100,
+            micro_batch=10,
+            seconds=3.0,
+            steps=150,
+            predicted=("32 bit", "16 bit, residual-2*, micro-batches"),
+        ),
+        "dynamic convolution": Size(
+            model={},
+            batch=160,
+            micro_batch=10,
+            seconds=3.0,
+            steps=60,
+            predicted=("32 bit", "residual-1, micro-batches"),
+        ),
+    },
+}

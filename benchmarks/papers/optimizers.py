@@ -1,0 +1,259 @@
+"""Gusak et al. 2022, "Survey on Large Scale Neural Network Training", Table 5: optimizers and stages of ZeRO.
+
+    python -m benchmarks.papers.optimizers --size smoke
+    python -m benchmarks.papers.optimizers --size paper --device cuda
+
+Memory, time of a step and loss of every optimizer at every stage. The paper finetunes ruDALL-E Malevich on 16 GPUs with
+DeepSpeed; here GPT-2 large with random weights (of that layout, written here) is trained on the sources of Python's
+library. What carries over is how each cell compares with Adam at stage 0, and the paper's figures stand beside that.
+
+Stage 0 is ``ddp``, or plain training where there is one GPU; the other stages need several, and a row says so. On a CPU
+two processes stand for two devices: memory and loss are then real, and times are those of processes that share it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.measure.fidelity import smoothed
+from advisor.methods.compose import judge
+from advisor.methods.use import MethodUse, use
+from advisor.policy.policy import Policy
+from advisor.problem.hardware import DeviceKind
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult
+from benchmarks.papers.command import Options, options_of, report
+from benchmarks.papers.figures import Figure
+from benchmarks.papers.optimizers_table import (
+    ADAM,
+    ADAM_8BIT,
+    BASE,
+    CPU_ADAM,
+    FUSED_ADAM,
+    ONE_BIT_ADAM,
+    STAGES,
+    THEIRS,
+)
+from benchmarks.papers.runs import WORKLOADS, figure, why
+from benchmarks.papers.specs import spec_of
+
+__all__ = ["main", "run"]
+
+_PAPER = "optimizers"
+_TABLE = "Optimizers and stages of ZeRO"
+_WORKLOAD = WORKLOADS / "causal_language.py"
+
+_TELLING = "peak, MiB"
+"""The column that says whether a run has its figures."""
+
+_OPTIMIZERS: dict[str, tuple[MethodUse, ...]] = {
+    ADAM: (),
+    ADAM_8BIT: (use("adam_8bit"),),
+    CPU_ADAM: (use("host_optimizer"),),
+    FUSED_ADAM: (use("fused_optimizer"),),
+}
+_LEARNING_SECONDS = 75.0
+"""After it no more steps are made; a loss after fewer steps than the others' is none."""
+_NO_ONE_BIT = "the catalogue has no 1-bit Adam; what it has for shorter messages is gradient_compression"
+
+
+class _Size(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run.
+
+    Attributes:
+        model: Arguments of the model's file.
+        batch: Samples on each device; the paper's is 3.
+        seconds: How long steps are timed.
+        steps: After which the loss is taken.
+        cells: What is run of the table; ``None`` for all of it.
+    """
+
+    model: dict[str, int]
+    batch: int
+    seconds: float
+    steps: int
+    cells: tuple[tuple[str, int], ...] | None = None
+
+
+_SIZES = {
+    "smoke": _Size(
+        model={"layers": 2, "width": 64, "tokens": 16},
+        batch=2,
+        seconds=0.1,
+        steps=8,
+        cells=(BASE, (ADAM, 1), (ADAM, 3), (FUSED_ADAM, 0)),
+    ),
+    "paper": _Size(
+        model={"layers": 36, "width": 1280, "tokens": 1024, "vocabulary": 50_257}, batch=3, seconds=4.0, steps=30
+    ),
+}
+
+
+def run(options: Options) -> None:
+    """Measure what is missing, and print the tables."""
+    report(_PAPER, options, _figures(options))
+
+
+def _figures(options: Options) -> Iterator[Figure]:
+    size = _SIZES[options.size]
+    devices = _devices(options)
+    known = {one.row for one in options.known(_PAPER) if one.column == _TELLING and one.ours is not None}
+    # By stage: the first row is what all others are compared with. 1-bit Adam is at stage 0 only, there too.
+    cells = [(optimizer, stage) for stage in STAGES for optimizer in _OPTIMIZERS]
+    cells.insert(len(_OPTIMIZERS), (ONE_BIT_ADAM, 0))
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
+        for cell in cells:
+            row = _row(*cell, devices)
+            if row in known:
+                continue
+            if reason := _refusal(options, size, cell, devices):
+                # One line, and one for each figure that the paper has.
+                for column, theirs in _columns(cell, size):
+                    if theirs is not None or column == _TELLING:
+                        yield figure(options, _PAPER, _TABLE, row, column, None, theirs=theirs, reason=reason)
+                continue
+            # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+            results = [_results(runner, options, size, one, devices) for one in (cell, BASE)]
+            yield from _of(options, size, cell, row, *results)
+
+
+def _devices(options: Options) -> int:
+    """Devices that train together: all GPUs, or two processes of a CPU."""
+    hardware = options.hardware
+    return 2 if hardware.kind is DeviceKind.CPU else hardware.device_count
+
+
+def _row(optimizer: str, stage: int, devices: int) -> str:
+    return f"{optimizer}, stage {stage}, {devices} device{'s' if devices > 1 else ''}"
+
+
+def _uses(cell: tuple[str, int], devices: int) -> tuple[MethodUse, ...]:
+    """The methods of a cell, sorted by name."""
+    optimizer, stage = cell
+    methods = list(_OPTIMIZERS[optimizer])
+    offload = optimizer == CPU_ADAM and stage >= 2
+    if offload:
+        methods = []  # The slices of a device are updated on its host.
+    if stage == 0 and devices > 1:
+        methods.append(use("ddp", bucket_views=True, static_graph=False))
+    elif stage == 1:
+        methods.append(use("zero_1"))
+    elif stage >= 2:
+        methods.append(use("fsdp", reshard=stage == 3, mixed_precision="none", offload=offload))
+    return tuple(sorted(methods, key=lambda method: method.name))
+
+
+def _refusal(options: Options, size: _Size, cell: tuple[str, int], devices: int) -> str:
+    """Why a cell is not run; empty when it is."""
+    if cell[0] == ONE_BIT_ADAM:
+        return _NO_ONE_BIT
+    verdict = judge(_uses(cell, devices), facts=None, hardware=options.hardware, gpu_count=devices)
+    if not verdict.applicable:
+        return verdict.reason
+    if size.cells is not None and cell not in size.cells:
+        return f"left out of --size {options.size}"
+    return ""
+
+
+def _results(
+    runner: Runner, options: Options, size: _Size, cell: tuple[str, int], devices: int
+) -> tuple[TrialResult, TrialResult]:
+    """One trial for memory and time, one for the loss."""
+    policy = Policy(methods=_uses(cell, devices), micro_batch=size.batch, gpu_count=devices)
+    timed = spec_of(TrialKind.TIME, options, _WORKLOAD, policy, seconds=size.seconds, model_size=size.model)
+    learned = spec_of(
+        TrialKind.FIDELITY,
+        options,
+        _WORKLOAD,
+        policy,
+        seconds=_LEARNING_SECONDS,
+        steps=size.steps,
+        model_size=size.model,
+        time_limit_seconds=2 * _LEARNING_SECONDS,
+    )
+    return runner.run(timed), runner.run(learned)
+
+
+def _of(
+    options: Options,
+    size: _Size,
+    cell: tuple[str, int],
+    row: str,
+    own: tuple[TrialResult, TrialResult],
+    base: tuple[TrialResult, TrialResult],
+) -> Iterator[Figure]:
+    """The figures of one cell."""
+    (timed, learned), (base_timed, base_learned) = own, base
+    peak, base_peak = _peak(timed), _peak(base_timed)
+    time, base_time = _time(timed), _time(base_timed)
+    loss, base_loss = _loss(learned, size), _loss(base_learned, size)
+    no_loss, no_base_loss = _why_no_loss(learned, size), _why_no_loss(base_learned, size)
+    ours = (
+        (peak, why(timed)),
+        (time, why(timed)),
+        (loss, no_loss),
+        (_ratio(peak, base_peak), why(timed, base_timed)),
+        (_ratio(time, base_time), why(timed, base_timed)),
+        (_ratio(loss, base_loss), no_loss or no_base_loss),
+    )
+    # Adam at stage 0 has no ratios.
+    for (column, theirs), (number, reason) in zip(_columns(cell, size), ours, strict=cell != BASE):
+        yield figure(options, _PAPER, _TABLE, row, column, number, theirs=theirs, reason=reason)
+
+
+def _columns(cell: tuple[str, int], size: _Size) -> list[tuple[str, float | None]]:
+    """Columns, and the paper's figures in them: ratios, for its model is another one."""
+    columns: list[tuple[str, float | None]] = [
+        (_TELLING, None),
+        ("step time, ms", None),
+        (f"loss after {size.steps} steps", None),
+    ]
+    if cell != BASE:
+        theirs = THEIRS.get(cell)
+        for number, what in enumerate(("peak", "step time", "loss")):
+            column = f"{what} / Adam's at stage 0"
+            columns.append((column, None if theirs is None else theirs[number] / THEIRS[BASE][number]))
+    return columns
+
+
+def _peak(result: TrialResult) -> float | None:
+    """Of the device that takes most, in MiB."""
+    return None if result.measurement is None else result.measurement.memory.peak_bytes / 2**20
+
+
+def _time(result: TrialResult) -> float | None:
+    """Of a step, in milliseconds."""
+    return None if result.measurement is None else 1000 * result.measurement.step_seconds
+
+
+def _loss(result: TrialResult, size: _Size) -> float | None:
+    """After all steps: the mean over one round of the batches."""
+    record = result.fidelity
+    if record is None or len(record.losses) < size.steps:
+        return None
+    return smoothed(record.losses, record.distinct_batches)[-1]
+
+
+def _ratio(own: float | None, base: float | None) -> float | None:
+    return None if own is None or base is None else own / base
+
+
+def _why_no_loss(result: TrialResult, size: _Size) -> str:
+    record = result.fidelity
+    if record is None:
+        return f"{result.outcome.value}: {result.reason}" if result.reason else result.outcome.value
+    steps = len(record.losses)
+    return "" if steps >= size.steps else f"{steps} steps took {_LEARNING_SECONDS:g} s; {size.steps} are compared"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    run(options_of("benchmarks.papers.optimizers", __doc__ or "", arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Trials of every kind for the papers' commands: of a whole policy, with its accumulation and its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from advisor.methods.use import MethodUse
+from advisor.policy.policy import Policy
+from advisor.problem.hardware import DeviceKind
+from advisor.problem.source import resolve_source
+from advisor.session.limits import memory_budget
+from advisor.trial.spec import TrialKind, TrialSpec
+from benchmarks.papers.command import Options
+
+__all__ = ["policy_of", "spec_of"]
+
+_TIME_LIMIT_SECONDS = 120.0
+
+
+def policy_of(uses: Sequence[MethodUse], batch: int) -> Policy:
+    """The policy of methods in any order at one batch, in samples."""
+    return Policy(methods=tuple(sorted(uses, key=lambda one: one.name)), micro_batch=batch)
+
+
+def spec_of(
+    kind: TrialKind,
+    options: Options,
+    workload: Path | str,
+    policy: Policy,
+    *,
+    seconds: float = _TIME_LIMIT_SECONDS,
+    steps: int = 3,
+    model_size: Mapping[str, int | float] | None = None,
+    limit_bytes: int | None = None,
+    time_limit_seconds: float = _TIME_LIMIT_SECONDS,
+) -> TrialSpec:
+    """One trial of a policy on the command's device.
+
+    Args:
+        kind: What to do.
+        options: Of the command; they name the device.
+        workload: A model file, or ``hf:NAME``.
+        policy: What to apply.
+        seconds: How long steps are made.
+        steps: FIDELITY: how many, if they take no longer than that.
+        model_size: Arguments of the model file's ``build_model`` and ``make_batch``.
+        limit_bytes: The memory limit; ``None`` for what is free.
+        time_limit_seconds: After it the trial is ended.
+
+    Raises:
+        TimeIsUpError: No further run may begin.
+    """
+    options.check_time()
+    return TrialSpec(
+        kind=kind,
+        workload=resolve_source(workload),
+        model_size=dict(model_size or {}),
+        policy=policy,
+        device=options.hardware.device,
+        memory_limit_bytes=limit_bytes or memory_budget(options.hardware, None).limit_bytes,
+        with_allocator=kind is TrialKind.PREDICT and options.hardware.kind is DeviceKind.CUDA,
+        fidelity_steps=steps,
+        measure_seconds=seconds,
+        time_limit_seconds=time_limit_seconds,
+    )
