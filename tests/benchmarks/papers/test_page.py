@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -52,6 +54,11 @@ def test_every_papers_module_has_a_citation_and_says_how_to_read_it(paper: str) 
     citation, *prose = introduction.split("### ")[0].strip().split("\n\n")
     assert not citation.endswith((".", ":"))
     assert len(prose) >= 2, f"{paper}'s docstring must begin with `CITATION: what is in it.` and say how to read it"
+
+
+def test_the_process_of_the_command_never_loads_torch() -> None:
+    code = "import sys, benchmarks.papers.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=RESULTS.parents[1], check=False).returncode == 0
 
 
 def test_a_paper_that_fails_does_not_keep_the_others_from_their_page(
