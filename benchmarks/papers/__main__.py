@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import traceback
 
-from benchmarks.papers import overhead, sublinear
+from benchmarks.papers import advice, overhead, sublinear
 from benchmarks.papers.command import options_of
 from benchmarks.papers.page import page_of, write_page
 
-_PAPERS = (sublinear, overhead)
+_PAPERS = (sublinear, advice, overhead)
 
 
 def main() -> int:

@@ -28,9 +28,9 @@ from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.problem.loading import Workload, load_workload
 from advisor.problem.source import resolve_source
+from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.papers.child import answer
 from benchmarks.papers.hand_written import HandWritten
-from benchmarks.papers.overhead import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.search.in_turn import ratio_of
 
 __all__ = ["beside_loop"]

@@ -29,12 +29,13 @@ from advisor.problem.source import resolve_source
 from advisor.session.limits import memory_budget
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.papers.child import ask
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.runs import WORKLOADS, figure, timed, why
 
-__all__ = ["Beside", "BesideAnswer", "BesideRequest", "Lost", "main", "run"]
+__all__ = ["main", "run"]
 
 _PAPER = "overhead"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -51,74 +52,6 @@ _STARTS = {
     "import advisor": ("-c", "import advisor"),
     "momadvise --help": ("-m", "advisor.cli", "--help"),
 }
-
-
-class BesideRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program ``benchmarks.papers.beside_loop`` is asked.
-
-    Attributes:
-        workload: File of the model.
-        policies: The methods of each comparison.
-        block: Name of the class that checkpointing wraps.
-        batch: Samples per step.
-        device: torch's name of it.
-        seconds: Of turns, for each.
-    """
-
-    workload: str
-    policies: tuple[tuple[MethodUse, ...], ...]
-    block: str
-    batch: int
-    device: str
-    seconds: float
-
-
-class Beside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
-    """One comparison.
-
-    Attributes:
-        ratio: Step time of the wrapper over that of the loop.
-        error: Relative standard error of that.
-        low: Lower quartile of the ratio over the turns.
-        high: Upper quartile.
-        turns: How many there were.
-        loop_seconds: Median step time of the loop.
-        losses: Of the wrapper's first steps.
-        loop_losses: Of the loop's.
-        peak_bytes: Most live bytes of a step of the wrapper.
-        loop_peak_bytes: Of the loop.
-    """
-
-    ratio: float
-    error: float
-    low: float
-    high: float
-    turns: int
-    loop_seconds: float
-    losses: list[float]
-    loop_losses: list[float]
-    peak_bytes: int
-    loop_peak_bytes: int
-
-
-class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
-    """A comparison that came to no end.
-
-    Attributes:
-        reason: Why.
-    """
-
-    reason: str
-
-
-class BesideAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program answers.
-
-    Attributes:
-        found: For each of the policies.
-    """
-
-    found: list[Beside | Lost]
 
 
 class _Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,35 +155,32 @@ def _beside(
     )
     limit = len(policies) * (_TIME_LIMIT_SECONDS + seconds)
     answer, reason = ask("benchmarks.papers.beside_loop", request, BesideAnswer, time_limit_seconds=limit)
-    for uses, one in zip(
-        policies, [Lost(reason=reason)] * len(policies) if answer is None else answer.found, strict=True
-    ):
+    found = [Lost(reason=reason)] * len(policies) if answer is None else answer.found
+    for uses, one in zip(policies, found, strict=True):
+        if isinstance(one, Lost):
+            yield figure(options, _PAPER, _LOOPS, _row(model, uses), _SLOWER, None, reason=one.reason)
+            continue
         for column, ours in _columns(one).items():
-            lost = one.reason if isinstance(one, Lost) else ""
-            yield figure(options, _PAPER, _LOOPS, _row(model, uses), column, ours, reason=lost)
+            yield figure(options, _PAPER, _LOOPS, _row(model, uses), column, ours)
 
 
-def _columns(one: Beside | Lost) -> dict[str, float | None]:
-    found = one if isinstance(one, Beside) else None
+def _columns(found: Beside) -> dict[str, float]:
+    apart = (abs(ours - theirs) for ours, theirs in zip(found.losses, found.loop_losses, strict=True))
     return {
-        _SLOWER: found and _percent(found.ratio),
-        "its standard error, %": found and 100 * found.error,
-        "lower quartile of the turns, %": found and _percent(found.low),
-        "upper quartile of the turns, %": found and _percent(found.high),
-        "turns": found and found.turns,
-        "step of the loop, ms": found and found.loop_seconds * 1e3,
-        "largest difference of losses": found and _apart(found),
-        "more live bytes at the peak, %": found and _percent(found.peak_bytes / found.loop_peak_bytes),
+        _SLOWER: _percent(found.ratio),
+        "its standard error, %": 100 * found.error,
+        "lower quartile of the turns, %": _percent(found.low),
+        "upper quartile of the turns, %": _percent(found.high),
+        "turns": found.turns,
+        "step of the loop, ms": found.loop_seconds * 1e3,
+        "largest difference of losses": max(apart),
+        "more live bytes at the peak, %": _percent(found.peak_bytes / found.loop_peak_bytes),
     }
 
 
 def _percent(ratio: float) -> float:
     """By how much a ratio is above one."""
     return 100 * (ratio - 1)
-
-
-def _apart(found: Beside) -> float:
-    return max(abs(ours - theirs) for ours, theirs in zip(found.losses, found.loop_losses, strict=True))
 
 
 def _trials(
@@ -260,22 +190,28 @@ def _trials(
     # Another batch: an equal trial would be answered from the folder.
     timed(runner, options, model.workload, (), batch=max(1, model.batch // 2), seconds=0.1)
     plain = timed(runner, options, model.workload, (), batch=model.batch, seconds=seconds)
-    measured = plain.measurement and plain.measurement.step_seconds * plain.measurement.timed_steps
-    warm: dict[str, float | None] = {
-        "wall, s": None if measured is None else plain.wall_seconds,
-        "of timed steps, s": measured,
-        "of all else, s": None if measured is None else plain.wall_seconds - measured,
-    }
-    for column, ours in warm.items():
-        reason = why(plain) or ("" if plain.warm else "the worker was not warm")
-        yield figure(options, _PAPER, _TRIALS, _row(model, ()), column, ours, reason=reason)
+    row, own = _row(model, ()), plain.measurement
+    if own is None:
+        yield figure(options, _PAPER, _TRIALS, row, "wall, s", None, reason=why(plain))
+    else:
+        stepped = own.step_seconds * own.timed_steps
+        parts = {
+            "wall, s": plain.wall_seconds,
+            "of timed steps, s": stepped,
+            "of all else, s": plain.wall_seconds - stepped,
+        }
+        for column, ours in parts.items():
+            reason = "" if plain.warm else "the worker was not warm"
+            yield figure(options, _PAPER, _TRIALS, row, column, ours, reason=reason)
     for uses in missing:
-        own = timed(runner, options, model.workload, uses, batch=model.batch, seconds=seconds) if uses else plain
+        result = timed(runner, options, model.workload, uses, batch=model.batch, seconds=seconds) if uses else plain
         traced = _traced(runner, options, model, uses)
-        peak, prediction = own.measurement and own.measurement.memory.peak_allocated_bytes, traced.prediction
-        foretold = prediction and prediction.peak(model.batch)
-        reason = why(own) or ("" if prediction else f"no trace: {traced.reason or traced.outcome.value}")
-        error = _percent(foretold / peak) if foretold and peak else None
+        error, reason = None, why(result)
+        if traced.prediction is None:
+            reason = reason or f"no trace: {traced.reason or traced.outcome.value}"
+        elif result.measurement is not None:
+            peak = result.measurement.memory.peak_allocated_bytes
+            error = _percent(traced.prediction.peak(model.batch) / peak)
         yield figure(options, _PAPER, _PREDICTED, _row(model, uses), "error of the peak, %", error, reason=reason)
 
 

@@ -34,6 +34,8 @@ def timed(
     seconds: float,
     model_size: Mapping[str, int | float] | None = None,
     time_limit_seconds: float = _TIME_LIMIT_SECONDS,
+    accumulation_steps: int = 1,
+    memory_limit_bytes: int | None = None,
 ) -> TrialResult:
     """Train for a short while under a policy of these methods.
 
@@ -46,6 +48,8 @@ def timed(
         seconds: How long steps are timed.
         model_size: Keyword arguments of the model file's ``build_model``.
         time_limit_seconds: After it the trial is ended.
+        accumulation_steps: Micro-batches per optimizer step.
+        memory_limit_bytes: The most it may take; what is free by default.
 
     Returns:
         What was measured, or the outcome and the reason for which nothing was.
@@ -55,9 +59,9 @@ def timed(
             kind=TrialKind.TIME,
             workload=resolve_source(workload),
             model_size=dict(model_size or {}),
-            policy=Policy(methods=tuple(uses), micro_batch=batch),
+            policy=Policy(methods=tuple(uses), micro_batch=batch, accumulation_steps=accumulation_steps),
             device=options.hardware.device,
-            memory_limit_bytes=memory_budget(options.hardware, None).limit_bytes,
+            memory_limit_bytes=memory_budget(options.hardware, memory_limit_bytes).limit_bytes,
             measure_seconds=seconds,
             time_limit_seconds=time_limit_seconds,
         )

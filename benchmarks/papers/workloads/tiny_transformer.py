@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 BATCH_SIZE = 4
+SIZES = {"layers": [4, 8, 16]}
 
 _VOCABULARY = 256
 _TOKENS = 16
@@ -31,8 +32,8 @@ class Block(nn.Module):
         return hidden + self.down(inside)
 
 
-def build_model():
-    blocks = [Block() for _ in range(4)]
+def build_model(layers=4):
+    blocks = [Block() for _ in range(layers)]
     return nn.Sequential(nn.Embedding(_VOCABULARY, _WIDTH), *blocks, nn.Linear(_WIDTH, _VOCABULARY))
 
 
