@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 import advisor
-from advisor.errors import MomadviseError, OptionError
+from advisor.errors import OptionError
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.problem.goal import GoalKind
@@ -117,8 +117,7 @@ def _climbed(arena: Arena, uses: tuple[MethodUse, ...]) -> Found:
         )
     if climb.best is None:
         return Found(trials=trials, reason="no size keeps the floor")
-    best = rungs[climb.best]
-    return Found(policy=policies[climb.best], model_size=best.size, parameter_count=best.parameter_count, trials=trials)
+    return Found(policy=policies[climb.best], model_size=rungs[climb.best].size, trials=trials)
 
 
 def accelerate(arena: Arena, first: int) -> Found:
@@ -220,7 +219,7 @@ def momadvise(arena: Arena, *, space: str, trials: int, time_limit_seconds: floa
                 min_throughput=f"{FLOOR}x" if contest.goal is GoalKind.BIGGER else None,
                 output=Path(folder) / "study",
             )
-        except MomadviseError as error:
+        except Exception as error:  # Its own failures too: they are an answer like any other, and no end of the table.
             return Found(seconds=time.monotonic() - begin, reason=f"{type(error).__name__}: {error}")
     winner = answer.recommendation.winner
     return Found(

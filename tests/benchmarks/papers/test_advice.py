@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from advisor.errors import TrialError
-from advisor.methods.use import use
+from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.problem.detect import detect_hardware
 from advisor.problem.goal import GoalKind
+from advisor.problem.sizes import CountedSize, SizeCounts
 from advisor.problem.source import resolve_source
+from advisor.search.memory_model import MemoryModel
 from advisor.session.request import TuneRequest
+from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialResult
 from benchmarks.papers import advice, contenders
 from benchmarks.papers.command import Options
 from benchmarks.papers.contest import Arena, Contest, Found
@@ -25,15 +30,16 @@ from benchmarks.papers.runs import WORKLOADS
 from benchmarks.search.rows import Header, Line, append
 from benchmarks.search.table import Table
 from tests.benchmarks.search.tables import complete
+from tests.decide.examples import measurement
 
 TINY = WORKLOADS / "tiny_transformer.py"
 CHECKPOINT = use("checkpoint", every=1)
 
 
-def arena(folder: Path, goal: GoalKind = GoalKind.FASTER, limit_bytes: int = 2**23) -> Arena:
+def arena(folder: Path, goal: GoalKind = GoalKind.FASTER, limit_bytes: int = 2**23, kind: type[Arena] = Arena) -> Arena:
     options = Options(size="smoke", hardware=detect_hardware("cpu"), output=folder / "papers.jsonl")
     contest = Contest(model="tiny", workload=TINY, goal=goal, limit_bytes=limit_bytes)
-    return Arena(Runner(folder), options, contest, seconds=0.1, time_limit_seconds=60.0)
+    return kind(Runner(folder), options, contest, seconds=0.1, time_limit_seconds=60.0)
 
 
 @pytest.mark.slow
@@ -123,6 +129,36 @@ def test_a_table_of_something_else_is_no_answer(tmp_path: Path, changes: dict[st
     found = contenders.grid(arena(tmp_path), tmp_path)
     assert found.policy is None
     assert found.reason.startswith(reason)
+
+
+class Ladder(Arena):
+    """Sizes of 1, 2, 4, ... layers, a step of which takes as long as it has layers; from 16 on nothing fits."""
+
+    def count(self) -> TrialResult:
+        sizes = [CountedSize(size={"layers": 2**power}, parameter_count=100 * 2**power) for power in range(7)]
+        return TrialResult(key="", outcome=Outcome.OK, counts=SizeCounts(own=sizes[0], listed=tuple(sizes)))
+
+    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
+        layers = (size or {"layers": 1})["layers"]
+        return TrialResult(
+            key="", outcome=Outcome.OK, measurement=measurement((3.0 if policy.methods else 1.0) / layers)
+        )
+
+    def largest(
+        self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
+    ) -> tuple[Policy | None, MemoryModel | None, int, str]:
+        assert size is not None
+        if size["layers"] >= 16:
+            return None, None, 1, "not even one sample fits"
+        return Policy(methods=tuple(uses), micro_batch=2), None, 2, ""
+
+
+def test_who_tunes_by_hand_climbs_to_the_largest_size_that_keeps_the_floor(tmp_path: Path) -> None:
+    found = contenders.hand_tuned(arena(tmp_path, GoalKind.BIGGER, kind=Ladder), compiled=True)
+    assert found.model_size == {"layers": 4}, "three times as fast as plain training with one layer, floor a half"
+    assert found.policy is not None
+    assert found.policy.label == "fused_optimizer + precision(dtype=bf16)", "never compiled anew at every size"
+    assert found.trials > 2
 
 
 def test_without_accelerate_its_row_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
