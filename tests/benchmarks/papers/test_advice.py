@@ -15,6 +15,7 @@ from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.problem.detect import detect_hardware
 from advisor.problem.goal import GoalKind
+from advisor.problem.missing_sizes import check_sizes
 from advisor.problem.sizes import CountedSize, SizeCounts
 from advisor.problem.source import resolve_source
 from advisor.search.memory_model import MemoryModel
@@ -187,3 +188,10 @@ def test_momadvise_is_asked_what_it_can_be_asked(
     assert found.policy is None
     assert found.reason == "TrialError: nothing could be measured"
     assert 0 <= found.seconds <= time.monotonic() - begin
+
+
+@pytest.mark.parametrize("size", advice._SIZES)
+def test_every_model_can_be_asked_about_for_every_goal(size: str) -> None:
+    for model, path in advice._SIZES[size].models.items():
+        check_sizes(resolve_source(path))
+        assert Contest(model=model, workload=path, goal=GoalKind.CHEAPEST).global_batch
