@@ -1,4 +1,4 @@
-"""What to train with: momadvise beside who else gives advice, for each goal of Liu et al. 2023.
+"""What to train with: the advice of momadvise beside that of others, for each goal of Liu et al. 2023.
 
     python -m benchmarks.papers.advice --size smoke
     python -m benchmarks.papers.advice --size paper --device cuda
@@ -11,8 +11,8 @@ largest batch that fits; *accelerate* is plain training at the batch of its `fin
 way, and the wall seconds are those until the answer, without the harness. `faster` compares samples per second;
 `cheapest` device-seconds per iteration of the file's own batch, on one device; `bigger` the size of the model (in
 parameters, or where these do not change in the product of what does) that keeps half of the untouched throughput. Of
-the size paper a call begins nothing new after five minutes, and the next call goes on; momadvise has 90 seconds for each
-question instead of the 210 that it takes unless told otherwise.
+the size paper a call begins nothing new after five minutes, and the next call goes on; momadvise has 90 seconds for
+each question instead of the 210 that it takes unless told otherwise.
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ def page(figures: Sequence[Figure]) -> str:
     if not figures:
         return ""
     parts = ["# The papers' tables", _EXPLANATION]
-    for paper in dict.fromkeys(sorted(one.paper for one in figures)):
+    # What is held against no paper's figure comes last.
+    compared = {one.paper for one in figures if one.theirs is not None}
+    for paper in sorted({one.paper for one in figures}, key=lambda paper: (paper not in compared, paper)):
         citation, reading = _introduction(paper)
         parts += [f"## {citation}", *reading, f"`python -m benchmarks.papers.{paper}`"]
         parts += _by_size([one for one in figures if one.paper == paper])

@@ -37,6 +37,12 @@ def test_a_paper_has_its_citation_how_to_read_it_and_its_sizes_apart() -> None:
     assert "--size smoke" not in text, "how to run it is in the module, the page says which"
 
 
+def test_what_has_no_figure_of_a_paper_comes_last() -> None:
+    own = msgspec.structs.replace(FIGURE, paper="advice", theirs=None)
+    text = page([own, FIGURE])
+    assert text.index("## Chen et al.") < text.index("## What to train with\n")
+
+
 def test_a_paper_whose_module_has_gone_keeps_its_figures() -> None:
     assert "## forgotten\n" in page([msgspec.structs.replace(FIGURE, paper="forgotten")])
 
