@@ -1,19 +1,33 @@
-"""Every paper's table, one after the other: ``python -m benchmarks.papers --size smoke``."""
+"""Every paper's table, one after the other, and their page: ``python -m benchmarks.papers --size smoke``."""
 
 from __future__ import annotations
 
-from benchmarks.papers import evaluation_of_moms, low_memory, optimizers, radiology, sublinear
+import sys
+import traceback
+
+from benchmarks.papers import advice, evaluation_of_moms, low_memory, optimizers, overhead, radiology, sublinear
 from benchmarks.papers.command import options_of
+from benchmarks.papers.page import page_of, write_page
 
-_PAPERS = (sublinear, evaluation_of_moms, low_memory, radiology, optimizers)
+_PAPERS = (evaluation_of_moms, low_memory, sublinear, radiology, optimizers, advice, overhead)
 
 
-def main() -> None:
-    """The command."""
+def main() -> int:
+    """The command: 1 if a paper's table did not come to its end; what was measured of it is kept."""
     options = options_of("benchmarks.papers", __doc__ or "")
+    failed = []
     for paper in _PAPERS:
-        paper.run(options.from_now())
+        try:
+            paper.run(options.from_now())
+        except Exception:
+            traceback.print_exc()
+            failed.append(paper.__name__)
+    write_page(options.output)
+    print(f"written: {page_of(options.output)}")
+    for name in failed:
+        print(f"not to its end: {name}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -69,15 +69,16 @@ def append(path: Path, figure: Figure) -> None:
         os.fsync(file.fileno())
 
 
-def markdown(figures: Sequence[Figure]) -> str:
-    """A table for each heading, the figures in the order in which they were measured."""
+def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:
+    """A table for each heading of that level, the figures in the order in which they were first measured."""
     parts = []
     for heading in dict.fromkeys((one.table, one.size, one.device) for one in figures):
         rows = [one for one in figures if (one.table, one.size, one.device) == heading]
         table, size, device = heading
         last = rows[-1]
         versions = ", ".join(f"{package} {version}" for package, version in last.versions.items())
-        parts.append(f"## {table}\n\nOn {device}, size {size}, {last.date}, with {versions}.\n\n{_table(rows)}")
+        title = f"{'#' * level} {table}"
+        parts.append(f"{title}\n\nOn {device}, size {size}, {last.date}, with {versions}.\n\n{_table(rows)}")
     return "\n\n".join(parts)
 
 
@@ -85,9 +86,8 @@ def _table(rows: Sequence[Figure]) -> str:
     lines = ["| run | figure | paper | ours | ours / paper | |", "|---|---|---|---|---|---|"]
     for one in rows:
         ratio = f"{one.ours / one.theirs:.2f}" if one.ours is not None and one.theirs else ""
-        lines.append(
-            f"| {one.row} | {one.column} | {_number(one.theirs)} | {_number(one.ours)} | {ratio} | {one.reason} |"
-        )
+        reason = " ".join(one.reason.split()).replace("|", "/")  # a line of a table, whatever a library raised
+        lines.append(f"| {one.row} | {one.column} | {_number(one.theirs)} | {_number(one.ours)} | {ratio} | {reason} |")
     return "\n".join(lines)
 
 

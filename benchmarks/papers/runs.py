@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from advisor.methods.use import MethodUse
 from advisor.session.versions import versions
 from advisor.trial.outcome import Outcome
@@ -34,6 +36,7 @@ def timed(
     model_size: Mapping[str, int | float] | None = None,
     limit_bytes: int | None = None,
     time_limit_seconds: float = _TIME_LIMIT_SECONDS,
+    accumulation_steps: int = 1,
 ) -> TrialResult:
     """Train for a short while under a policy of these methods.
 
@@ -47,6 +50,7 @@ def timed(
         model_size: Keyword arguments of the model file's ``build_model``.
         limit_bytes: The memory limit; ``None`` for what is free.
         time_limit_seconds: After it the trial is ended.
+        accumulation_steps: Micro-batches per optimizer step.
 
     Returns:
         What was measured, or the outcome and the reason for which nothing was.
@@ -59,7 +63,7 @@ def timed(
             TrialKind.TIME,
             options,
             workload,
-            policy_of(uses, batch),
+            msgspec.structs.replace(policy_of(uses, batch), accumulation_steps=accumulation_steps),
             seconds=seconds,
             model_size=model_size,
             limit_bytes=limit_bytes,

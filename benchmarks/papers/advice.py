@@ -1,0 +1,213 @@
+"""What to train with: the advice of momadvise beside that of others, for each goal of Liu et al. 2023.
+
+    python -m benchmarks.papers.advice --size smoke
+    python -m benchmarks.papers.advice --size paper --device cuda
+
+No paper has these figures. Everybody is given the same model, device and memory; what they say to train with is then
+measured by one harness, whatever they measured themselves, and held against the untouched file: plain training at its
+own batch, measured in the same call. *hand-tuned* is bf16 autocast, the fused optimizer, compiled blocks and the
+largest batch that fits; *accelerate* is plain training at the batch of its `find_executable_batch_size`, which tries
+128 and less; *grid* is the best of a recorded exhaustive table. Trials are the policies or batches that were run on the
+way, and the wall seconds are those until the answer, without the harness. `faster` compares samples per second;
+`cheapest` device-seconds per iteration of the file's own batch, on one device; `bigger` the size of the model (in
+parameters, or where these do not change in the product of what does) that keeps half of the untouched throughput. Of
+the size paper a call begins nothing new after five minutes, and the next call goes on; momadvise has 90 seconds for
+each question instead of the 210 that it takes unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.policy.policy import Policy
+from advisor.problem.goal import GoalKind
+from advisor.trial.forking import servers_are_kept
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialResult
+from benchmarks.papers import contenders
+from benchmarks.papers.command import Options, options_of, report
+from benchmarks.papers.contest import FLOOR, Arena, Contest, Found
+from benchmarks.papers.figures import Figure
+from benchmarks.papers.runs import WORKLOADS, figure, why
+
+__all__ = ["main", "run"]
+
+_PAPER = "advice"
+_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_TELLING = "samples/s"
+"""The column that says whether an answer has its figures."""
+
+_TRIAL_SECONDS = 150.0
+"""After them a trial is ended: compiling the blocks of a model may take more than a minute."""
+
+_UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE = "untouched", "hand-tuned", "accelerate", "grid", "momadvise"
+_CONTENDERS = (_UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE)
+
+
+class _Size(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of whom.
+
+    Attributes:
+        models: Name -> file.
+        limit_bytes: Memory limit, or ``None`` for what is free.
+        seconds: How long steps are timed.
+        compiled: Whether the hand-tuned default compiles.
+        first: The batch that accelerate begins with; 128 is its own default.
+        space: momadvise's search space.
+        trials: Its most trials.
+        time_limit_seconds: Its time limit.
+        call_seconds: After these no contender begins.
+    """
+
+    models: Mapping[str, Path]
+    limit_bytes: int | None = None
+    seconds: float
+    compiled: bool
+    first: int = 128
+    space: str
+    trials: int
+    time_limit_seconds: float
+    call_seconds: float = math.inf
+
+
+_SIZES = {
+    "smoke": _Size(
+        models={"tiny transformer": WORKLOADS / "tiny_transformer.py"},
+        limit_bytes=8 * 2**20,
+        seconds=0.2,
+        compiled=False,
+        first=40,
+        space="smoke",
+        trials=2,
+        time_limit_seconds=8.0,
+    ),
+    "paper": _Size(
+        models={
+            "GPT-2": _EXAMPLES / "gpt2.py",
+            "BERT": WORKLOADS / "bert_sizes.py",
+            "ResNet-50": _EXAMPLES / "resnet50.py",
+            "U-Net": _EXAMPLES / "unet.py",
+        },
+        seconds=3.0,
+        compiled=True,
+        space="default",
+        trials=40,
+        time_limit_seconds=90.0,
+        call_seconds=300.0,
+    ),
+}
+
+
+def run(options: Options) -> None:
+    """Measure what is missing, and print the tables."""
+    report(_PAPER, options, _figures(options))
+
+
+def _figures(options: Options) -> Iterator[Figure]:
+    size = _SIZES[options.size]
+    tried = {(one.table, one.row): one.ours for one in options.known(_PAPER) if one.column == _TELLING}
+    asked = [
+        (Contest(model=model, workload=path, goal=goal, limit_bytes=size.limit_bytes), who)
+        for goal in GoalKind
+        for model, path in size.models.items()
+        for who in _CONTENDERS
+    ]
+    fresh = [one for one in asked if _place(*one) not in tried]
+    # What came to nothing before is asked once more, after everything that was never asked.
+    lost = [one for one in asked if _place(*one) in tried and tried[_place(*one)] is None]
+    end = time.monotonic() + size.call_seconds
+    bases: dict[Contest, TrialResult] = {}
+    # Loading torch once is for the tests alone: whoever asks momadvise waits for that too.
+    kept = servers_are_kept() if options.size == "smoke" else contextlib.nullcontext()
+    with kept, tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
+        for number, (contest, who) in enumerate(work := [*fresh, *lost]):
+            if time.monotonic() > end:
+                print(f"{len(work) - number} answers are left for the next call")
+                return
+            arena = Arena(runner, options, contest, seconds=size.seconds, time_limit_seconds=_TRIAL_SECONDS)
+            untouched = Policy(micro_batch=contest.own_batch)
+            found = Found(policy=untouched) if who == _UNTOUCHED else _asked(who, arena, size)
+            # Ratios are taken within one run: the untouched file is measured again beside whatever is missing.
+            if found.policy is not None and contest not in bases:
+                bases[contest] = arena.time(untouched)
+            yield from _of(arena, who, found, bases.get(contest))
+
+
+def _place(contest: Contest, who: str) -> tuple[str, str]:
+    return contest.goal.value, f"{contest.model}, {who}"
+
+
+def _asked(who: str, arena: Arena, size: _Size) -> Found:
+    """Ask a contender."""
+    if who == _HAND_TUNED:
+        return contenders.hand_tuned(arena, compiled=size.compiled)
+    if who == _ACCELERATE:
+        return contenders.accelerate(arena, size.first)
+    if who == _GRID:
+        return contenders.grid(arena)
+    return contenders.momadvise(arena, space=size.space, trials=size.trials, time_limit_seconds=size.time_limit_seconds)
+
+
+def _of(arena: Arena, who: str, found: Found, base: TrialResult | None) -> Iterator[Figure]:
+    """The figures of one answer, measured by the harness; one that says why, if there are none."""
+    table, row = _place(arena.contest, who)
+    result = None if found.policy is None else arena.time(found.policy, found.model_size)
+    own, plain = (None if one is None else one.measurement for one in (result, base))
+    lost = why(*filter(None, (result, base)))
+    words = "" if found.policy is None else _words(found)
+    rate = None if own is None else own.samples_per_second
+    reason = "; ".join(filter(None, (words, found.reason, lost)))
+    yield figure(arena.options, _PAPER, table, row, _TELLING, rate, reason=reason)
+    if own is None or plain is None:
+        return
+    columns: dict[str, float | None] = {}
+    gain = own.samples_per_second / plain.samples_per_second
+    if arena.contest.goal is GoalKind.BIGGER:
+        columns[f"throughput / untouched (floor: {FLOOR})"] = gain
+        columns["size / untouched"] = _grown(arena, found)
+    elif arena.contest.goal is GoalKind.CHEAPEST:
+        columns["device-seconds per iteration"] = own.step_seconds
+        columns["cost / untouched"] = own.step_seconds / plain.step_seconds
+    else:
+        columns["throughput / untouched"] = gain
+    if who != _UNTOUCHED:
+        columns |= {"wall, s": found.seconds, "trials": found.trials}
+    for column, ours in columns.items():
+        yield figure(arena.options, _PAPER, table, row, column, ours)
+
+
+def _words(found: Found) -> str:
+    """An answer in a few words."""
+    assert found.policy is not None
+    passes = found.policy.accumulation_steps
+    size = "".join(f", {name} {value}" for name, value in found.model_size.items())
+    return f"{found.policy.label}, batch {found.policy.micro_batch}{f' x {passes}' if passes > 1 else ''}{size}"
+
+
+def _grown(arena: Arena, found: Found) -> float | None:
+    """How many times as large as the file's own the model is."""
+    counts = arena.count().counts
+    if counts is None:
+        return None
+    own = counts.own
+    size = found.model_size or own.size
+    parameters = next((one.parameter_count for one in counts.listed if one.size == size), own.parameter_count)
+    if parameters and own.parameter_count and parameters != own.parameter_count:
+        return parameters / own.parameter_count
+    return math.prod(size.values()) / math.prod(own.size.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    run(options_of("benchmarks.papers.advice", __doc__ or "", arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The emitted wrapper and a hand-written loop in turn, in one process: the program behind ``overhead``.
+
+The model of both begins with the same parameters, sees the same batches and draws the same random numbers: they must
+have the same losses. Losses and peaks are taken while only one of them exists, before both are timed in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from advisor.measure.batches import make_batches, pinned, seed_everything
+from advisor.measure.memory import memory_meter
+from advisor.measure.storages import HostData
+from advisor.measure.warm_up import warm_up
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse
+from advisor.policy.policy import Policy
+from advisor.policy.wrapper import write_wrapper
+from advisor.problem.loading import Workload, load_workload
+from advisor.problem.source import resolve_source
+from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
+from benchmarks.papers.child import answer
+from benchmarks.papers.hand_written import HandWritten
+from benchmarks.search.in_turn import ratio_of
+
+__all__ = ["beside_loop"]
+
+_BATCHES = 2
+_STEPS = 4
+"""Whose losses are compared; the last of them is the one whose memory is measured."""
+_WARM_UP = 3
+_LEAST_TURNS = 8
+_NO_LIMIT = 2**62
+_SHORTEST_PART_SECONDS = 0.02
+_OPTIONS = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
+
+
+class _Trainer(Protocol):
+    def step(self, batch: Any) -> torch.Tensor: ...
+
+
+def beside_loop(request: BesideRequest) -> BesideAnswer:
+    """Compare and time the two under every policy."""
+    device = torch.device(request.device)
+    warm_up(device)
+    workload = load_workload(resolve_source(request.workload))
+    batches = make_batches(workload.make_batch, request.batch, _BATCHES, seed=0)
+    if device.type == "cuda":
+        batches = [pinned(batch) for batch in batches]
+    found: list[Beside | Lost] = []
+    for uses in request.policies:
+        try:
+            found.append(_compared(workload, request, uses, batches, device))
+        except Exception as error:  # Whatever a model, a method or the device raises: the others are still compared.
+            found.append(Lost(reason=f"{type(error).__name__}: {error}"))
+    return BesideAnswer(found=found)
+
+
+def _compared(
+    workload: Workload, request: BesideRequest, uses: tuple[MethodUse, ...], batches: list[Any], device: torch.device
+) -> Beside:
+    def written() -> HandWritten:
+        seed_everything(0)
+        return HandWritten(workload, workload.build_model(), device, uses, request.block)
+
+    loop_losses, loop_peak = _looked_at(written(), batches, device)
+    with _wrapped(workload, Policy(methods=uses, micro_batch=request.batch), device) as training:
+        losses, peak = _looked_at(training, batches, device)
+        loop = written()
+        ratios, seconds = _in_turn(training, loop, batches, device, request.seconds)
+    ratio, error = ratio_of([math.log(one) for one in ratios])
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return Beside(
+        ratio=ratio,
+        error=error,
+        low=low,
+        high=high,
+        turns=len(ratios),
+        loop_seconds=seconds,
+        losses=losses,
+        loop_losses=loop_losses,
+        peak_bytes=peak,
+        loop_peak_bytes=loop_peak,
+    )
+
+
+@contextlib.contextmanager
+def _wrapped(workload: Workload, policy: Policy, device: torch.device) -> Iterator[Training]:
+    """The training that ``wrapper.py`` makes, written and run as after a search."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "wrapper.py"
+        write_wrapper(policy, path, headline="A policy.", details="Nothing was measured.")
+        names: dict[str, Any] = {}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
+    seed_everything(0)
+    options = {name: value for name in _OPTIONS if (value := getattr(workload, name))}
+    training: Training = names["prepare"](workload.build_model(), device=device, **options)
+    try:
+        yield training
+    finally:
+        training.close()
+
+
+def _looked_at(trainer: Any, batches: list[Any], device: torch.device) -> tuple[list[float], int]:
+    """Losses of the first steps, and the most live bytes in the last of them."""
+    gc.collect()  # Blocks that are recomputed know themselves: what was looked at before may still be there.
+    waiting = HostData()
+    waiting.add(batches, torch.device("cpu"))
+    losses = []
+    with memory_meter(device, _NO_LIMIT, waiting) as meter:
+        for number in range(_STEPS - 1):
+            seed_everything(number)
+            losses.append(float(trainer.step(batches[number % _BATCHES])))
+        seed_everything(_STEPS)
+        loss, memory = meter.measured_step(trainer, batches[_STEPS % _BATCHES])
+        losses.append(float(loss))
+    return losses, memory.peak_allocated_bytes
+
+
+def _in_turn(
+    ours: _Trainer, loop: _Trainer, batches: list[Any], device: torch.device, seconds: float
+) -> tuple[list[float], float]:
+    """Ratios of the step times, one of each turn; and the loop's median step time."""
+    for _ in range(_WARM_UP):
+        ours.step(batches[0])
+        loop.step(batches[0])
+    alone = _timed(loop, batches, 2, device) / 2
+    steps = max(1, round(_SHORTEST_PART_SECONDS / alone))
+    ratios: list[float] = []
+    times: list[float] = []
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds or len(ratios) < _LEAST_TURNS:
+        if len(ratios) % 2:  # Who comes first changes, so that nothing is always the second.
+            own = _timed(ours, batches, steps, device)
+            other = _timed(loop, batches, steps, device)
+        else:
+            other = _timed(loop, batches, steps, device)
+            own = _timed(ours, batches, steps, device)
+        ratios.append(own / other)
+        times.append(other / steps)
+    return ratios, statistics.median(times)
+
+
+def _timed(trainer: _Trainer, batches: list[Any], steps: int, device: torch.device) -> float:
+    _synchronize(device)
+    begin = time.perf_counter()
+    for number in range(steps):
+        trainer.step(batches[number % _BATCHES])
+    _synchronize(device)
+    return time.perf_counter() - begin
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    answer(BesideRequest, beside_loop)

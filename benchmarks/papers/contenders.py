@@ -1,0 +1,230 @@
+"""Who gives advice: what an experienced person picks, accelerate, the exhaustive grid, and momadvise."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+import advisor
+from advisor.errors import OptionError
+from advisor.methods.use import MethodUse, use
+from advisor.policy.policy import Policy
+from advisor.problem.goal import GoalKind
+from advisor.problem.source import resolve_source
+from advisor.search.batching import choose_batch
+from advisor.search.chain import chain_of
+from advisor.search.ladder import Climb, Reached
+from benchmarks.papers.child import ask
+from benchmarks.papers.contest import FLOOR, Arena, Found
+from benchmarks.papers.runs import why
+from benchmarks.search.rows import Header, Timed, read
+from benchmarks.search.table import Table
+
+__all__ = ["ExecutableBatch", "ExecutableBatchRequest", "accelerate", "grid", "hand_tuned", "momadvise"]
+
+_TABLES = Path(__file__).resolve().parents[1] / "tables"
+
+_COMPILED = use("compile", scope="blocks")
+_TUNED = (use("fused_optimizer"), use("precision", dtype="bf16"))
+"""SDPA is the attention of the models' own code; it is no method."""
+
+_CHILD_SECONDS = 240.0
+
+
+class ExecutableBatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the program ``benchmarks.papers.executable_batch`` is asked.
+
+    Attributes:
+        workload: File of the model.
+        device: torch's name of it.
+        limit_bytes: The memory limit.
+        first: The batch that is tried first.
+    """
+
+    workload: str
+    device: str
+    limit_bytes: int
+    first: int
+
+
+class ExecutableBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What it answers.
+
+    Attributes:
+        batch: The batch that ran.
+        tried: All that were tried.
+        seconds: What that took, without loading libraries.
+    """
+
+    batch: int
+    tried: list[int]
+    seconds: float
+
+
+def hand_tuned(arena: Arena, *, compiled: bool) -> Found:
+    """bf16 autocast, the fused optimizer, compiled blocks, and the largest batch that fits.
+
+    For ``bigger`` the largest size of the model that keeps the floor with them. Blocks are then not compiled: they
+    would be anew at every size.
+
+    Args:
+        arena: Runs its trials; for ``bigger`` plain training at its own size and batch is in it.
+        compiled: Whether blocks are compiled where that works.
+    """
+    begin = time.monotonic()
+    if arena.contest.goal is GoalKind.BIGGER:
+        found = _climbed(arena, _TUNED)
+        return msgspec.structs.replace(found, seconds=time.monotonic() - begin)
+    policy, trials, reason = None, 0, ""
+    if compiled:
+        policy, _, trials, reason = arena.largest((_COMPILED, *_TUNED))
+    if policy is None:
+        given_up = f"not compiled ({reason})" if reason else "not compiled"
+        policy, _, more, reason = arena.largest(_TUNED)
+        trials, reason = trials + more, reason or given_up
+    return Found(policy=policy, trials=trials, seconds=time.monotonic() - begin, reason=reason)
+
+
+def _climbed(arena: Arena, uses: tuple[MethodUse, ...]) -> Found:
+    """The largest size at which these methods keep the floor, a share of plain training's throughput at its own."""
+    counted = arena.count()
+    plain = arena.time(Policy(micro_batch=arena.contest.own_batch)).measurement
+    if counted.counts is None or plain is None:
+        return Found(reason=why(counted) or "plain training has no figure that a floor could be a share of")
+    rungs, floor = chain_of(counted.counts), FLOOR * plain.samples_per_second
+    climb = Climb(rungs, floor=floor, limit_bytes=arena.limit_bytes)
+    policies: dict[int, Policy] = {}
+    trials = 1
+    while (place := climb.next()) is not None:
+        policy, model, more, _ = arena.largest(uses, rungs[place].size)
+        trials += more
+        measured = None if policy is None else arena.time(policy, rungs[place].size).measurement
+        if policy is not None:
+            policies[place] = policy
+        rate = None if measured is None else measured.samples_per_second
+        climb.tell(
+            place,
+            Reached(
+                kept=rate is not None and rate >= floor,
+                samples_per_second=rate,
+                need_bytes=None if model is None else model.predict(1),
+            ),
+        )
+    if climb.best is None:
+        return Found(trials=trials, reason="no size keeps the floor")
+    return Found(policy=policies[climb.best], model_size=rungs[climb.best].size, trials=trials)
+
+
+def accelerate(arena: Arena, first: int) -> Found:
+    """Plain training at the batch that ``find_executable_batch_size`` finds.
+
+    Where the global batch is kept, the micro-batch is the largest that divides it and is no larger than what was found.
+
+    Args:
+        arena: Says what is asked.
+        first: The batch that it begins with.
+    """
+    contest = arena.contest
+    if contest.goal is GoalKind.BIGGER:
+        return Found(reason="it looks for a batch, not for a size of the model")
+    if importlib.util.find_spec("accelerate") is None:
+        return Found(reason="accelerate is not installed")
+    request = ExecutableBatchRequest(
+        workload=str(contest.workload),
+        device=arena.options.hardware.device,
+        limit_bytes=arena.limit_bytes,
+        first=first,
+    )
+    arena.leave()
+    found, reason, seconds = _executable(request)
+    if found is None:
+        return Found(seconds=seconds, reason=reason)
+    batch = choose_batch(largest=found.batch, fraction=1.0, global_batch=contest.global_batch)
+    assert batch is not None, "a batch that ran holds samples"
+    exactly = found.batch if contest.global_batch is None else batch.micro_batch
+    policy = Policy(micro_batch=exactly, accumulation_steps=batch.accumulation_steps)
+    return Found(policy=policy, trials=len(found.tried), seconds=seconds)
+
+
+@functools.cache
+def _executable(request: ExecutableBatchRequest) -> tuple[ExecutableBatch | None, str, float]:
+    """Its answer, or why there is none; and the seconds. Asked once for all goals: it knows nothing of them."""
+    begin = time.monotonic()
+    program = "benchmarks.papers.executable_batch"
+    found, reason = ask(program, request, ExecutableBatch, time_limit_seconds=_CHILD_SECONDS)
+    return found, reason, time.monotonic() - begin
+
+
+def grid(arena: Arena, tables: Path = _TABLES) -> Found:
+    """The best of every valid combination at every recorded batch, where this model was recorded on this device.
+
+    Args:
+        arena: Says what is asked.
+        tables: Folder of the recordings.
+    """
+    if arena.contest.goal is not GoalKind.FASTER:
+        return Found(reason=f"tables are recorded for faster, not for {arena.contest.goal.value}")
+    fingerprint = resolve_source(arena.contest.workload).fingerprint
+    for path in sorted([*tables.glob("*.jsonl.gz"), *tables.glob("*.jsonl")]):
+        lines = read(path)
+        header = next((line for line in lines if isinstance(line, Header)), None)
+        if header is None or (header.fingerprint, header.device) != (fingerprint, arena.options.hardware.name):
+            continue
+        if header.limit_bytes != arena.limit_bytes:
+            return Found(reason=f"its table was recorded below {header.limit_bytes / 2**20:,.0f} MiB")
+        try:
+            table = Table(lines)
+        except OptionError as error:
+            return Found(reason=str(error))
+        best = max(table.estimates.values(), key=lambda one: one.rate)
+        return Found(
+            policy=Policy(methods=best.combination.uses, micro_batch=best.batch),
+            trials=table.policies,
+            seconds=sum(line.wall_seconds for line in lines if isinstance(line, Timed)),
+            reason=f"recorded on {header.date}",
+        )
+    return Found(reason="no table was recorded of this model on this device (python -m benchmarks.search.record)")
+
+
+def momadvise(arena: Arena, *, space: str, trials: int, time_limit_seconds: float) -> Found:
+    """What ``advisor.tune`` answers.
+
+    Args:
+        arena: Says what is asked.
+        space: The search space.
+        trials: Most policies.
+        time_limit_seconds: Most seconds.
+    """
+    contest = arena.contest
+    arena.leave()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            answer = advisor.tune(
+                contest.workload,
+                goal=contest.goal.value,
+                device=arena.options.hardware.device,
+                memory_limit=contest.limit_bytes,
+                search_space=space,
+                trials=trials,
+                time_limit=time_limit_seconds,
+                global_batch=contest.global_batch,
+                gpus=1,
+                price=1.0 if contest.goal is GoalKind.CHEAPEST else None,  # any: one device is compared with itself
+                min_throughput=f"{FLOOR}x" if contest.goal is GoalKind.BIGGER else None,
+                output=Path(folder) / "study",
+            )
+        except Exception as error:  # Its own failures too: they are an answer like any other, and no end of the table.
+            return Found(seconds=time.monotonic() - begin, reason=f"{type(error).__name__}: {error}")
+    winner = answer.recommendation.winner
+    return Found(
+        policy=winner.policy,
+        model_size=winner.model_size,
+        trials=answer.trials,
+        seconds=time.monotonic() - begin,
+    )

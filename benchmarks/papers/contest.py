@@ -1,0 +1,175 @@
+"""One model and one goal that advice is asked for, and the harness that measures everybody's answer in the same way."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.methods.use import MethodUse
+from advisor.policy.policy import Policy
+from advisor.problem.goal import GoalKind
+from advisor.search.batching import choose_batch
+from advisor.search.memory_model import MemoryModel
+from advisor.session.limits import memory_budget
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult
+from benchmarks.papers.command import Options
+from benchmarks.papers.runs import timed, why
+from benchmarks.papers.specs import spec_of
+
+__all__ = ["FLOOR", "Arena", "Contest", "Found"]
+
+FLOOR = 0.5
+"""``bigger``: share of the untouched throughput that a larger model must keep."""
+
+_FIRST_BATCH = 2
+"""Of short runs: one sample alone is a case of its own to normalization by batch."""
+
+_ATTEMPTS = 4
+"""Batches that are tried until one runs."""
+
+
+class Contest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked.
+
+    Attributes:
+        model: Its name.
+        workload: Its file.
+        goal: The goal.
+        limit_bytes: The most a training may take; ``None`` for what is free.
+    """
+
+    model: str
+    workload: Path
+    goal: GoalKind
+    limit_bytes: int | None = None
+
+    @property
+    def own_batch(self) -> int:
+        """``BATCH_SIZE`` of the file, which is the global batch where the goal keeps it."""
+        found = re.search(r"^BATCH_SIZE = (\d+)$", self.workload.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert found, f"{self.workload} must state BATCH_SIZE"
+        return int(found[1])
+
+    @property
+    def global_batch(self) -> int | None:
+        """Samples per optimizer step where all must train alike."""
+        return self.own_batch if self.goal is GoalKind.CHEAPEST else None
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody says to train with.
+
+    Attributes:
+        policy: The policy; ``None`` if there is none.
+        model_size: Arguments of ``build_model`` and ``make_batch``, where the goal is ``bigger``.
+        trials: Policies or batches that were run to find it.
+        seconds: What that took.
+        reason: Why there is none, or what it must be read with.
+    """
+
+    policy: Policy | None = None
+    model_size: dict[str, int | float] = {}
+    trials: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+
+class Arena:
+    """Runs the trials of one contest.
+
+    Args:
+        runner: Runs them.
+        options: Of the command.
+        contest: What is asked.
+        seconds: How long steps are timed.
+        time_limit_seconds: Of one trial.
+    """
+
+    def __init__(
+        self, runner: Runner, options: Options, contest: Contest, *, seconds: float, time_limit_seconds: float
+    ) -> None:
+        self._runner = runner
+        self._seconds = seconds
+        self._time_limit_seconds = time_limit_seconds
+        self.options = options
+        self.contest = contest
+        self.limit_bytes = memory_budget(options.hardware, contest.limit_bytes).limit_bytes
+
+    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
+        """Measure a policy; one that was measured before has the figures that it had then."""
+        return timed(
+            self._runner,
+            self.options,
+            self.contest.workload,
+            policy.methods,
+            batch=policy.micro_batch,
+            accumulation_steps=policy.accumulation_steps,
+            seconds=self._seconds,
+            model_size=size,
+            limit_bytes=self.limit_bytes,
+            time_limit_seconds=self._time_limit_seconds,
+        )
+
+    def leave(self) -> None:
+        """End the worker, so that nothing of it is in the way of other processes; the next trial has another one."""
+        self._runner.close()
+
+    def count(self) -> TrialResult:
+        """The sizes of the model with their parameters."""
+        return self._run(TrialKind.COUNT, Policy(micro_batch=_FIRST_BATCH), {})
+
+    def largest(
+        self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
+    ) -> tuple[Policy | None, MemoryModel | None, int, str]:
+        """The methods at the largest batch that fits, found as a careful person does: short runs, a line, and a run.
+
+        A batch whose step would take longer than steps are timed is not tried: on a slow device it never ends.
+
+        Args:
+            uses: The methods.
+            size: Of the model; its own by default.
+
+        Returns:
+            The policy, which was timed; what short runs taught; the trials that were run; and why there is no policy.
+        """
+        sized = self._run(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=_FIRST_BATCH), dict(size or {}))
+        if sized.sizing is None or not sized.sizing.points:
+            return None, None, 1, why(sized) or "not even two samples fit"
+        model = MemoryModel.fit(sized.sizing)
+        if sized.prediction is not None:
+            model = MemoryModel.foreseen(sized.prediction, sized.sizing)
+        known, result = model, sized
+        for trials in range(2, _ATTEMPTS + 2):
+            largest = min(model.largest_batch(self.limit_bytes), model.largest_within_seconds(self._seconds))
+            batch = choose_batch(largest=largest, fraction=1.0, global_batch=self.contest.global_batch)
+            if batch is None:
+                return None, known, trials - 1, "not even one sample fits"
+            policy = Policy(
+                methods=tuple(uses), micro_batch=batch.micro_batch, accumulation_steps=batch.accumulation_steps
+            )
+            result = self.time(policy, size)
+            if result.outcome is not Outcome.OUT_OF_MEMORY:
+                break
+            model = model.after_out_of_memory(math.ceil(0.9 * batch.micro_batch))
+        if result.measurement is None:
+            return None, known, trials, why(result)
+        return policy, known, trials, ""
+
+    def _run(self, kind: TrialKind, policy: Policy, size: dict[str, int | float]) -> TrialResult:
+        spec = spec_of(
+            kind,
+            self.options,
+            self.contest.workload,
+            policy,
+            seconds=self._seconds,
+            model_size=size,
+            limit_bytes=self.limit_bytes,
+            time_limit_seconds=self._time_limit_seconds,
+        )
+        return self._runner.run(msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes))

@@ -1,0 +1,61 @@
+"""accelerate's search for a batch, as its user writes it: the program behind one of the contenders of ``advice``.
+
+The decorated function builds the model and trains a few steps of plain PyTorch; out of memory, accelerate calls it
+again with nine tenths of the batch. Its first batch is the largest that it ever tries. On a CPU, which has no limit of
+its own, the memory limit ends a step with the words that torch's CPU allocator uses, which accelerate waits for.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from accelerate.utils import find_executable_batch_size
+
+from advisor.errors import DeviceOutOfMemoryError
+from advisor.measure.batches import make_batches, seed_everything
+from advisor.measure.memory import memory_meter
+from advisor.measure.storages import HostData
+from advisor.measure.warm_up import warm_up
+from advisor.problem.loading import load_workload
+from advisor.problem.source import resolve_source
+from benchmarks.papers.child import answer
+from benchmarks.papers.contenders import ExecutableBatch, ExecutableBatchRequest
+from benchmarks.papers.hand_written import HandWritten
+
+__all__ = ["executable_batch"]
+
+_STEPS = 3
+
+
+def executable_batch(request: ExecutableBatchRequest) -> ExecutableBatch:
+    """Let accelerate search."""
+    device = torch.device(request.device)
+    warm_up(device)
+    workload = load_workload(resolve_source(request.workload))
+    tried: list[int] = []
+
+    @find_executable_batch_size(starting_batch_size=request.first)
+    def train(batch_size: int) -> int:
+        tried.append(batch_size)
+        seed_everything(0)
+        batches = make_batches(workload.make_batch, batch_size, 1, seed=0)
+        waiting = HostData()
+        waiting.add(batches, torch.device("cpu"))
+        with memory_meter(device, request.limit_bytes, waiting) as meter:
+            try:
+                loop = HandWritten(workload, workload.build_model(), device, (), "")
+                for _ in range(_STEPS):
+                    with meter.guarding(batches[0]):
+                        loop.step(batches[0])
+            except DeviceOutOfMemoryError as error:
+                raise RuntimeError(f"DefaultCPUAllocator: can't allocate memory: {error}") from None
+        return batch_size
+
+    begin = time.perf_counter()
+    found = train()
+    return ExecutableBatch(batch=found, tried=tried, seconds=time.perf_counter() - begin)
+
+
+if __name__ == "__main__":
+    answer(ExecutableBatchRequest, executable_batch)

@@ -1,0 +1,71 @@
+"""A training loop as a person writes it with PyTorch alone: what the emitted wrapper is held against."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from advisor.methods.training import Phase
+from advisor.methods.use import MethodUse
+from advisor.problem.loading import Workload
+
+__all__ = ["HandWritten"]
+
+
+class HandWritten:
+    """Trains a model with the few methods that it knows, and nothing around them.
+
+    Args:
+        workload: Its loss and optimizer; AdamW, and the loss that the model returns, without them.
+        model: Changed in place.
+        device: Where to train.
+        uses: Of ``precision(dtype=bf16)``, ``checkpoint(every=1)`` and ``fused_optimizer``.
+        block: Name of the class whose modules are recomputed.
+    """
+
+    def __init__(
+        self, workload: Workload, model: torch.nn.Module, device: torch.device, uses: tuple[MethodUse, ...], block: str
+    ) -> None:
+        known = {one.name for one in uses}
+        assert known <= {"precision", "checkpoint", "fused_optimizer"}, f"nobody has written {known} by hand here"
+        self.device = device
+        self.model = model.to(device).train()
+        self._bf16 = "precision" in known
+        self._compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor] = workload.compute_loss or _own_loss
+        if "checkpoint" in known:
+            blocks = [module for module in self.model.modules() if type(module).__name__ == block]
+            assert blocks, f"there is no {block}"
+            for module in blocks:
+                module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
+        self.optimizer = (workload.build_optimizer or torch.optim.AdamW)(self.model.parameters())
+        if "fused_optimizer" in known:
+            defaults = {**self.optimizer.defaults, "fused": True, "foreach": False}
+            taken = {"lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "fused", "foreach"}
+            options = {name: value for name, value in defaults.items() if name in taken}
+            self.optimizer = type(self.optimizer)(self.model.parameters(), **options)
+        # For the memory meter alone, which looks at these of a training of ours.
+        self.phase_listener: Callable[[Phase], None] | None = None
+        self.gradient_scaler = None
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """One optimizer step."""
+        if isinstance(batch, dict):
+            batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+        else:
+            batch = tuple(tensor.to(self.device, non_blocking=True) for tensor in batch)
+        with torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
+            loss = self._compute_loss(self.model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+
+def _own_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    loss: torch.Tensor = model(**batch).loss
+    return loss

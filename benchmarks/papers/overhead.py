@@ -1,0 +1,231 @@
+"""What momadvise itself costs: its wrapper beside a hand-written loop, its start, its trials and its predictions.
+
+    python -m benchmarks.papers.overhead --size smoke
+    python -m benchmarks.papers.overhead --size paper --device cuda
+
+No paper has these figures; "ours" are measurements that should be small. The emitted wrapper and a loop written with
+PyTorch alone, with the same methods, take turns in one process: the wrapper's steps should take at most 1 % longer,
+half of the turns lie between the two quartiles, and losses and live bytes must be the same. A warm trial's overhead is
+what is not timed steps: building the model, the first steps, the step whose memory is measured and the messages between
+two processes. A predicted peak is what `momadvise predict` calculates from traces, here at larger batches, beside the
+measured one, both in live bytes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.methods.use import MethodUse, use
+from advisor.policy.policy import Policy
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult
+from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
+from benchmarks.papers.child import ask
+from benchmarks.papers.command import Options, options_of, report
+from benchmarks.papers.figures import Figure
+from benchmarks.papers.runs import WORKLOADS, figure, timed, why
+from benchmarks.papers.specs import policy_of, spec_of
+
+__all__ = ["main", "run"]
+
+_PAPER = "overhead"
+_ROOT = Path(__file__).resolve().parents[2]
+_EXAMPLES = _ROOT / "examples"
+
+_SLOWER = "wrapper slower, % (bar: 1)"
+_LOOPS, _START, _TRIALS, _PREDICTED = "Wrapper beside a hand-written loop", "Start", "Trials", "Predicted memory"
+
+_BF16, _EVERY, _FUSED = use("precision", dtype="bf16"), use("checkpoint", every=1), use("fused_optimizer")
+_TIME_LIMIT_SECONDS = 180.0
+
+_STARTS = {
+    "python, nothing": ("-c", "pass"),
+    "import advisor": ("-c", "import advisor"),
+    "momadvise --help": ("-m", "advisor.cli", "--help"),
+}
+
+
+class _Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A model with the policies it is trained with; no normalization by batch where blocks are recomputed.
+
+    A plain recomputation would update running statistics twice, which ours does not: they would not do the same.
+    """
+
+    name: str
+    workload: Path
+    batch: int
+    policies: tuple[tuple[MethodUse, ...], ...]
+    block: str = "GPT2Block"
+
+
+class _Size(msgspec.Struct, frozen=True, kw_only=True):
+    models: tuple[_Model, ...]
+    seconds: float
+    starts: int
+
+
+_TINY = _Model(
+    name="tiny transformer",
+    workload=WORKLOADS / "tiny_transformer.py",
+    batch=4,
+    policies=((), (_EVERY, _FUSED, _BF16)),
+    block="Block",
+)
+"""Steps of a millisecond or two on a GPU, nearly all of it Python: the wrapper's share is never larger."""
+
+_SIZES = {
+    "smoke": _Size(models=(_TINY,), seconds=0.2, starts=1),
+    "paper": _Size(
+        models=(
+            _TINY,
+            _Model(
+                name="GPT-2", workload=_EXAMPLES / "gpt2.py", batch=8, policies=((), (_BF16,), (_EVERY, _FUSED, _BF16))
+            ),
+            _Model(name="ResNet-50", workload=_EXAMPLES / "resnet50.py", batch=64, policies=((), (_FUSED, _BF16))),
+        ),
+        seconds=10.0,
+        starts=5,
+    ),
+}
+
+
+def run(options: Options) -> None:
+    """Measure what is missing, and print the tables."""
+    report(_PAPER, options, _figures(options))
+
+
+def _figures(options: Options) -> Iterator[Figure]:
+    size = _SIZES[options.size]
+    known = {(one.table, one.row) for one in options.known(_PAPER) if one.ours is not None}
+    for name, arguments in _STARTS.items():
+        if (_START, name) not in known:
+            yield _start(options, name, arguments, size.starts)
+    for model in size.models:
+        yield from _beside(options, model, _missing(known, _LOOPS, model), size.seconds)
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
+        for model in size.models:
+            missing = _missing(known, _PREDICTED, model)
+            if missing or (_TRIALS, _row(model, ())) not in known:
+                yield from _trials(runner, options, model, missing, min(size.seconds, 3.0))
+
+
+def _row(model: _Model, uses: Sequence[MethodUse]) -> str:
+    return f"{model.name}, {Policy(methods=tuple(uses), micro_batch=model.batch).label}"
+
+
+def _missing(known: set[tuple[str, str]], table: str, model: _Model) -> list[tuple[MethodUse, ...]]:
+    return [uses for uses in model.policies if (table, _row(model, uses)) not in known]
+
+
+def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) -> Figure:
+    """The median of some runs, after one that reads the files from the disk."""
+    seconds = []
+    for _ in range(count + 1):
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, *arguments], cwd=_ROOT, capture_output=True, check=False)
+        seconds.append(time.perf_counter() - begin)
+        if done.returncode:
+            reason = f"exit status {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}"
+            return figure(options, _PAPER, _START, name, "seconds", None, reason=reason)
+    return figure(options, _PAPER, _START, name, "seconds", statistics.median(seconds[1:]))
+
+
+def _beside(
+    options: Options, model: _Model, policies: Sequence[tuple[MethodUse, ...]], seconds: float
+) -> Iterator[Figure]:
+    """All comparisons of a model, in one process."""
+    if not policies:
+        return
+    request = BesideRequest(
+        workload=str(model.workload),
+        policies=tuple(policies),
+        block=model.block,
+        batch=model.batch,
+        device=options.hardware.device,
+        seconds=seconds,
+    )
+    limit = len(policies) * (_TIME_LIMIT_SECONDS + seconds)
+    answer, reason = ask("benchmarks.papers.beside_loop", request, BesideAnswer, time_limit_seconds=limit)
+    found = [Lost(reason=reason)] * len(policies) if answer is None else answer.found
+    for uses, one in zip(policies, found, strict=True):
+        if isinstance(one, Lost):
+            yield figure(options, _PAPER, _LOOPS, _row(model, uses), _SLOWER, None, reason=one.reason)
+            continue
+        for column, ours in _columns(one).items():
+            yield figure(options, _PAPER, _LOOPS, _row(model, uses), column, ours)
+
+
+def _columns(found: Beside) -> dict[str, float]:
+    apart = (abs(ours - theirs) for ours, theirs in zip(found.losses, found.loop_losses, strict=True))
+    return {
+        _SLOWER: _percent(found.ratio),
+        "its standard error, %": 100 * found.error,
+        "lower quartile of the turns, %": _percent(found.low),
+        "upper quartile of the turns, %": _percent(found.high),
+        "turns": found.turns,
+        "step of the loop, ms": found.loop_seconds * 1e3,
+        "largest difference of losses": max(apart),
+        "more live bytes at the peak, %": _percent(found.peak_bytes / found.loop_peak_bytes),
+    }
+
+
+def _percent(ratio: float) -> float:
+    """By how much a ratio is above one."""
+    return 100 * (ratio - 1)
+
+
+def _trials(
+    runner: Runner, options: Options, model: _Model, missing: Sequence[tuple[MethodUse, ...]], seconds: float
+) -> Iterator[Figure]:
+    """Timed trials, the first of which warms the worker up; and what traces would have foretold of them."""
+    # Another batch: an equal trial would be answered from the folder.
+    timed(runner, options, model.workload, (), batch=max(1, model.batch // 2), seconds=0.1)
+    plain = timed(runner, options, model.workload, (), batch=model.batch, seconds=seconds)
+    row, own = _row(model, ()), plain.measurement
+    if own is None:
+        yield figure(options, _PAPER, _TRIALS, row, "wall, s", None, reason=why(plain))
+    else:
+        stepped = own.step_seconds * own.timed_steps
+        parts = {
+            "wall, s": plain.wall_seconds,
+            "of timed steps, s": stepped,
+            "of all else, s": plain.wall_seconds - stepped,
+        }
+        for column, ours in parts.items():
+            reason = "" if plain.warm else "the worker was not warm"
+            yield figure(options, _PAPER, _TRIALS, row, column, ours, reason=reason)
+    for uses in missing:
+        result = timed(runner, options, model.workload, uses, batch=model.batch, seconds=seconds) if uses else plain
+        traced = _traced(runner, options, model, uses)
+        error, reason = None, why(result)
+        if traced.prediction is None:
+            reason = reason or f"no trace: {traced.reason or traced.outcome.value}"
+        elif result.measurement is not None:
+            peak = result.measurement.memory.peak_allocated_bytes
+            error = _percent(traced.prediction.peak(model.batch) / peak)
+        yield figure(options, _PAPER, _PREDICTED, _row(model, uses), "error of the peak, %", error, reason=reason)
+
+
+def _traced(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...]) -> TrialResult:
+    """Follow a step at batches around twice the measured one, which is then no batch that was traced."""
+    policy = policy_of(uses, 4 * model.batch)
+    spec = spec_of(TrialKind.PREDICT, options, model.workload, policy)
+    # Beside it stands what tensors took, not what the allocator reserved.
+    return runner.run(msgspec.structs.replace(spec, with_allocator=False))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    run(options_of("benchmarks.papers.overhead", __doc__ or "", arguments))
+
+
+if __name__ == "__main__":
+    main()

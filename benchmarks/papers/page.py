@@ -1,0 +1,98 @@
+"""The pages of the papers' tables: everything in them is read from the lines and from the papers' modules.
+
+python -m benchmarks.papers.page
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.papers.figures import Figure, markdown, read
+
+__all__ = ["lines_with_pages", "page", "page_of", "write_page"]
+
+_HERE = Path(__file__).resolve().parent
+_RESULTS = _HERE.parents[1] / "docs" / "results"
+
+_SIZES = {
+    "paper": "",
+    "smoke": (
+        "Tiny models, in seconds: it shows that the command runs and what it prints. No figure of it says\n"
+        "anything about the paper's models."
+    ),
+}
+"""The sizes in the order in which they are shown, with what must be known of each."""
+
+_EXPLANATION = """\
+`python -m benchmarks.papers` trains what the papers trained and puts its figures beside theirs. *paper* is what the
+paper says, empty where it has no such figure; *ours* is what was measured, and where there is none the last column says
+why. Other models, devices and versions have other figures: what should agree are ratios within one table. Every figure
+is of one run on the device that is named above its table."""
+
+
+def page(figures: Sequence[Figure]) -> str:
+    """The page of one kind of device; empty without figures."""
+    if not figures:
+        return ""
+    parts = ["# The papers' tables", _EXPLANATION]
+    # What is held against no paper's figure comes last.
+    compared = {one.paper for one in figures if one.theirs is not None}
+    for paper in sorted({one.paper for one in figures}, key=lambda paper: (paper not in compared, paper)):
+        citation, reading = _introduction(paper)
+        parts += [f"## {citation}", *reading, f"`python -m benchmarks.papers.{paper}`"]
+        parts += _by_size([one for one in figures if one.paper == paper])
+    return "\n\n".join(parts) + "\n"
+
+
+def page_of(lines: Path) -> Path:
+    """Where the page of a file of lines is."""
+    return lines.with_name(lines.stem.replace("cuda", "gpu") + ".md")
+
+
+def lines_with_pages(folder: Path = _RESULTS) -> list[Path]:
+    """The files of lines that have, or should have, a page."""
+    return sorted(folder.glob("papers-*.jsonl"))
+
+
+def write_page(lines: Path) -> None:
+    """Write the page of a file of lines beside it; none without lines."""
+    if text := page(read(lines)):
+        page_of(lines).write_text(text, encoding="utf-8")
+
+
+def _by_size(figures: Sequence[Figure]) -> Iterator[str]:
+    for size in dict.fromkeys([*_SIZES, *(one.size for one in figures)]):
+        if of_size := [one for one in figures if one.size == size]:
+            yield f"### Size {size}"
+            if note := _SIZES.get(size):
+                yield note
+            yield markdown(of_size, level=4)
+
+
+def _introduction(paper: str) -> tuple[str, list[str]]:
+    """The citation and how to read the tables: the first line of the module's docstring, and its prose.
+
+    The module is not imported: its name comes from a file.
+    """
+    path = _HERE / f"{paper}.py"
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) if path.exists() else None
+    if docstring is None:
+        return paper, []
+    first, *others = docstring.split("\n\n")
+    citation, what = _cited(" ".join(first.split()))
+    prose = [part for part in others if not part.startswith((" ", "python -m"))]
+    return citation, [one for one in (what, *prose) if one]
+
+
+def _cited(line: str) -> tuple[str, str]:
+    """``Author year, "Title": what is in it.`` as the citation and the sentence; a title may hold colons."""
+    found = re.match(r'([^":]*(?:"[^"]*"[^":]*)*):\s+(.*)', line)
+    return (found[1], found[2][:1].upper() + found[2][1:]) if found else (line.rstrip("."), "")
+
+
+if __name__ == "__main__":
+    for path in lines_with_pages():
+        write_page(path)
