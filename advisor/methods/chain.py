@@ -121,7 +121,16 @@ class Chain:
         self._runs += 1
         before = drawn_so_far(hidden.device)
         blocks = [link.block for each in self._links[segment.start : segment.stop] if (link := each()) is not None]
-        output = segment.run(blocks, hidden, call)
+        try:
+            output = segment.run(blocks, hidden, call)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if self._users is None or len(blocks) == 1 or _is_of_memory(error):
+                raise
+            # The model trained without methods: it hands its blocks something else than this chain of calls does.
+            raise self._refused(
+                f"called so, on the first one's further arguments, blocks {segment.start} to {segment.stop - 1} raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
         if len(blocks) > 1:
             after = drawn_so_far(hidden.device)
             output = output[...]
@@ -194,6 +203,11 @@ class Chain:
             raise self._refused(f"{_USED_ELSEWHERE} ({self._uses.found})")
         if self.segments and self._runs == before:
             raise self._refused("the model calls no block where it holds them: it keeps them in a list of its own")
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory was short, which says nothing about a model."""
+    return isinstance(error, torch.OutOfMemoryError) or "memory" in str(error)
 
 
 class ChainLink(ActivationWrapper):

@@ -315,6 +315,35 @@ class TestRefusals:
             with pytest.raises(MethodRefusedError, match=f"must take one tensor.*{seen}"):
                 training.step(hidden_batch())
 
+    def test_blocks_that_cannot_be_called_alike_are_refused_with_what_they_raised(self) -> None:
+        """Such as those of a U-Net's decoder, each of which is joined to an image of its own size."""
+
+        class Joining(nn.Module):
+            def __init__(self, width: int) -> None:
+                super().__init__()
+                self.inner = nn.Linear(width, width)
+
+            def forward(self, hidden: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
+                return torch.cat([self.inner(hidden) + beside, beside], dim=1)
+
+        class Decoder(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.blocks = nn.ModuleList([Joining(8), Joining(16)])
+
+            def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+                for block in self.blocks:
+                    hidden = block(hidden, hidden)
+                return hidden.square().mean()
+
+        model = Decoder()
+        training = Training(model, build_optimizer=adamw)
+        Chain(training, list(model.blocks)).segments = (Segment(0, 2, one_by_one),)
+        with pytest.raises(
+            MethodRefusedError, match=r"must take one tensor.*blocks 0 to 1 raised RuntimeError: .* size"
+        ):
+            training.step(hidden_batch())
+
     def test_what_a_whole_segment_returns_may_be_used_and_written_to(self) -> None:
         def writing_between_segments(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
             middle = model.blocks[1](model.blocks[0](hidden))

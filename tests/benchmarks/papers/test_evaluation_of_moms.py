@@ -34,7 +34,7 @@ def test_the_small_size_has_every_figure_and_is_not_measured_again(
         return value
 
     # A method raises the largest batch whatever it does to the throughput: the first half of the paper's finding.
-    for row in ("small BERT, checkpoint + 4 bits", "small Swin, checkpoint first", "small GPT, checkpoint first"):
+    for row in ("small BERT, checkpoint + 4 bits", "small GPT, checkpoint first"):
         assert ours(row, BATCH) > 1.4, row
         assert ours(row, RATE) > 0
     assert ours("small BERT", BATCH) == ours("small BERT, checkpoint + 4 bits", BATCH), "the mean is over their methods"
