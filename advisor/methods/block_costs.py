@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.methods.block_call import BlockCall
 from advisor.methods.chain import Segment
-from advisor.methods.optimal_plan import Unit
+from advisor.methods.optimal_plan import Unit, evened
 from advisor.methods.recompute import region_contexts
 
 __all__ = ["BlockCosts", "can_see_saved_tensors"]
@@ -44,6 +44,7 @@ class BlockCosts:
     """
 
     def __init__(self, blocks: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
+        self._kinds = [(type(block), tuple(tuple(one.shape) for one in block.parameters())) for block in blocks]
         self._measured = [_Measured([block], generators) for block in blocks]
 
     def segments(self) -> tuple[Segment, ...]:
@@ -51,11 +52,11 @@ class BlockCosts:
         return tuple(Segment(number, number + 1, each) for number, each in enumerate(self._measured))
 
     def units(self) -> list[Unit]:
-        """What was seen: of several forward passes the most bytes and the fewest seconds.
+        """What was seen: of several forward passes the most bytes and the fewest seconds, as :func:`evened` has them.
 
         Every block must have run.
         """
-        return [Unit(each.seconds, each.kept, each.output) for each in self._measured]
+        return evened([Unit(each.seconds, each.kept, each.output) for each in self._measured], self._kinds)
 
 
 class _Measured:

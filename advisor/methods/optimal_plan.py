@@ -10,17 +10,20 @@ and are about the same for every plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import msgspec
 import numpy as np
 
 from advisor.methods.plans import Plan, runs
 
-__all__ = ["Unit", "bytes_of_everything", "held_at_most", "least_plan", "optimal_plan", "seconds_again"]
+__all__ = ["Unit", "bytes_of_everything", "evened", "held_at_most", "least_plan", "optimal_plan", "seconds_again"]
 
 _SLOTS = 300
 """Parts into which a budget is divided. A finer division takes more time and finds hardly better plans."""
+
+_FINEST = 0.25
+"""Of the quickest block's seconds: less than that is chance."""
 
 _SPARE = 1.25
 """Plans are also made for this many budgets: what slots round up may still fit. What is used was checked in bytes."""
@@ -41,6 +44,30 @@ class Unit(msgspec.Struct, frozen=True):
     seconds: float
     kept: int
     output: int
+
+
+def evened(units: Sequence[Unit], kinds: Sequence[Hashable]) -> list[Unit]:
+    """Blocks without the chance in their seconds.
+
+    A plan that hung on it would be another one whenever a model is trained, and with it the memory: what was measured
+    is what must ship. So blocks of a kind have the fewest seconds of them all, and seconds are those of the quickest
+    block times a whole number of quarters.
+
+    Args:
+        units: As they were measured.
+        kinds: For each what tells it from others; those of a kind that keep as many bytes do the same.
+    """
+    fewest: dict[Hashable, float] = {}
+    alike = [(kind, unit.kept, unit.output) for unit, kind in zip(units, kinds, strict=True)]
+    for unit, same in zip(units, alike, strict=True):
+        fewest[same] = min(fewest.get(same, unit.seconds), unit.seconds)
+    quickest = min(fewest.values())
+    if quickest <= 0:  # nothing that takes time under fake tensors
+        return list(units)
+    return [
+        Unit(round(fewest[same] / quickest / _FINEST) * _FINEST, unit.kept, unit.output)
+        for unit, same in zip(units, alike, strict=True)
+    ]
 
 
 def bytes_of_everything(units: Sequence[Unit]) -> int:

@@ -11,6 +11,7 @@ import pytest
 from advisor.methods.optimal_plan import (
     Unit,
     bytes_of_everything,
+    evened,
     held_at_most,
     least_plan,
     optimal_plan,
@@ -133,3 +134,28 @@ class TestLongChains:
         assert blocks_in(plan) == list(range(1000))
         assert held_at_most(plan, units) <= budget
         assert seconds_again(plan, units) <= 1000  # No block a third time: their inputs are small.
+
+
+def test_chance_in_the_seconds_decides_no_plan() -> None:
+    """The trap: a plan is another one in the run that ships than in the trial that was measured."""
+    large, small = Unit(seconds=0.0, kept=400, output=100), Unit(seconds=0.0, kept=200, output=50)
+
+    def plan(chance: float, clock: float) -> Plan | None:
+        generator = random.Random(chance)
+        units = [
+            Unit(seconds * clock * generator.uniform(1.0, 1.04), unit.kept, unit.output)
+            for seconds, unit in [(2.6, large)] * 4 + [(1.0, small)] * 6
+        ]
+        return optimal_plan(evened(units, ["block"] * len(units)), 1400)
+
+    first = plan(0, 1.0)
+    assert first is not None
+    assert all(plan(chance, clock) == first for chance in range(1, 20) for clock in (0.003, 0.7))
+
+
+def test_blocks_that_are_alike_take_as_long_as_the_quickest_of_them() -> None:
+    units = [Unit(0.011, 400, 100), Unit(0.010, 400, 100), Unit(0.0049, 200, 100), Unit(0.0161, 400, 300)]
+    assert [unit.seconds for unit in evened(units, "aaaa")] == [2.0, 2.0, 1.0, 3.25]
+    assert [unit.seconds for unit in evened(units, "baaa")] == [2.25, 2.0, 1.0, 3.25], "the first does something else"
+    nothing = [Unit(0.0, 400, 100), Unit(1.0, 200, 100)]
+    assert evened(nothing, "aa") == nothing
