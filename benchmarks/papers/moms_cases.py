@@ -150,10 +150,10 @@ _SMOKE = (
         name="small BERT",
         model=BERT,
         size=BERT.small,
-        moms=("selective checkpointing", "checkpoint + 4 bits"),
+        moms=("checkpoint + 4 bits",),
         shares=(1,),
     ),
-    Case(name="small GPT", model=GPT, size=GPT.small, moms=("checkpoint first",), shares=_CURVE),
+    Case(name="small GPT", model=GPT, size=GPT.small, moms=("checkpoint first",)),
     Case(name="small ResNet", model=RESNET, size=RESNET.small, moms=("budget", "swapping"), shares=(1,)),
 )
 # Nothing fits at that width. What Figures 5 and 6 have besides are the same rows as above.

@@ -20,12 +20,11 @@ from tests.contract.observe import Observation, dropout_for, layers_for, observe
 from tests.contract.promises import assert_trains_as_promised
 from tests.methods.tiny import MODELS, import_bitsandbytes, training_of
 
-FURTHER = (
-    use("precision", dtype="fp16"),
-    use("selective_checkpoint", recompute="elementwise"),
-    use("selective_checkpoint", recompute="normalization"),
-)
-"""Settings that do something else than the first setting of their method."""
+FURTHER = {
+    "gpt2": (use("precision", dtype="fp16"), use("selective_checkpoint", recompute="elementwise")),
+    "convnet": (use("selective_checkpoint", recompute="normalization"),),
+}
+"""Settings that do something else than the first setting of their method, on the model that has more for them to do."""
 
 CONFLICTS = {
     ("adam_8bit", "adafactor"),
@@ -57,7 +56,7 @@ def _uses(model: str) -> tuple[MethodUse, ...]:
         if method.distributes or method.builds_on:
             continue
         able = [use for use in settings_of(method) if not unable(model, use)]
-        chosen += [use for use in able if use == able[0] or use in FURTHER]
+        chosen += [use for use in able if use == able[0] or use in FURTHER[model]]
     return tuple(chosen)
 
 

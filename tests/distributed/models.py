@@ -19,7 +19,8 @@ from advisor.problem.goal import Fidelity
 from tests.contract.expected import expected
 from tests.methods.tiny import adamw, gpt2, text
 
-STEPS = 3
+STEPS = 2
+"""The second goes from the momentum and the state that the first left."""
 
 DDP, STATIC = (use("ddp", bucket_views=True, static_graph=static) for static in (False, True))
 ZERO_1 = use("zero_1")

@@ -74,7 +74,7 @@ def few_cases() -> dict[str, Any]:
 
 
 def everything_else() -> dict[str, Any]:
-    """The checks that are no comparison of parameters after three steps."""
+    """The checks that are no comparison of parameters after some steps."""
     return {
         "states": {name: _states(setting) for name, setting in DISTRIBUTING.items()},
         "loops": {name: _loops(setting) for name, setting in DISTRIBUTING.items()},

@@ -1,4 +1,4 @@
-"""Parameters after three steps on several ranks are those of one process on the same global batch."""
+"""Parameters after two steps on several ranks are those of one process on the same global batch."""
 
 from __future__ import annotations
 
