@@ -19,8 +19,10 @@ from advisor.problem.goal import Fidelity
 from tests.contract.expected import expected
 from tests.methods.tiny import adamw, gpt2, text
 
-STEPS = 2
-"""The second goes from the momentum and the state that the first left."""
+STEPS = 3
+
+FEWER_STEPS = 2
+"""Where many cases are gone through: the second goes on from the momentum and the state that the first left."""
 
 DDP, STATIC = (use("ddp", bucket_views=True, static_graph=static) for static in (False, True))
 ZERO_1 = use("zero_1")
@@ -87,7 +89,7 @@ def vectors(seed: int) -> tuple[torch.Tensor]:
 
 @dataclass(frozen=True)
 class Case:
-    """A training whose parameters after :data:`STEPS` steps are compared with those of a single process.
+    """A training whose parameters after some steps are compared with those of a single process.
 
     Attributes:
         uses: Its methods; the single process uses those that do not need several.

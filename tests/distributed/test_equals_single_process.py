@@ -1,4 +1,4 @@
-"""Parameters after two steps on several ranks are those of one process on the same global batch."""
+"""Parameters after a few steps on several ranks are those of one process on the same global batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import pytest
 from torch import nn
 
 from tests.distributed import on_ranks
-from tests.distributed.models import CASES, Branching, Case, movement_error, padded_text, trained, transformer, vectors
+from tests.distributed.models import (
+    CASES,
+    FEWER_STEPS,
+    Branching,
+    Case,
+    movement_error,
+    padded_text,
+    trained,
+    transformer,
+    vectors,
+)
 from tests.distributed.ranks import Launcher
 from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import import_bitsandbytes, uncompiled_optimizers
@@ -35,7 +45,7 @@ def _alone(key: str) -> tuple[dict[str, Any], list[float]]:
     """What a single process makes of cases that differ only in how they are distributed."""
     case = next(case for case in CASES.values() if _key(case) == key)
     with uncompiled_optimizers(), quick_compiler():
-        return trained(case, None)
+        return trained(case, None, steps=FEWER_STEPS)
 
 
 @functools.cache
