@@ -107,7 +107,7 @@ def test_the_readmes_first_command_installs_and_tunes(tmp_path: Path) -> None:
     skip_unless_installed_as_constrained()
     folder = checkout(tmp_path / "momadvise")
     result = subprocess.run(
-        ["bash", "-c", f"{TUNE} --search-space smoke --trials 1 --time-limit 30s --global-batch 2"],
+        ["bash", "-c", f"{TUNE} --search-space smoke --trials 1 --time-limit 120s --global-batch 2"],
         cwd=folder,
         env=environment_with(tmp_path / "venv"),
         capture_output=True,
