@@ -21,7 +21,10 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    # As ``torch.manual_seed`` does, without its list of stack traces that grows with every call where there is no GPU.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
 
 
 def make_batches(

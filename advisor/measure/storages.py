@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -57,8 +58,12 @@ def living_tensors() -> list[torch.Tensor]:
     Collects garbage first, so that what only a reference cycle holds does not count.
     """
     gc.collect()
-    # ``type`` instead of ``isinstance``: proxies answer ``__class__`` with side effects.
-    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+    things = gc.get_objects()
+    # ``type`` instead of ``isinstance``: proxies answer ``__class__`` with side effects. There are few kinds of things,
+    # and hundreds of thousands of each.
+    kinds = list(map(type, things))
+    of_tensors = {kind for kind in set(kinds) if issubclass(kind, torch.Tensor)}
+    tensors = list(itertools.compress(things, map(of_tensors.__contains__, kinds)))
     gradients = [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
     return tensors + gradients
 

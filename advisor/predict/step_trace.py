@@ -6,6 +6,7 @@ The optimizer makes its state in the first step, so that only the second one is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from advisor.methods.training import Phase, Training
 from advisor.predict.operator_work import as_on_cuda
 from advisor.predict.prediction import Affine, Category
 from advisor.predict.scratch import Call
+from advisor.predict.side_by_side import side_by_side
 from advisor.predict.storage_log import StorageLog
 from advisor.predict.work import Work
 from advisor.predict.work_counter import WorkCounter
@@ -84,7 +86,6 @@ def trace_steps(
     """
     log = StorageLog(device, stands_for_another=stands_for_another)
     log.ignore([batch for _, batch in batches])
-    traces: list[StepTrace] = []
     with mode, log:
         training = build()
         try:
@@ -92,18 +93,23 @@ def trace_steps(
             if made is None:
                 for _ in range(1 + training.settling_steps):
                     training.step(batches[0][1])
-            for micro_batch, batch in batches:
+
+            def trace(micro_batch: int, batch: Any) -> StepTrace:
                 if len(batches) > 1:
                     training.micro_batch = micro_batch
-                trace, used = _trace(training, log, micro_batch, batch, counts_work=counts_work)
-                if not traces and (unused := [one for one in made or () if id(one) not in used]):
+                found, used = _trace(training, log, micro_batch, batch, counts_work=counts_work)
+                if unused := [one for one in made or () if id(one) not in used]:
                     for parameter in unused:
-                        del training.optimizer.state[parameter]  # a true step would never have made it
-                    trace, _ = _trace(training, log, micro_batch, batch, counts_work=counts_work)
-                traces.append(trace)
+                        # A true step would never have made it; another batch may have been traced before.
+                        training.optimizer.state.pop(parameter, None)
+                    found, _ = _trace(training, log, micro_batch, batch, counts_work=counts_work)
+                return found
+
+            if len(batches) == 2:
+                return list(side_by_side(*(functools.partial(trace, *each) for each in batches)))
+            return [trace(*each) for each in batches]
         finally:
             training.close()
-    return traces
 
 
 def _states_made_alone(training: Training) -> list[torch.Tensor] | None:

@@ -57,6 +57,7 @@ def main() -> None:
             os.close(descriptor)
         with contextlib.suppress(BrokenPipeError):  # the next receipt finds out that the parent is gone
             channel.send(msgspec.json.encode(answer))
+    os._exit(0)  # nothing has run here: taking the libraries apart would keep the parent waiting for nothing
 
 
 def why_not_to_fork(descriptors: Path = Path("/proc/self/fd")) -> str:
@@ -84,8 +85,8 @@ def _load() -> None:
             # Elsewhere it might open a GPU, and then nothing could be forked.
             import torch._dynamo
 
-    # As every trial does with what it finds: who looks through these objects for garbage would copy their pages.
-    gc.collect()
+    # As every trial does with what it finds: who looks through these objects for garbage would copy their pages. What
+    # garbage there is among them is little, and not worth the parent's waiting.
     gc.freeze()
 
 

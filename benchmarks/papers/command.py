@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.errors import UserError
 from advisor.problem.detect import detect_hardware
 from advisor.problem.hardware import Hardware
 from benchmarks.papers.figures import Figure, append, markdown, read
@@ -66,7 +67,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def options_of(command: str, description: str, arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line."""
+    """Read the command line; a device that is not there ends the process with its reason, as other mistakes do."""
     parser = argparse.ArgumentParser(prog=f"python -m {command}", description=description.splitlines()[0])
     parser.add_argument("--size", choices=("smoke", "paper"), default="smoke", help="smoke: seconds; paper: a GPU's")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
@@ -78,7 +79,10 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
         help=f"begin no run after so many; the next call goes on (default: {_PAPER_MINUTES:g} for a paper's size)",
     )
     asked = parser.parse_args(arguments)
-    hardware = detect_hardware(asked.device)
+    try:
+        hardware = detect_hardware(asked.device)
+    except UserError as error:
+        parser.error(str(error))
     output = asked.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
     minutes = _PAPER_MINUTES if asked.minutes is None and asked.size == "paper" else asked.minutes
     return Options(size=asked.size, hardware=hardware, output=output, again=asked.again, minutes=minutes)

@@ -84,11 +84,32 @@ def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:
 
 def _table(rows: Sequence[Figure]) -> str:
     lines = ["| run | figure | paper | ours | ours / paper | |", "|---|---|---|---|---|---|"]
-    for one in rows:
-        ratio = f"{one.ours / one.theirs:.2f}" if one.ours is not None and one.theirs else ""
-        reason = " ".join(one.reason.split()).replace("|", "/")  # a line of a table, whatever a library raised
-        lines.append(f"| {one.row} | {one.column} | {_number(one.theirs)} | {_number(one.ours)} | {ratio} | {reason} |")
+    for run in dict.fromkeys(one.row for one in rows):
+        of_run = [one for one in rows if one.row == run]
+        lines += [_line(one) for one in of_run if one.ours is not None]
+        missing = [one for one in of_run if one.ours is None]
+        lines += [_without(reason, missing) for reason in dict.fromkeys(one.reason for one in missing)]
     return "\n".join(lines)
+
+
+def _line(one: Figure) -> str:
+    ratio = f"{one.ours / one.theirs:.2f}" if one.ours is not None and one.theirs else ""
+    return (
+        f"| {one.row} | {one.column} | {_number(one.theirs)} | {_number(one.ours)} | {ratio} | {_in_cell(one.reason)} |"
+    )
+
+
+def _without(reason: str, missing: Sequence[Figure]) -> str:
+    """One line for all figures that a run does not have for the same reason."""
+    alike = [one for one in missing if one.reason == reason]
+    columns = "; ".join(one.column for one in alike)
+    theirs = "; ".join(_number(one.theirs) or "-" for one in alike) if any(one.theirs for one in alike) else ""
+    return f"| {alike[0].row} | {columns} | {theirs} |  |  | {_in_cell(reason)} |"
+
+
+def _in_cell(text: str) -> str:
+    """On one line of a table, whatever a library raised."""
+    return " ".join(text.split()).replace("|", "/")
 
 
 def _number(value: float | None) -> str:

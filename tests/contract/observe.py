@@ -164,7 +164,7 @@ def _watch_steps(
         for step in range(STEPS):
             current = {}
             for _ in range(10):  # Under float16, steps are skipped until the scale is found.
-                torch.manual_seed(step)
+                torch.default_generator.manual_seed(step)
                 with live if weighed else contextlib.nullcontext():
                     loss = training.forward(batch_for(model, samples, seed=step))
                 seen.held_bytes = live.live()

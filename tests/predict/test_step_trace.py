@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.methods.training import Training
+from advisor.predict import side_by_side
 from advisor.predict.envelope import are_alike, predict_aligned
 from advisor.predict.prediction import Category, MemoryPrediction
 from advisor.predict.step_trace import faked, trace_step, trace_steps
@@ -60,8 +61,13 @@ def apart(build_optimizer: Callable[..., torch.optim.Optimizer]) -> MemoryPredic
     return predict_aligned(*traces)
 
 
+@pytest.mark.parametrize("forks", [False, True], ids=["one after the other", "side by side"])
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, AfterPassesAlone])
-def test_they_say_the_same(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_they_say_the_same(
+    optimizer: Callable[..., torch.optim.Optimizer], forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "may_fork", lambda: forks)
     one, other = together(optimizer), apart(optimizer)
     for batch in (1, 3, 1000):
         assert one.peak(batch) == other.peak(batch)

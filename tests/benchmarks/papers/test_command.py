@@ -42,6 +42,13 @@ def test_only_the_paper_size_has_an_end_unless_one_is_asked_for() -> None:
     assert options_of("test", "A test.", ["--device", "cpu", "--minutes", "2"]).minutes == 2.0
 
 
+def test_a_device_that_is_not_there_is_a_mistake_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options_of("test", "A test.", ["--device", "cuda:77"])
+    assert ended.value.code == 2
+    assert "cuda:77" in capsys.readouterr().err
+
+
 def test_what_may_end_otherwise_the_next_time_is_tried_again(options: Options) -> None:
     reasons = {
         "refused: no": True,

@@ -34,6 +34,18 @@ def test_a_row_without_a_figure_says_why_and_the_table_stays() -> None:
     assert "| 500 layers | activations / plain | 0.146 |  |  | out of memory |" in markdown([FIGURE, lost])
 
 
+def test_what_a_run_lacks_for_one_reason_is_one_line() -> None:
+    lost = [
+        msgspec.structs.replace(FIGURE, column=column, theirs=theirs, ours=None, reason="refused: no\nway | out")
+        for column, theirs in (("peak", None), ("time", 1.3))
+    ]
+    table = markdown([FIGURE, *lost]).splitlines()
+    assert table[-2:] == [
+        "| 1,000 layers | activations / plain | 0.146 | 0.073 | 0.50 |  |",
+        "| 1,000 layers | peak; time | -; 1.3 |  |  | refused: no way / out |",
+    ]
+
+
 def test_a_later_figure_takes_the_place_and_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "papers.jsonl"
     assert read(path) == []
