@@ -21,10 +21,10 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
-    # As ``torch.manual_seed`` does, without its list of stack traces that grows with every call where there is no GPU.
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        torch.manual_seed(seed)
+    else:  # without the list of stack traces that it makes longer with every call, for GPUs that will never be there
+        torch.default_generator.manual_seed(seed)
 
 
 def make_batches(

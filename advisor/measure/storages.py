@@ -59,11 +59,13 @@ def living_tensors() -> list[torch.Tensor]:
     """
     gc.collect()
     things = gc.get_objects()
-    # ``type`` instead of ``isinstance``: proxies answer ``__class__`` with side effects. There are few kinds of things,
-    # and hundreds of thousands of each.
+    # ``type`` instead of ``isinstance``: proxies answer ``__class__`` with side effects. Of hundreds of thousands of
+    # things there are a few kinds, and not every kind can be hashed.
     kinds = list(map(type, things))
-    of_tensors = {kind for kind in set(kinds) if issubclass(kind, torch.Tensor)}
-    tensors = list(itertools.compress(things, map(of_tensors.__contains__, kinds)))
+    known = list(map(id, kinds))
+    each = dict(zip(known, kinds, strict=True))
+    of_tensors = {number for number, kind in each.items() if issubclass(kind, torch.Tensor)}
+    tensors = list(itertools.compress(things, map(of_tensors.__contains__, known)))
     gradients = [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
     return tensors + gradients
 

@@ -24,6 +24,7 @@ _PATIENCE = 3.0
 _GRACE_SECONDS = 5.0
 
 _PIECE = 1 << 20
+_LENGTH_BYTES = 8
 
 
 def side_by_side(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
@@ -39,7 +40,7 @@ def side_by_side(first: Callable[[], First], second: Callable[[], Second]) -> tu
     Raises:
         Exception: Whatever either raises.
     """
-    forked = _Forked(second) if may_fork() else None
+    forked = _fork(second) if may_fork() else None
     begin = time.monotonic()
     try:
         one = first()
@@ -56,38 +57,57 @@ def side_by_side(first: Callable[[], First], second: Callable[[], Second]) -> tu
 def may_fork() -> bool:
     """Whether a forked process would find all as it is here, and a core to run on.
 
-    Threads do not come along, and what one of them has locked stays locked; nor does an opened GPU.
+    Threads do not come along, and what one of them has locked stays locked; nor does a GPU.
     """
     return (
         sys.platform == "linux"
         and len(os.sched_getaffinity(0)) > 1
         and threading.active_count() == 1
-        and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        and not torch.cuda.is_available()
     )
 
 
-class _Forked:
-    """A process that makes one calculation and sends its result, or ends without one."""
-
-    def __init__(self, calculate: Callable[[], object]) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # else both would write what is in it
-        self._pipe, there = os.pipe()
-        self._process = os.fork()
-        if self._process == 0:
-            _calculate(calculate, there)
+def _fork(calculate: Callable[[], object]) -> _Forked | None:
+    """A process that makes it; ``None`` where there is no room for one."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # else both would write what is in it
+    here, there = os.pipe()
+    try:
+        process = os.fork()
+    except OSError:
+        os.close(here)
         os.close(there)
+        return None
+    if process == 0:
+        _calculate(calculate, there)
+    os.close(there)
+    return _Forked(process, here)
+
+
+class _Forked:
+    """A process that makes one calculation and sends its result, or ends without one.
+
+    Args:
+        process: Its number; not waited for by anybody else.
+        pipe: What it sends comes from here.
+    """
+
+    def __init__(self, process: int, pipe: int) -> None:
+        self._process = process
+        self._pipe = pipe
 
     def received(self, seconds: float) -> bytes | None:
-        """What it sends until it closes its end; ``None`` if that does not happen in time or it had no result."""
+        """What it sends; ``None`` if that is not there in time or not whole, because it was killed, say."""
         deadline = time.monotonic() + seconds
-        pieces: list[bytes] = []
+        data = bytearray()
         while select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             piece = os.read(self._pipe, _PIECE)
             if not piece:
-                return b"".join(pieces) or None
-            pieces.append(piece)
-        return None
+                break
+            data += piece
+        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        whole = len(data) >= _LENGTH_BYTES and len(data) == _LENGTH_BYTES + length
+        return bytes(data[_LENGTH_BYTES:]) if whole else None
 
     def end(self) -> None:
         """Leave nothing of it."""
@@ -101,7 +121,8 @@ def _calculate(calculate: Callable[[], object], pipe: int) -> None:
     try:
         # The threads that share an operator's work were not forked, and it would wait for them.
         torch.set_num_threads(1)
-        data = memoryview(pickle.dumps(calculate()))
+        result = pickle.dumps(calculate())
+        data = memoryview(len(result).to_bytes(_LENGTH_BYTES, "little") + result)
         while data:
             data = data[os.write(pipe, data) :]
         for stream in (sys.stdout, sys.stderr):

@@ -105,11 +105,33 @@ def trace_steps(
                     found, _ = _trace(training, log, micro_batch, batch, counts_work=counts_work)
                 return found
 
-            if len(batches) == 2:
-                return list(side_by_side(*(functools.partial(trace, *each) for each in batches)))
-            return [trace(*each) for each in batches]
+            if len(batches) != 2 or made is None:
+                return [trace(*each) for each in batches]
+            one, other = batches
+            first, second = side_by_side(functools.partial(trace, *one), lambda: _after_a_pass(training, trace, *other))
+            if _is_steady(first) and _is_steady(second):
+                return [first, second]
+            return [first, trace(*other)]  # what the first has left behind shows in this one
         finally:
             training.close()
+
+
+def _after_a_pass(
+    training: Training, trace: Callable[[int, Any], StepTrace], micro_batch: int, batch: Any
+) -> StepTrace:
+    """The trace of a step that is not the model's first, as the other one is.
+
+    What a model makes only once, or keeps, then makes the two differ, as they do one after the other.
+    """
+    training.micro_batch = micro_batch
+    for part in training.split(batch):
+        training.forward(part)
+    return trace(micro_batch, batch)
+
+
+def _is_steady(trace: StepTrace) -> bool:
+    """Whether a step has left as much as it found."""
+    return sum(size for _, size in trace.events[trace.begin :]) == 0
 
 
 def _states_made_alone(training: Training) -> list[torch.Tensor] | None:

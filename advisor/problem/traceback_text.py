@@ -14,6 +14,9 @@ _LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib
 
 _PASSING_ON = ("__torch_function__", "__torch_dispatch__")
 """Where modes that watch the model stand between it and torch."""
+_WITHOUT_COMPILER = (("torch/_compile.py", "inner"), ("torch/_dynamo/eval_frame.py", "_fn"))
+"""Where torch takes care that its compiler stays out of what such a mode calls."""
+_CALL_OF_A_MODULE = ("torch/nn/modules/module.py", "_wrapped_call_impl")
 
 
 def user_traceback(error: BaseException) -> str:
@@ -21,8 +24,8 @@ def user_traceback(error: BaseException) -> str:
 
     The text starts at the first frame of the user's own code; frames of momadvise before or between theirs are left
     out, those of libraries stay. Frames of momadvise that the user's code called last stay too: then one of our hooks
-    raised, and hiding it would blame the user. Without any frame of the user (an error in a method, or inside a
-    library's model) only the frames of the trial machinery are left out.
+    raised, and hiding it would blame the user. Without any frame of the user the call of a model made by a library
+    stands for the first; without such a call, either, only the frames of the trial machinery are left out.
 
     Args:
         error: The exception as caught, its causes and context included.
@@ -46,15 +49,27 @@ def _strip(formatted: traceback.TracebackException) -> None:
 
 def _kept(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     user = [index for index, frame in enumerate(frames) if _is_user(frame.filename)]
+    user = user or [index for index, frame in enumerate(frames) if _is(frame, *_CALL_OF_A_MODULE)][:1]
     if user:
         return [
             frame
             for index, frame in enumerate(frames)
             if index >= user[0]
             and (index > user[-1] or not _inside(frame.filename, (_PACKAGE,)))
-            and not (frame.name in _PASSING_ON and index < len(frames) - 1 and _inside(frame.filename, (_PACKAGE,)))
+            and not (index < len(frames) - 1 and _passes_on(frame))
         ]
     return [frame for frame in frames if not _inside(frame.filename, _MACHINERY) and not _is_bootstrap(frame.filename)]
+
+
+def _passes_on(frame: traceback.FrameSummary) -> bool:
+    """Whether the frame only hands a call from the model on to torch."""
+    if frame.name in _PASSING_ON and _inside(frame.filename, (_PACKAGE,)):
+        return True
+    return any(_is(frame, *passing) for passing in _WITHOUT_COMPILER)
+
+
+def _is(frame: traceback.FrameSummary, file: str, name: str) -> bool:
+    return frame.name == name and Path(frame.filename).as_posix().endswith(file)
 
 
 def _is_user(filename: str) -> bool:

@@ -85,10 +85,11 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
         if len(answer.ranking) == 1:
             return "That is the baseline itself. Nothing else was measured, so this is no advice against anything."
         if measured_too_little(answer):
-            others = format_count(len(measured_methods(answer)), "combination")
+            others = len(measured_methods(answer))
+            known = f"only {format_count(others, 'combination')} of methods was measured" if others else "no method was"
             return (
-                f"That is the baseline itself, but no more than {others} of methods can be held against it: too few to "
-                "know whether one helps. A longer search will tell."
+                f"That is the baseline itself, but {known} beside it: too few to know whether one helps. A longer "
+                "search (--time-limit) will tell."
             )
         if fastest == winner:
             return "That is the baseline itself, and nothing measured was faster: use no method."

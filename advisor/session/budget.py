@@ -29,6 +29,9 @@ _LONGEST_COMPARISON_SECONDS = 10.0
 _KEPT_REPETITIONS = 2
 """Second measurements that time is kept for: the winner's and the baseline's."""
 
+_FEWEST_POLICIES = 3
+"""Before so many were tried no time is kept for that: the first two are plain training, at two batches."""
+
 _USUAL_TRACE_SECONDS = 3.0
 _LONGEST_TRACE_SECONDS = 30.0
 
@@ -198,9 +201,11 @@ class TimeBudget:
         """Whether another trial fits before the time that is kept for the end.
 
         That is one comparison, a second measurement of the winner and of the baseline, and confirmation. It is never
-        more than half of the limit: without measurements there is nothing to confirm.
+        more than half of the limit: without measurements there is nothing to confirm. Nor is time kept to measure
+        twice what little was compared with: on a slow device another policy is worth more than that.
         """
-        end = self.expected_comparison_seconds + _KEPT_REPETITIONS * self._timing_seconds + self.confirmation_seconds
+        repetitions = _KEPT_REPETITIONS if len(self._trial_seconds) >= _FEWEST_POLICIES else 0
+        end = self.expected_comparison_seconds + repetitions * self._timing_seconds + self.confirmation_seconds
         return self.remaining_seconds - min(end, self.limit_seconds / 2) > self.expected_trial_seconds
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Sequence
 
@@ -23,7 +22,6 @@ from advisor.predict.envelope import are_alike, predict_aligned, predict_fitted
 from advisor.predict.on_cuda import on_cuda, standing_for
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.scratch import measured_scratch
-from advisor.predict.side_by_side import side_by_side
 from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
 from advisor.predict.work import StepWork, work_through
 from advisor.trial.bench import Bench
@@ -117,18 +115,17 @@ def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
 
 def _traces(bench: Bench, micro_batches: tuple[int, int]) -> list[StepTrace]:
     """A trace at each micro-batch: of one training where nothing but its optimizer keeps anything between steps."""
-    bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
     if not bench.spec.policy.methods and bench.spec.stands_for is None:
         first, second = _traced(bench, micro_batches)
         if are_alike(first, second):
             return [first, second]
     # A method, or a model that keeps what it made for a batch: each batch is traced from its own first step.
-    (one,), (other,) = side_by_side(*(functools.partial(_traced, bench, (size,)) for size in micro_batches))
-    return [one, other]
+    return [trace for micro_batch in micro_batches for trace in _traced(bench, (micro_batch,))]
 
 
 def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
     """Traces of one training. A model that cannot be built without values is built with them, and traced then."""
+    bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
     passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
     batches = [bench.batches(micro_batch * passes * bench.world.size)[0] for micro_batch in micro_batches]
     policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)

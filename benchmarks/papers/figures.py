@@ -103,7 +103,9 @@ def _without(reason: str, missing: Sequence[Figure]) -> str:
     """One line for all figures that a run does not have for the same reason."""
     alike = [one for one in missing if one.reason == reason]
     columns = "; ".join(one.column for one in alike)
-    theirs = "; ".join(_number(one.theirs) or "-" for one in alike) if any(one.theirs for one in alike) else ""
+    theirs = (
+        "; ".join(_number(one.theirs) or "-" for one in alike) if any(one.theirs is not None for one in alike) else ""
+    )
     return f"| {alike[0].row} | {columns} | {theirs} |  |  | {_in_cell(reason)} |"
 
 

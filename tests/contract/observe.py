@@ -11,6 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.measure.batches import seed_everything
 from advisor.measure.storages import bytes_of
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_uses
@@ -164,7 +165,7 @@ def _watch_steps(
         for step in range(STEPS):
             current = {}
             for _ in range(10):  # Under float16, steps are skipped until the scale is found.
-                torch.default_generator.manual_seed(step)
+                seed_everything(step)
                 with live if weighed else contextlib.nullcontext():
                     loss = training.forward(batch_for(model, samples, seed=step))
                 seen.held_bytes = live.live()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -46,7 +49,27 @@ def test_the_second_is_made_in_another_process() -> None:
 
 def test_a_long_result_arrives_whole() -> None:
     data = os.urandom(3_000_000)
-    assert side_by_side(lambda: time.sleep(0.05), lambda: data) == (None, data)
+    assert side_by_side(lambda: time.sleep(0.05), lambda: (data, elsewhere(lambda: None))) == (None, (data, "forked"))
+
+
+def test_a_result_of_which_a_part_arrived_is_made_here() -> None:
+    def kill() -> None:
+        time.sleep(0.3)  # the pipe is full by now, and nobody reads yet
+        for child in psutil.Process().children():
+            child.kill()
+
+    found = side_by_side(kill, lambda: (elsewhere(lambda: None), b"0" * 3_000_000))[1]
+    assert found[0] == "here"
+
+
+def test_where_no_process_can_be_made_it_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(module.os, "fork", fork)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    assert side_by_side(lambda: 1, os.getpid) == (1, HERE)
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
 def test_operators_do_not_wait_for_threads_that_were_not_forked() -> None:
@@ -54,7 +77,10 @@ def test_operators_do_not_wait_for_threads_that_were_not_forked() -> None:
     torch.set_num_threads(2)
     try:
         torch.ones(1_000_000).add_(1.0)
-        assert side_by_side(lambda: None, lambda: float(torch.ones(1_000_000).add_(1.0).sum())) == (None, 2e6)
+        _, found = side_by_side(
+            lambda: None, lambda: (elsewhere(lambda: None), float(torch.ones(1_000_000).add_(1.0).sum()))
+        )
+        assert found == ("forked", 2e6)
     finally:
         torch.set_num_threads(threads)
 
@@ -82,16 +108,24 @@ def test_what_either_raises_is_raised_here() -> None:
         side_by_side(lambda: 1, lambda: 1 / 0)
 
 
-def test_what_was_printed_before_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
-    print("before", end="")
-    side_by_side(lambda: print(" here", end=""), lambda: time.sleep(0.01))
-    assert capfd.readouterr().out == "before here"
+def test_what_was_printed_before_is_printed_once() -> None:
+    program = (
+        "from advisor.predict import side_by_side as module; module.may_fork = lambda: True; print('before'); "
+        "module.side_by_side(lambda: print('here'), lambda: print('there'))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.count("before") == 1, result
+    assert "there" in result.stdout
 
 
-def test_a_process_with_threads_or_one_core_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_threads_a_gpu_or_one_core_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.threading, "active_count", lambda: 1)
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert may_fork()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not may_fork()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda process: {0})
     assert not may_fork()
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda process: {0, 1})

@@ -61,17 +61,70 @@ def apart(build_optimizer: Callable[..., torch.optim.Optimizer]) -> MemoryPredic
     return predict_aligned(*traces)
 
 
+def watched(monkeypatch: pytest.MonkeyPatch, forks: bool) -> list[bytes | None]:
+    """Have traces forked or not, whatever threads there are; what forked processes send is in the list."""
+    sent: list[bytes | None] = []
+    received = side_by_side._Forked.received
+
+    def keep(self: Any, seconds: float) -> bytes | None:
+        sent.append(received(self, seconds))
+        return sent[-1]
+
+    monkeypatch.setattr(side_by_side, "may_fork", lambda: forks)
+    monkeypatch.setattr(side_by_side._Forked, "received", keep)
+    return sent
+
+
+class Keeping(torch.nn.Module):
+    """Keeps something of a batch, or from its first on, or works more for its first."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.used = torch.nn.Linear(WIDTH, WIDTH)
+        self.what = what
+        self.kept: list[torch.Tensor] = []
+        self.known = False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.used(inputs)
+        if self.what == "the last":
+            self.kept = [hidden.detach() * 2]
+        elif not self.known:
+            table = hidden.detach().repeat(1, 8).cos()
+            if self.what == "the first":
+                self.kept.append(table)
+        self.known = True
+        return hidden.square().mean()
+
+
+@pytest.mark.parametrize("forks", [False, True], ids=["one after the other", "side by side"])
+@pytest.mark.parametrize("what", ["the last", "the first", "nothing"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_model_that_does_not_do_the_same_in_every_step_is_found_out(
+    what: str, forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = watched(monkeypatch, forks)
+    mode = FakeTensorMode()
+    batches = [(size, faked(torch.randn(size, WIDTH), mode)) for size in (2, 4)]
+    first, second = trace_steps(lambda: Training(Keeping(what), device=CPU), batches, device=CPU, mode=mode)
+    assert not are_alike(first, second)
+    assert len(sent) == forks
+    assert all(sent)
+
+
 @pytest.mark.parametrize("forks", [False, True], ids=["one after the other", "side by side"])
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, AfterPassesAlone])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_they_say_the_same(
     optimizer: Callable[..., torch.optim.Optimizer], forks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_by_side, "may_fork", lambda: forks)
+    sent = watched(monkeypatch, forks)
     one, other = together(optimizer), apart(optimizer)
     for batch in (1, 3, 1000):
         assert one.peak(batch) == other.peak(batch)
         assert one.breakdown(batch) == other.breakdown(batch)
+    assert len(sent) == (forks and optimizer is not AfterPassesAlone)
+    assert all(sent)
 
 
 def test_parameters_that_no_step_uses_have_no_state() -> None:

@@ -57,6 +57,25 @@ def test_frames_of_libraries_that_the_user_called_stay() -> None:
     assert text.index("in user") < text.index("torch/nn/modules")
 
 
+def test_a_model_of_a_library_stands_for_the_users_first_frame() -> None:
+    layer = functools.partial(torch.nn.Linear(2, 1), torch.zeros(1, 3))
+    text = text_of(WORKER, METHOD, layer)
+    assert "torch/nn/modules/module.py" in text.splitlines()[1]
+    assert "torch/nn/modules/linear.py" in text
+    assert "methods/swap.py" not in text
+
+
+def test_how_torch_keeps_its_compiler_out_is_no_part_of_it() -> None:
+    @torch._disable_dynamo
+    def user() -> None:
+        fail()
+
+    text = text_of(WORKER, user)
+    assert "in user" in text
+    assert "eval_frame.py" not in text
+    assert "_compile.py" not in text
+
+
 def test_frames_of_ours_between_the_users_are_left_out() -> None:
     def user() -> None:
         METHOD(fail)

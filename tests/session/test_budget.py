@@ -15,7 +15,8 @@ def test_no_trial_starts_when_only_the_time_for_the_end_is_left() -> None:
     clock = Clock()
     budget = TimeBudget(100.0, clock)
     budget.learn_build_seconds(5.0)
-    budget.learn_trial_seconds(10.0)
+    for _ in range(3):
+        budget.learn_trial_seconds(10.0)
     budget.learn_timing_seconds(10.0)
     budget.learn_comparison_seconds(3.0)
     assert budget.confirmation_seconds == 15.0
@@ -26,6 +27,23 @@ def test_no_trial_starts_when_only_the_time_for_the_end_is_left() -> None:
     assert budget.may_repeat
     clock.now += 23.0
     assert not budget.may_repeat
+
+
+def test_no_time_is_kept_to_measure_plain_training_twice_before_a_method_was_tried() -> None:
+    """On a slow device one policy may take a quarter of the limit: another one is worth more than repetitions."""
+    clock = Clock()
+    budget = TimeBudget(200.0, clock)
+    budget.learn_build_seconds(18.0)
+    budget.learn_timing_seconds(30.0)
+    budget.learn_trial_seconds(50.0)
+    clock.now += 70.0
+    for _ in range(2):
+        assert budget.may_start_trial
+        budget.learn_trial_seconds(25.0)
+    clock.now += 50.0
+    budget.learn_trial_seconds(25.0)
+    assert not budget.may_start_trial, "now the best and the baseline deserve a second look"
+    assert budget.may_repeat
 
 
 def test_confirmation_never_takes_more_than_half_of_the_time() -> None:
