@@ -11,7 +11,7 @@ import msgspec
 
 from advisor.errors import OutputFolderError
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
 __all__ = ["StudyFolder", "TrialFolder", "write_atomically", "writing"]
 
@@ -113,10 +113,13 @@ class TrialFolder:
         """The stored result, if it answers for ``spec``.
 
         A trial that the user interrupted has no answer. One that ran out of time has one, until at least twice that
-        time is offered.
+        time is offered. What the whole study rests on has none unless it went well: what was wrong may be put right
+        where nobody looks for a change, in a data file or a library.
         """
         result = self.read_result()
         if result is None or result.outcome is Outcome.INTERRUPTED:
+            return None
+        if result.outcome is not Outcome.OK and spec.kind in (TrialKind.PROBE, TrialKind.COUNT):
             return None
         if result.outcome is Outcome.TIMEOUT:
             earlier = self.read_spec()

@@ -48,6 +48,14 @@ def test_a_syntax_error_shows_file_and_line(tmp_path: Path) -> None:
     assert "def build_model(:" in stderr
 
 
+def test_what_was_wrong_outside_the_model_file_may_be_put_right(tmp_path: Path) -> None:
+    source = f"import pathlib, torch\ntext = pathlib.Path({str(tmp_path / 'data')!r}).read_text()\n{GOOD_MODEL}"
+    source += "def make_batch(batch_size):\n    raise ValueError(text)\n"
+    assert "FileNotFoundError" in tune(tmp_path, source)[2]
+    (tmp_path / "data").write_text("there it is")
+    assert "ValueError: there it is" in tune(tmp_path, source)[2]
+
+
 def test_a_file_with_only_a_class_gets_the_lines_to_add(tmp_path: Path) -> None:
     status, _, stderr = tune(tmp_path, "import torch\nclass Net(torch.nn.Module):\n    pass\n")
     assert status == 2

@@ -9,7 +9,7 @@ import pytest
 from advisor.errors import OutputFolderError
 from advisor.trial.folder import StudyFolder, write_atomically
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.spec import TrialKind, TrialResult
 from tests.trial.specs import spec
 
 
@@ -63,3 +63,16 @@ def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
     trial.write_result(result)
     assert trial.read_result() == result
     assert trial.finished(spec()) == result
+
+
+@pytest.mark.parametrize("kind", [TrialKind.PROBE, TrialKind.COUNT])
+def test_what_a_study_rests_on_is_looked_at_again_unless_it_went_well(tmp_path: Path, kind: TrialKind) -> None:
+    """A data file that was missing is there now, and nothing that is compared has changed."""
+    asked = spec(kind=kind)
+    trial = StudyFolder(tmp_path).trial(asked.key)
+    trial.path.mkdir(parents=True)
+    trial.write_result(TrialResult(key=asked.key, outcome=Outcome.FAILED, reason="no train.bin"))
+    assert trial.finished(asked) is None
+    well = TrialResult(key=asked.key, outcome=Outcome.OK)
+    trial.write_result(well)
+    assert trial.finished(asked) == well
