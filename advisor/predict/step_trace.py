@@ -98,10 +98,10 @@ def trace_steps(
                 if len(batches) > 1:
                     training.micro_batch = micro_batch
                 found, used = _trace(training, log, micro_batch, batch, counts_work=counts_work)
-                if unused := [one for one in made or () if id(one) not in used]:
+                state = training.optimizer.state
+                if unused := [one for one in made or () if id(one) not in used and one in state]:
                     for parameter in unused:
-                        # A true step would never have made it; another batch may have been traced before.
-                        training.optimizer.state.pop(parameter, None)
+                        del state[parameter]  # a true step would never have made it
                     found, _ = _trace(training, log, micro_batch, batch, counts_work=counts_work)
                 return found
 
