@@ -74,6 +74,7 @@ class Proposer:
         seed: int = 0,
         sampler: SamplerName = SamplerName.MODEL,
     ) -> None:
+        assert isinstance(sampler, SamplerName), f"a SamplerName, got {sampler!r}"
         self._space = space
         self._maximize = tuple(maximize)
         self._storage = storage

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import msgspec
 
 from advisor.search.batching import choose_batch
+from advisor.search.proposal import Proposal, SamplerName
 from advisor.search.resolved import ResolvedSpace
-from advisor.search.sampler import Proposal, Proposer
+from advisor.search.sampler import Proposer
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.problem import Trial
 from benchmarks.search.trials import Trials
 
-__all__ = ["SAMPLERS", "guided"]
-
-_TAKES_A_SAMPLER = "sampler" in inspect.signature(Proposer).parameters
-
-SAMPLERS: tuple[str, ...] = ("model", "tpe", "random") if _TAKES_A_SAMPLER else ("tpe",)
-"""What the proposer may be asked to sample with."""
+__all__ = ["guided"]
 
 
-def guided(trials: Trials, seed: int, *, sampler: str, second_batch: bool = True) -> None:
+def guided(trials: Trials, seed: int, *, sampler: SamplerName, second_batch: bool = True) -> None:
     """Propose combinations until the budget is spent or nothing is left.
 
     Args:
         trials: The budget.
         seed: Seed of the proposer.
-        sampler: One of :data:`SAMPLERS`.
+        sampler: How the proposer chooses.
         second_batch: Whether half of the largest batch is timed in the same trial; the proposer then has no batches to
             choose from. Without, it chooses a fraction of the largest one.
 
@@ -76,7 +69,5 @@ def _run(
     return results
 
 
-def _proposer(space: ResolvedSpace, seed: int, sampler: str) -> Proposer:
-    assert sampler in SAMPLERS, f"one of {SAMPLERS}, got {sampler}"
-    options: dict[str, Any] = {"sampler": sampler} if _TAKES_A_SAMPLER else {}
-    return Proposer(space, storage=None, study_name="benchmark", maximize=(True,), seed=seed, **options)
+def _proposer(space: ResolvedSpace, seed: int, sampler: SamplerName) -> Proposer:
+    return Proposer(space, storage=None, study_name="benchmark", maximize=(True,), seed=seed, sampler=sampler)

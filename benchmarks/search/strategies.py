@@ -13,10 +13,11 @@ import optuna
 from optuna.exceptions import ExperimentalWarning
 
 from advisor.methods.use import MethodUse
+from advisor.search.proposal import SamplerName
 from advisor.search.resolved import Axis, Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
 from benchmarks.search.deepspeed import deepspeed
-from benchmarks.search.guided import SAMPLERS, guided
+from benchmarks.search.guided import guided
 from benchmarks.search.trials import SpentError, Trials
 
 __all__ = ["STRATEGIES", "Strategy", "random_search", "search", "tpe"]
@@ -122,7 +123,7 @@ STRATEGIES: dict[str, Strategy] = {
     "optuna default": tpe,
     "deepspeed": deepspeed,
     "deepspeed, every option": functools.partial(deepspeed, leave_out=False),
-    "ours, tpe, one batch": functools.partial(guided, sampler="tpe", second_batch=False),
-    **{f"ours, {sampler}": functools.partial(guided, sampler=sampler) for sampler in SAMPLERS},
+    "ours, tpe, one batch": functools.partial(guided, sampler=SamplerName.TPE, second_batch=False),
+    **{f"ours, {sampler.value}": functools.partial(guided, sampler=sampler) for sampler in SamplerName},
 }
 """Name -> strategy."""
