@@ -35,6 +35,7 @@ class OptimalCheckpoint(Method):
     costs = "as little recomputation as the budget allows: under one more forward pass down to about a quarter"
     pays = "when checkpointing everything saves more than is needed, or blocks differ in time and bytes"
     does_not_pay = "when a fixed pattern already meets the budget: with equal blocks it finds hardly anything better"
+    memory_margin = 0.12
     stage = Stage.CHECKPOINT
     decides = WHAT_BLOCKS_KEEP
     conflicts = (NOT_WITH_FSDP,)

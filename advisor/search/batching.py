@@ -11,7 +11,22 @@ from advisor.errors import OptionError
 from advisor.problem.units import format_bytes
 from advisor.search.memory_model import round_batch
 
-__all__ = ["Batch", "choose_batch", "dividing_gpu_counts", "does_not_fit", "nearest_global_batches"]
+__all__ = [
+    "AFTER_FLUSHES",
+    "AFTER_OUT_OF_MEMORY",
+    "Batch",
+    "choose_batch",
+    "dividing_gpu_counts",
+    "does_not_fit",
+    "nearest_global_batches",
+]
+
+AFTER_OUT_OF_MEMORY = (0.85, 0.5)
+"""Shares of a batch that did not fit that are tried after it. Forecasts are off by a few percent as a rule; where the
+first share does not fit either, this one is off by far."""
+
+AFTER_FLUSHES = 0.92
+"""Share of a batch that is tried beside it where memory was so nearly full that the allocator flushed its cache."""
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -246,7 +246,7 @@ class Proposer:
         fraction = self._space.batch_fractions[0]
         waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         seen = {self._parameters.choice_of(trial.system_attrs["fixed_params"]).combination.label for trial in waiting}
-        for name, combination in seeds_of(self._space):
+        for name, combination in seeds_of(self._space, compares_devices=len(self._maximize) > 1):
             if combination.label not in seen and (combination.label, fraction) not in self._tried:
                 self._enqueue(Choice(combination, fraction), name)
             seen.add(combination.label)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
@@ -16,7 +18,7 @@ from advisor.problem.goal import Fidelity, Goal
 from advisor.problem.hardware import Hardware
 from advisor.problem.units import format_rate
 from advisor.report.progress import Progress
-from advisor.search.batching import Batch, choose_batch, does_not_fit
+from advisor.search.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, does_not_fit
 from advisor.search.memory_model import MemoryModel, round_batch
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
@@ -155,34 +157,64 @@ class Evaluator:
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True, expected_rate=predicted_rate)
         evaluation = self._timed(policy, role, best=best)
-        candidate = evaluation.candidate
         only_try = self._times_half or role is not Role.SEARCHED
-        if candidate.outcome is Outcome.OUT_OF_MEMORY and only_try and policy.micro_batch > 1:
-            return self._retried(candidate, fraction, best)
+        if evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY and only_try:
+            return self._retried(evaluation.candidate, best)
+        if self._was_held_up(evaluation.candidate, best):
+            return self._with_room(evaluation, best)
         return evaluation
 
-    def _retried(self, failed: Candidate, fraction: float, best: float | None) -> Evaluation:
-        """A second try, at half the batch that did not fit at most.
+    def _retried(self, failed: Candidate, best: float | None) -> Evaluation:
+        """Further tries, at smaller batches than the one that did not fit.
 
         For a setting that everything is compared with, and wherever no smaller batch would be proposed.
         """
-        combination = Combination.of(failed.policy)
+        tried = [failed]
+        for share in AFTER_OUT_OF_MEMORY:
+            policy = self._smaller(tried[-1].policy, math.floor(share * failed.policy.micro_batch))
+            if policy is None:
+                continue
+            evaluation = self._timed(policy, failed.role, best=best)
+            if evaluation.candidate.outcome is not Outcome.OUT_OF_MEMORY:
+                return msgspec.structs.replace(evaluation, before=tuple(tried))
+            tried.append(evaluation.candidate)
+        return Evaluation(candidate=tried[-1], before=tuple(tried[:-1]))
+
+    def _was_held_up(self, candidate: Candidate, best: float | None) -> bool:
+        """Whether it leads or nearly does, although its allocator had to flush its cache and begin again."""
+        if candidate.outcome is not Outcome.OK or candidate.measurement is None:
+            return False
+        rate, flushes = candidate.measurement.samples_per_second, candidate.measurement.memory.allocation_retries
+        return bool(flushes) and (best is None or rate >= AFTER_FLUSHES * best)
+
+    def _with_room(self, full: Evaluation, best: float | None) -> Evaluation:
+        """The better of a batch that fills the memory and a slightly smaller one, which leaves the allocator room."""
+        first = full.candidate
+        policy = self._smaller(first.policy, math.floor(AFTER_FLUSHES * first.policy.micro_batch))
+        if policy is None:
+            return full
+        second = self.time(policy, first.role, best=best)
+        if second.outcome is not Outcome.OK or second.measurement is None or first.measurement is None:
+            return msgspec.structs.replace(full, before=(second,))
+        if second.measurement.samples_per_second <= first.measurement.samples_per_second:
+            return msgspec.structs.replace(full, before=(second,))
+        return msgspec.structs.replace(full, candidate=second, before=(first,))
+
+    def _smaller(self, policy: Policy, largest: int) -> Policy | None:
+        """The same methods at a batch up to ``largest``; ``None`` if there is none that is smaller and allowed."""
+        combination = Combination.of(policy)
         model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
-        limit = self._trials.limit_on(combination.gpu_count)
-        largest = min(model.largest_batch(limit), failed.policy.micro_batch // 2)
         batch = choose_batch(
-            largest=largest,
-            fraction=fraction,
+            largest=min(model.largest_batch(self._trials.limit_on(combination.gpu_count)), largest),
+            fraction=1.0,
             global_batch=self._goal.global_batch,
             gpu_count=combination.gpu_count,
         )
-        if batch is None:
-            return Evaluation(candidate=failed)
-        policy = _policy(combination, batch)
-        if self._refusal(policy) is not None:
-            return Evaluation(candidate=failed)
-        return msgspec.structs.replace(self._timed(policy, failed.role, best=best), before=(failed,))
+        if batch is None or batch.micro_batch >= policy.micro_batch:
+            return None
+        smaller = _policy(combination, batch)
+        return smaller if self._refusal(smaller) is None else None
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
         """Measure a policy."""

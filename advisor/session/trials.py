@@ -18,6 +18,7 @@ from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.workload import WorkloadSource
 from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Combination
+from advisor.search.short_runs import memory_model_of
 from advisor.session.budget import TimeBudget
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
@@ -145,10 +146,7 @@ class Trials:
         if result.sizing is None or not result.sizing.points:
             return None, result
         self._sizings[combination.label] = result.sizing
-        if result.prediction is None:
-            model = MemoryModel.fit(result.sizing)
-        else:
-            model = MemoryModel.foreseen(result.prediction, result.sizing)
+        model = memory_model_of(combination.uses, result.sizing, result.prediction)
         for candidate in self._earlier:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)

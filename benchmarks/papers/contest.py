@@ -14,6 +14,7 @@ from advisor.policy.policy import Policy
 from advisor.problem.goal import GoalKind
 from advisor.search.batching import choose_batch
 from advisor.search.memory_model import MemoryModel
+from advisor.search.short_runs import memory_model_of
 from advisor.session.limits import memory_budget
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
@@ -141,9 +142,7 @@ class Arena:
         sized = self._run(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=_FIRST_BATCH), dict(size or {}))
         if sized.sizing is None or not sized.sizing.points:
             return None, None, 1, why(sized) or "not even two samples fit"
-        model = MemoryModel.fit(sized.sizing)
-        if sized.prediction is not None:
-            model = MemoryModel.foreseen(sized.prediction, sized.sizing)
+        model = memory_model_of(uses, sized.sizing, sized.prediction)
         known, result = model, sized
         for trials in range(2, _ATTEMPTS + 2):
             largest = min(model.largest_batch(self.limit_bytes), model.largest_within_seconds(self._seconds))

@@ -18,6 +18,7 @@ from advisor.problem.source import resolve_source
 from advisor.problem.units import format_bytes
 from advisor.search.batching import choose_batch, does_not_fit
 from advisor.search.memory_model import MemoryModel, round_batch
+from advisor.search.short_runs import memory_model_of
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
@@ -151,9 +152,7 @@ class _Combination:
             result = one if one.sizing is not None else result
         if result.sizing is None:
             return None, why(result)
-        if result.prediction is None:
-            return MemoryModel.fit(result.sizing), ""
-        return MemoryModel.foreseen(result.prediction, result.sizing), ""
+        return memory_model_of(self._uses, result.sizing, result.prediction), ""
 
     def climbed(self, model: MemoryModel) -> tuple[dict[int, Measurement], str]:
         """Run the batch that the model promises, and once more where the runs taught it better."""

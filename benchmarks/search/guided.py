@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from advisor.search.batching import choose_batch
+from advisor.search.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, choose_batch
 from advisor.search.proposal import Proposal, SamplerName
 from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
@@ -35,15 +37,23 @@ def guided(trials: Trials, seed: int, *, sampler: SamplerName, second_batch: boo
         space = msgspec.structs.replace(space, batch_fractions=(1.0,))
     proposer = _proposer(space, seed, sampler)
     batches = Batches(problem)
+    best = 0.0
     while (proposal := proposer.ask()) is not None:
         results = _run(trials, batches, proposal, second_batch=second_batch)
-        if results and results[0].outcome is Outcome.OUT_OF_MEMORY and second_batch:
-            # It has no smaller batch to be proposed with: once more, at half of what was lost at most.
-            results = _run(trials, batches, proposal, second_batch=True, bound=results[0].batch // 2)
+        lost = results[0] if results else None
+        for share in AFTER_OUT_OF_MEMORY if second_batch else ():
+            # It has no smaller batch to be proposed with: once more, at less than was lost.
+            if lost is None or results[0].outcome is not Outcome.OUT_OF_MEMORY:
+                break
+            results = _run(
+                trials, batches, proposal, second_batch=True, bound=math.floor(share * lost.batch), below=results
+            )
+        best = _with_room(trials, batches, proposal, results, best)
         rates = [result.rate for result in results if result.rate is not None]
         peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
         if rates:
-            proposer.tell(proposal, max(rates), {"memory": max(peaks) / problem.limit_bytes - 1})
+            memory = max(peaks) / problem.limit_bytes - 1
+            proposer.tell(proposal, max(rates), {"memory": memory}, noise=problem.noise)
         elif not results:
             # Known before any trial, which it does not cost.
             proposer.tell(proposal, None, {"memory": 1.0}, excludes_combination=True)
@@ -54,19 +64,47 @@ def guided(trials: Trials, seed: int, *, sampler: SamplerName, second_batch: boo
 
 
 def _run(
-    trials: Trials, batches: Batches, proposal: Proposal, *, second_batch: bool, bound: int | None = None
+    trials: Trials,
+    batches: Batches,
+    proposal: Proposal,
+    *,
+    second_batch: bool,
+    bound: int | None = None,
+    below: list[Trial] | None = None,
 ) -> list[Trial]:
-    """One trial at the proposal's share of the largest batch; nothing when not one sample is expected to fit."""
+    """One trial at the proposal's share of the largest batch; nothing when not one sample is expected to fit.
+
+    Args:
+        trials: The budget.
+        batches: What is forecast to fit.
+        proposal: What to run.
+        second_batch: Whether half of the batch is timed as well.
+        bound: The largest batch to run at.
+        below: What was run before, which stands where no smaller batch is left.
+    """
     largest = batches.largest(proposal.combination)
     largest = largest if bound is None else min(largest, bound)
     batch = choose_batch(largest=largest, fraction=proposal.batch_fraction)
-    if batch is None:
-        return []
+    if batch is None or (below and batch.micro_batch >= below[0].batch):
+        return below or []
     half = choose_batch(largest=largest, fraction=0.5) if second_batch and batch.micro_batch > 1 else None
     results = trials.run(proposal.combination, batch.micro_batch, also=None if half is None else half.micro_batch)
     for result in results:
         batches.learn(result)
     return results
+
+
+def _with_room(trials: Trials, batches: Batches, proposal: Proposal, results: list[Trial], best: float) -> float:
+    """Try a slightly smaller batch where what leads or nearly does was held up by a full memory; the best rate then."""
+    rate = max((result.rate for result in results if result.rate is not None), default=0.0)
+    full = next((result for result in results if result.flushed), None)
+    if full is not None and full.rate is not None and full.rate >= AFTER_FLUSHES * best:
+        bound = math.floor(AFTER_FLUSHES * full.batch)
+        again = _run(trials, batches, proposal, second_batch=False, bound=bound, below=[full])
+        if again[0] is not full:
+            results += again
+            rate = max(rate, again[0].rate or 0.0)
+    return max(best, rate)
 
 
 def _proposer(space: ResolvedSpace, seed: int, sampler: SamplerName) -> Proposer:

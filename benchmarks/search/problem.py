@@ -24,6 +24,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         outcome: How it ended.
         seconds: Of a step, as it was measured, noise included; ``None`` when it did not run.
         peak_bytes: Peak of the step; likewise.
+        flushed: Whether memory was so nearly full that the allocator had to flush its cache.
     """
 
     combination: Combination
@@ -31,6 +32,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     seconds: float | None = None
     peak_bytes: int | None = None
+    flushed: bool = False
 
     @property
     def rate(self) -> float | None:
@@ -56,6 +58,10 @@ class Problem(Protocol):
     @property
     def largest_batch(self) -> int:
         """No batch above this one may be asked for."""
+
+    @property
+    def noise(self) -> float:
+        """Relative standard deviation of one measurement, which a session tells from the spread of steps."""
 
     @property
     def best_rate(self) -> float:

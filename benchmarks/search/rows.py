@@ -19,6 +19,7 @@ from advisor.predict.prediction import MemoryPrediction
 from advisor.problem.goal import Fidelity
 from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace
+from advisor.search.short_runs import memory_model_of
 
 __all__ = ["Header", "Line", "Paired", "Sized", "Timed", "append", "compress", "read"]
 
@@ -122,7 +123,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         if not self.points:
             return None
         sizing = Sizing(points=self.points, out_of_memory_at=self.out_of_memory_at, loss_trace=())
-        return MemoryModel.fit(sizing) if self.foretold is None else MemoryModel.foreseen(self.foretold, sizing)
+        return memory_model_of(self.uses, sizing, self.foretold)
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):

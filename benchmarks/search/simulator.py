@@ -51,7 +51,7 @@ class Simulator:
         self.name = f"simulated {size}"
         self.largest_batch = _LARGEST_BATCH
         self._levels = Levels(size) if levels is None else levels
-        self._noise = noise
+        self.noise = noise
         generator = np.random.default_rng((seed, size == "large"))
         self.limit_bytes = int(generator.choice([24, 40, 80])) * _GIB
         self._draw_memory(generator)
@@ -90,8 +90,9 @@ class Simulator:
             combination=combination,
             batch=batch,
             outcome=outcome,
-            seconds=with_noise(self._seconds(row, batch), self._noise, generator),
+            seconds=with_noise(self._seconds(row, batch), self.noise, generator),
             peak_bytes=math.ceil(self._peak(row, batch)),
+            flushed=self._is_nearly_full(row, batch),
         )
 
     def forecast(self, combination: Combination) -> MemoryModel | None:
@@ -109,7 +110,10 @@ class Simulator:
     def _seconds(self, row: int, batch: int) -> float:
         alignment = 1.0 if batch % 8 == 0 else _EVEN if batch % 2 == 0 else _ODD
         seconds = self._fixed_seconds[row] + self._sample_seconds[row] * batch * alignment
-        return float(seconds) * (_RETRYING if self._peak(row, batch) > _NEARLY_FULL * self.limit_bytes else 1.0)
+        return float(seconds) * (_RETRYING if self._is_nearly_full(row, batch) else 1.0)
+
+    def _is_nearly_full(self, row: int, batch: int) -> bool:
+        return self._peak(row, batch) > _NEARLY_FULL * self.limit_bytes
 
     def _best_rate(self) -> float:
         """Over all combinations and batches.

@@ -12,6 +12,7 @@ import pytest
 from advisor.methods.use import use
 from advisor.search.resolved import Axis, Combination, ResolvedSpace
 from advisor.search.sampler import Proposal, Proposer
+from advisor.search.seeds import seeds_of
 
 from .synthetic import SETTINGS, recipe, space
 
@@ -99,13 +100,23 @@ class TestProposals:
 
     def test_plain_training_on_each_number_of_devices_comes_before_the_recipes(self) -> None:
         one = self.proposer(several(1, 2, recipes=True))
-        first = [one.ask() for _ in range(4)]
+        first = [one.ask() for _ in range(3)]
         assert [(each.combination.label, each.recipe_name, each.hand_tuned) for each in first if each] == [
             ("plain", "plain", False),
             ("ddp on 2 devices", "plain", False),
-            ("checkpoint(every=1)", "checkpointing", False),
             ("checkpoint(every=1) + ddp on 2 devices", "checkpointing", True),
         ]
+
+    def test_where_numbers_of_devices_are_not_compared_plain_training_comes_on_the_fewest_alone(self) -> None:
+        of = several(1, 2, recipes=True)
+        assert [combination.label for _, combination in seeds_of(of)] == [
+            "plain",
+            "checkpoint(every=1) + ddp on 2 devices",
+        ]
+
+    def test_a_recipe_that_works_on_fewer_devices_alone_is_tried_there(self) -> None:
+        of = msgspec.structs.replace(several(1, 2, recipes=True), axes=AXES[:2])
+        assert [combination.label for _, combination in seeds_of(of)] == ["plain", "checkpoint(every=1)"]
 
     def test_every_combination_on_every_number_of_devices_is_proposed_once(self, tmp_path: Path) -> None:
         of = several(1, 2)

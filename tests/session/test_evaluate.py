@@ -169,13 +169,63 @@ def test_what_is_hopelessly_slow_is_screened_unless_it_is_the_hand_tuned_default
     assert tuned.outcome is Outcome.OK
 
 
-def test_a_hand_tuned_default_that_runs_out_of_memory_is_tried_again_at_half_the_batch() -> None:
-    trials = FakeTrials(really_fits=50)
+@pytest.mark.parametrize(
+    ("really_fits", "shares"),
+    [(80, [0.85]), (50, [0.85, 0.5]), (10, [0.85, 0.5])],
+    ids=["forecast nearly right", "forecast wrong", "forecast far too low"],
+)
+def test_a_setting_that_runs_out_of_memory_is_tried_at_smaller_batches(really_fits: int, shares: list[float]) -> None:
+    trials = FakeTrials(really_fits=really_fits)
     evaluation = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
-    assert evaluation.candidate.outcome is Outcome.OK
+    first, *others = trials.timed
+    assert others == pytest.approx([share * first for share in shares], abs=8)
+    fits = others[-1] <= really_fits
+    assert evaluation.candidate.outcome is (Outcome.OK if fits else Outcome.OUT_OF_MEMORY)
     assert evaluation.candidate.role is Role.HAND_TUNED
-    assert [one.outcome for one in evaluation.before] == [Outcome.OUT_OF_MEMORY]
-    assert trials.timed[1] <= trials.timed[0] // 2
+    assert {one.outcome for one in evaluation.before} == {Outcome.OUT_OF_MEMORY}
+    assert len(evaluation.before) == len(others), "every try is written down"
+
+
+def test_no_batch_is_tried_twice_and_none_below_one_sample() -> None:
+    trials = FakeTrials(really_fits=0)
+    found = evaluator(trials, limited(131)).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
+    assert trials.timed == [2, 1]
+    assert found.candidate.outcome is Outcome.OUT_OF_MEMORY
+
+
+class Flushing(FakeTrials):
+    """The allocator flushes its cache above a batch, which slows a step down or does not."""
+
+    def __init__(self, *, above: int, held_up: float) -> None:
+        super().__init__()
+        self.above = above
+        self.held_up = held_up
+
+    def time(self, policy: Policy, *, outpaced_below: float | None, smaller: Policy | None = None) -> TrialResult:
+        result = super().time(policy, outpaced_below=outpaced_below, smaller=smaller)
+        flushes = 3 if policy.micro_batch > self.above else 0
+        figures = measurement(self.held_up if flushes else 100.0, micro_batch=policy.micro_batch)
+        memory = msgspec.structs.replace(figures.memory, allocation_retries=flushes)
+        return msgspec.structs.replace(result, measurement=msgspec.structs.replace(figures, memory=memory))
+
+
+def test_a_leader_whose_memory_was_nearly_full_is_tried_with_room_and_the_better_of_the_two_stands() -> None:
+    trials = Flushing(above=85, held_up=95.0)
+    found = evaluator(trials, times_half=True).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=98.0)
+    full, with_room = trials.timed
+    assert full > 85 >= with_room >= 80
+    assert found.candidate.policy.micro_batch == with_room
+    assert [one.policy.micro_batch for one in found.before] == [full]
+    assert found.smaller is not None, "half of the batch was timed with the first"
+    useless = Flushing(above=85, held_up=105.0)
+    found = evaluator(useless, times_half=True).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=98.0)
+    assert (found.candidate.policy.micro_batch, found.before[0].policy.micro_batch) == (full, with_room)
+
+
+def test_what_is_far_from_leading_gets_no_second_trial_for_a_full_memory() -> None:
+    trials = Flushing(above=85, held_up=95.0)
+    evaluator(trials, times_half=True).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=150.0)
+    assert len(trials.timed) == 1
 
 
 def test_a_searched_combination_that_runs_out_of_memory_is_not_tried_again_at_once() -> None:
@@ -189,7 +239,7 @@ def test_a_searched_combination_that_runs_out_of_memory_is_not_tried_again_at_on
 def test_a_searched_combination_is_tried_again_where_no_smaller_batch_would_be_proposed() -> None:
     trials = FakeTrials(really_fits=50)
     found = evaluator(trials, times_half=True).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=None)
-    assert [one.outcome for one in found.before] == [Outcome.OUT_OF_MEMORY]
+    assert [one.outcome for one in found.before] == [Outcome.OUT_OF_MEMORY] * 2
     assert found.candidate.outcome is Outcome.OK
     assert found.smaller is not None
 

@@ -110,13 +110,17 @@ def test_no_strategy_spends_more_than_its_budget_and_equal_seeds_are_equal_searc
     assert asked[0] == asked[1]
 
 
-def test_ours_takes_half_of_a_batch_that_was_lost() -> None:
-    toy = Toy(limit=40, promised=0.5, largest_batch=100)
-    trials = Trials(toy, 2, seed=0)
+@pytest.mark.parametrize(
+    ("limit", "asked", "lost"),
+    [(60, [72, 56, 24], 1), (40, [72, 56, 32, 16], 2)],
+    ids=["a little too much", "far too much"],
+)
+def test_ours_takes_less_of_a_batch_that_was_lost(limit: int, asked: list[int], lost: int) -> None:
+    toy = Toy(limit=limit, promised=0.5 * limit / 40, largest_batch=100)
+    trials = Trials(toy, lost + 1, seed=0)
     search(STRATEGIES["ours, tpe"], trials, 0)
-    assert toy.asked[0] == ("plain", 72), "twice what fits, less the margin"
-    assert (trials.spent, trials.out_of_memory) == (2, 1)
-    assert toy.asked[1:] == [("plain", 32), ("plain", 16)]
+    assert [batch for label, batch in toy.asked if label == "plain"] == asked
+    assert (trials.spent, trials.out_of_memory) == (lost + 1, lost)
 
 
 def test_ours_takes_batches_from_the_forecast_and_times_half_beside() -> None:

@@ -26,6 +26,7 @@ class Toy:
 
     name = "toy"
     best_rate = 1.0
+    noise = 0.02
 
     def __init__(
         self,
