@@ -22,7 +22,7 @@ from advisor.problem.source import resolve_source
 from advisor.trial.runner import Runner
 from benchmarks.search.recorder import Recorder
 from benchmarks.search.recordings import RECORDINGS, SMOKE
-from benchmarks.search.rows import Header, Line, Sized, append, compress, read
+from benchmarks.search.rows import Header, Line, Sized, Timed, append, compress, read
 
 __all__ = ["main"]
 
@@ -70,6 +70,7 @@ def _shown(line: Line) -> str:
         return (
             f"{line.combination.label}: short runs at {batches or 'no batch'} ({line.outcome}{_because(line.reason)})"
         )
+    assert isinstance(line, Timed), "pairs are timed by refine alone"
     if line.step_seconds is None or line.peak_bytes is None:
         return f"    batch {line.batch}: {line.outcome}{_because(line.reason)}"
     what = "plain training again, " if line.reference else "    "
