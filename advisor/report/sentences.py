@@ -11,10 +11,12 @@ from advisor.report.wording import training_words
 from advisor.search.resolved import Combination
 
 __all__ = [
+    "GO_ON",
     "fidelity_sentence",
     "measured_methods",
     "measured_too_little",
     "not_measured_sentence",
+    "nothing_else_sentence",
     "untried_sentence",
 ]
 
@@ -30,6 +32,10 @@ _FIDELITY = {
 _TOO_FEW = 3
 """So many combinations say nothing about methods: of what they change (what blocks keep, number formats, the optimizer,
 the shape of the step) at least one was not even seen."""
+
+
+GO_ON = "the same command with a longer --time-limit goes on from here"
+"""What to do where too little was measured."""
 
 
 def fidelity_sentence(winner: Candidate) -> str:
@@ -61,6 +67,12 @@ def untried_sentence(answer: Recommendation) -> str:
 def measured_too_little(answer: Recommendation) -> bool:
     """Whether plain training won for want of rivals: next to no combination of methods was measured, of many."""
     return not answer.winner.policy.methods and answer.untried > 0 and len(measured_methods(answer)) <= _TOO_FEW
+
+
+def nothing_else_sentence(answer: Recommendation) -> str:
+    """The baseline won because nothing else has a figure, and what to do about that."""
+    text = "That is the baseline itself. Nothing else was measured, so this is no advice against anything"
+    return f"{text}: {GO_ON}." if answer.untried else f"{text}."
 
 
 def measured_methods(answer: Recommendation) -> set[str]:

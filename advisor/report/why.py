@@ -13,10 +13,12 @@ from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
 from advisor.report.sentences import (
+    GO_ON,
     fidelity_sentence,
     measured_methods,
     measured_too_little,
     not_measured_sentence,
+    nothing_else_sentence,
     untried_sentence,
 )
 from advisor.report.why_cheapest import explain_cheapest
@@ -83,14 +85,11 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     if winner == baseline:
         fastest = _fastest_eligible(answer, goal)
         if len(answer.ranking) == 1:
-            return "That is the baseline itself. Nothing else was measured, so this is no advice against anything."
+            return nothing_else_sentence(answer)
         if measured_too_little(answer):
             others = len(measured_methods(answer))
             known = f"only {format_count(others, 'combination')} of methods was measured" if others else "no method was"
-            return (
-                f"That is the baseline itself, but {known} beside it: too few to know whether one helps. A longer "
-                "search (--time-limit) will tell."
-            )
+            return f"That is the baseline itself, but {known} beside it: too few to know whether one helps; {GO_ON}."
         if fastest == winner:
             return "That is the baseline itself, and nothing measured was faster: use no method."
         lead = format_percent(_gain(fastest, baseline, goal))

@@ -18,7 +18,12 @@ from advisor.problem.units import (
     format_usd,
 )
 from advisor.report.points import ITERATIONS
-from advisor.report.sentences import fidelity_sentence, not_measured_sentence, untried_sentence
+from advisor.report.sentences import (
+    fidelity_sentence,
+    not_measured_sentence,
+    nothing_else_sentence,
+    untried_sentence,
+)
 from advisor.report.wording import price_words, training_words
 
 __all__ = ["explain_cheapest"]
@@ -110,7 +115,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
         return not_measured_sentence(answer, Role.BASELINE, "The baseline")
     if winner == baseline:
         if len(answer.ranking) == 1:
-            return "That is the baseline itself. Nothing else was measured, so this is no advice against anything."
+            return nothing_else_sentence(answer)
         noise = f"; what measured better did so inside the noise of {format_percent(answer.noise)}"
         return f"That is the baseline itself{noise if answer.tie else ''}."
     if answer.tie:

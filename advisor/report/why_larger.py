@@ -7,6 +7,7 @@ from advisor.decide.growth import plain_among
 from advisor.problem.goal import Goal
 from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_rate, format_spread
+from advisor.report.sentences import GO_ON
 from advisor.report.wording import combination_words, parameters_words, training_words
 from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
@@ -63,7 +64,8 @@ def _against_plain(answer: Recommendation, growth: Growth) -> str:
     plainly = plain_among(tried)
     if Combination.of(winner.policy) == plainly:
         if not any(Combination.of(one.policy) != plainly for one in tried):
-            return "No combination of methods was tried, so this is no advice against any."
+            text = "No combination of methods was tried, so this is no advice against any"
+            return f"{text}: {GO_ON}." if answer.untried else f"{text}."
         if plainly.uses:
             return "Nothing else that was tried reached a larger size."
         return "No combination of methods that was tried reached a larger size: use no method."

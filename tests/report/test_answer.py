@@ -74,6 +74,7 @@ def test_plain_training_is_no_advice_where_next_to_nothing_was_measured(
     assert (title in text) is little
     assert "Train with plain, batch 8" in text
     assert ("use no method" in text) is not little
+    assert ("the same command with a longer --time-limit goes on from here" in text) is little
 
 
 def test_no_line_but_a_path_is_wider_than_the_terminal() -> None:
