@@ -93,11 +93,13 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         points: By growing micro-batch; at least two unless even the second did not fit.
         out_of_memory_at: The smallest micro-batch that did not fit, if one was met.
         loss_trace: Losses of the first steps at the first point, from the fixed seed: comparable between combinations.
+        settled: Method -> what it settled on (``Training.settled``): timed trials are to do the same.
     """
 
     points: tuple[SizePoint, ...]
     out_of_memory_at: int | None
     loss_trace: tuple[float, ...]
+    settled: dict[str, str] = {}
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -123,8 +123,6 @@ class Method(abc.ABC):
             only be compared with plain training where nothing drops out.
         slow_start: Whether its first steps take seconds to minutes however small the batch, because something is
             compiled: its trials are given more time before they count as hanging.
-        memory_margin: Share of a memory limit that is left free for it beyond the usual margin: what it keeps hangs on
-            measured seconds, so that another batch may have another plan, and a higher peak than foretold.
         learns_slower: Whether it learns less in the same steps by design, as with fewer weights that train: its loss is
             then not held to the pace of plain training's.
         saves: Categories of memory it lowers; empty for a method that only changes the time.
@@ -157,7 +155,6 @@ class Method(abc.ABC):
     update_tolerance: ClassVar[float | None] = None
     random_gradients: ClassVar[bool] = False
     other_masks: ClassVar[bool] = False
-    memory_margin: ClassVar[float] = 0.0
     learns_slower: ClassVar[bool] = False
     slow_start: ClassVar[bool] = False
     saves: ClassVar[frozenset[Saves]]

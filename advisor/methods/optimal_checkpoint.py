@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.recomputation import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
@@ -19,12 +21,27 @@ if TYPE_CHECKING:
 __all__ = ["OptimalCheckpoint"]
 
 
+class _Settled(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a policy keeps of a training's first step.
+
+    Attributes:
+        plan: Which blocks are run again, from where.
+        least: Where the budget was below what any plan keeps: what this one does, as a share of everything.
+    """
+
+    plan: object
+    least: float | None = None
+
+
 class OptimalCheckpoint(Method):
     """Measures every block in the first step, then runs the fastest plan whose kept bytes are within the budget.
 
     The budget is a share of what keeping everything takes, so that a plan stays right at another batch size: the bytes
     and seconds of all blocks grow alike. It holds for each stage of the model (consecutive blocks that one module
     holds). Where no plan is within it, the one that keeps the least is used, and a note says how much that is.
+
+    Seconds that are measured again may make another plan, and with it another peak. So the plan is what this method
+    settles on: it is part of the policy that was measured, and training by that policy runs by it from the first step.
     """
 
     name = "optimal_checkpoint"
@@ -35,7 +52,6 @@ class OptimalCheckpoint(Method):
     costs = "as little recomputation as the budget allows: under one more forward pass down to about a quarter"
     pays = "when checkpointing everything saves more than is needed, or blocks differ in time and bytes"
     does_not_pay = "when a fixed pattern already meets the budget: with equal blocks it finds hardly anything better"
-    memory_margin = 0.12
     stage = Stage.CHECKPOINT
     decides = WHAT_BLOCKS_KEEP
     conflicts = (NOT_WITH_FSDP,)
@@ -57,19 +73,35 @@ class OptimalCheckpoint(Method):
         return Verdict.yes() if facts is None else judge_chain(facts, 2)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Recompute every block in the first step, and measure it; then plan, with rank 0's figures on every rank."""
+        """Run by the plan that was settled on, if there is one.
+
+        Else recompute every block in the first step, and measure it; then plan, with rank 0's figures on every rank.
+        """
+        from torch._subclasses.fake_tensor import FakeTensor
+
         from advisor.methods.block_costs import BlockCosts, can_see_saved_tensors
         from advisor.methods.optimal_plan import bytes_of_everything, held_at_most, least_plan, optimal_plan
         from advisor.methods.planned import by_stages, chain_of, segments_of
-        from advisor.methods.plans import Plan
+        from advisor.methods.plans import Plan, as_plan
         from advisor.methods.random_state import default_generators
-        from advisor.problem.units import format_bytes
+        from advisor.methods.structure import stages_of
 
         if not can_see_saved_tensors():
             raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
         share = float(parameters["budget"])
         chain, blocks = chain_of(training, least=2)
         generators = default_generators(training.model)
+        label = f"{self.name}(budget={share:g})"
+        if (text := training.settled.get(self.name)) is not None:
+            settled = _read(text)
+            plan = as_plan(settled.plan, stages_of(training.model, blocks))
+            if plan is not None:
+                chain.segments = segments_of(plan, blocks, generators)
+                training.notes += _notes(label, settled)
+                return
+            training.notes.append(
+                f"{label}: the plan of the policy is none for the blocks of this model; a new one is made"
+            )
         costs = BlockCosts(blocks, generators)
         chain.segments = costs.segments()
         training.settling_steps = max(training.settling_steps, 1)
@@ -88,11 +120,35 @@ class OptimalCheckpoint(Method):
                 held += held_at_most(plan, own)
                 return plan
 
-            chain.segments = segments_of(by_stages(training.model, blocks, planned), blocks, generators)
-            if too_little:
+            plan = by_stages(training.model, blocks, planned)
+            chain.segments = segments_of(plan, blocks, generators)
+            settled = _Settled(plan=plan, least=held / bytes_of_everything(units) if too_little else None)
+            training.settled[self.name] = msgspec.json.encode(settled).decode()
+            training.notes += _notes(label, settled)
+            if any(isinstance(parameter, FakeTensor) for parameter in training.model.parameters()):
                 training.notes.append(
-                    f"{self.name}(budget={share:g}): the blocks cannot keep less than {format_bytes(held)}, "
-                    f"{held / bytes_of_everything(units):.0%} of everything; that plan is used"
+                    f"{label}: a trace has work to plan by and no seconds; a measured plan may keep other blocks"
                 )
 
         training.after_step.append(switch)
+
+
+def _read(text: str) -> _Settled:
+    """What a policy says that was settled.
+
+    Raises:
+        MethodRefusedError: It cannot be read.
+    """
+    try:
+        return msgspec.json.decode(text, type=_Settled)
+    except msgspec.DecodeError:
+        raise MethodRefusedError(
+            f"what optimal_checkpoint settled on must be a plan as a tuning writes it, but the policy has {text!r}; "
+            "leave it out, and a new one is made"
+        ) from None
+
+
+def _notes(label: str, settled: _Settled) -> list[str]:
+    if settled.least is None:
+        return []
+    return [f"{label}: the blocks cannot keep less than {settled.least:.0%} of everything; the plan that does is used"]

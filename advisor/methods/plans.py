@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Union
 
-__all__ = ["Plan", "blocks_in", "halves", "root_segments", "runs", "segments", "shifted"]
+__all__ = ["Plan", "as_plan", "blocks_in", "halves", "root_segments", "runs", "segments", "shifted"]
 
 Plan = tuple[Union[int, "Plan"], ...]
 
@@ -39,6 +40,31 @@ def halves(count: int, start: int = 0) -> Plan:
 def shifted(plan: Plan, by: int) -> Plan:
     """The same plan for blocks that are numbered from ``by``."""
     return tuple(item + by if isinstance(item, int) else shifted(item, by) for item in plan)
+
+
+def as_plan(value: object, stages: Sequence[range]) -> Plan | None:
+    """What JSON made of a plan, as a plan; ``None`` if it is none for these blocks.
+
+    Args:
+        value: Numbers, and lists of the like.
+        stages: The blocks of each stage of the model. No run of blocks may reach into the next.
+    """
+
+    def read(item: object) -> int | Plan:
+        if isinstance(item, list) and item:
+            return tuple(read(inner) for inner in item)
+        if isinstance(item, int) and not isinstance(item, bool):
+            return item
+        raise ValueError(item)
+
+    try:
+        plan = read(value)
+    except ValueError:
+        return None
+    if isinstance(plan, int) or blocks_in(plan) != [block for stage in stages for block in stage]:
+        return None
+    within = all(any(set(blocks_in(item)) <= set(stage) for stage in stages) for item in plan)
+    return plan if within else None
 
 
 def blocks_in(item: int | Plan) -> list[int]:

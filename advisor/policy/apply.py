@@ -89,6 +89,7 @@ def apply_policy(
         micro_batch=policy.micro_batch,
         world=current_world(),
     )
+    training.settled.update(policy.settled)
     try:
         apply_uses(training, policy.methods)
     except BaseException:

@@ -156,6 +156,7 @@ class _PolicyOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     micro_batch: int
     accumulation_steps: int = 1
     gpu_count: int = 1
+    settled: dict[str, str] = {}
 
 
 class _FileOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"schema_version": "schema"}):
@@ -209,6 +210,11 @@ def _policy(on_disk: _PolicyOnDisk, path: Path) -> Policy:
         if value < 1:
             raise PolicyError(f"{path}: {field} >= 1 must hold, but got {field}={value}.")
     uses = tuple(MethodUse(name=name, parameters=values) for name, values in sorted(on_disk.methods.items()))
+    if strangers := sorted(set(on_disk.settled) - set(on_disk.methods)):
+        raise PolicyError(
+            f"{path}: settled must name methods of the policy, but {', '.join(strangers)} is none of them; "
+            "add the method or leave that line out."
+        )
     try:
         for use in uses:
             validate_use(use)
@@ -219,6 +225,7 @@ def _policy(on_disk: _PolicyOnDisk, path: Path) -> Policy:
         micro_batch=on_disk.micro_batch,
         accumulation_steps=on_disk.accumulation_steps,
         gpu_count=on_disk.gpu_count,
+        settled=on_disk.settled,
     )
 
 
@@ -248,6 +255,8 @@ def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:
             "gpu_count": file.policy.gpu_count,
         },
     }
+    if file.policy.settled:
+        document["policy"]["settled"] = dict(file.policy.settled)
     if file.evidence is not None:
         document["evidence"] = msgspec.to_builtins(file.evidence)
     if file.fingerprints is not None:

@@ -20,16 +20,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         micro_batch: Samples per forward pass.
         accumulation_steps: Forward-backward passes per optimizer step.
         gpu_count: Devices that train together.
+        settled: Method -> what it settled on when it was measured, in words of its own (``Training.settled``): with it
+            the method does the same again instead of finding out anew.
     """
 
     methods: tuple[MethodUse, ...] = ()
     micro_batch: int
     accumulation_steps: int = 1
     gpu_count: int = 1
+    settled: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]
         assert names == sorted(set(names)), f"methods must be sorted and distinct, got {names}"
+        assert set(self.settled) <= set(names), f"only methods in use settle, got {sorted(self.settled)}"
 
     @property
     def global_batch(self) -> int:

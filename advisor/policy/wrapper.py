@@ -135,6 +135,10 @@ def wrapper_source(
     lines.append(f"    accumulation_steps={policy.accumulation_steps},  # forward-backward passes per optimizer step")
     if policy.gpu_count > 1:
         lines.append(f"    gpu_count={policy.gpu_count},  # one process each: {_torchrun(policy.gpu_count, machines)}")
+    if policy.settled:
+        lines.append("    settled={  # what methods found out in their first step when they were measured")
+        lines += [f"        {json.dumps(name)}: {text!r}," for name, text in sorted(policy.settled.items())]
+        lines.append("    },")
     return _TEMPLATE.format(
         headline=_inside_docstring(headline),
         details=_inside_docstring(details),

@@ -124,7 +124,7 @@ class Evaluator:
         model, failure = self._size(plain, Role.BASELINE)
         if model is None:
             return failure
-        policy = _policy(plain, batch)
+        policy = self._policy(plain, batch)
         fits = model.largest_batch(self._trials.limit_on(plain.gpu_count), margin=0.0, rounded=False)
         if fits < batch.micro_batch:
             return self._too_big(policy, Role.BASELINE, model)
@@ -145,9 +145,9 @@ class Evaluator:
             return Evaluation(candidate=failure, settles_combination=True)
         batch = self._batch(model, fraction, combination.gpu_count)
         if batch is None:
-            too_big = self._too_big(_policy(combination, Batch(1)), role, model)
+            too_big = self._too_big(self._policy(combination, Batch(1)), role, model)
             return Evaluation(candidate=too_big, settles_combination=True)
-        policy = _policy(combination, batch)
+        policy = self._policy(combination, batch)
         refusal = self._refusal(policy)
         if refusal is not None:
             return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
@@ -213,7 +213,7 @@ class Evaluator:
         )
         if batch is None or batch.micro_batch >= policy.micro_batch:
             return None
-        smaller = _policy(combination, batch)
+        smaller = self._policy(combination, batch)
         return smaller if self._refusal(smaller) is None else None
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
@@ -251,7 +251,7 @@ class Evaluator:
             gpu_count=policy.gpu_count,
         )
         assert batch is not None, "at least one sample fits"
-        half = _policy(Combination.of(policy), batch)
+        half = self._policy(Combination.of(policy), batch)
         return half if half.micro_batch < policy.micro_batch and self._refusal(half) is None else None
 
     def _run(self, policy: Policy, role: Role, *, best: float | None, half: Policy | None = None) -> TrialResult:
@@ -289,7 +289,7 @@ class Evaluator:
             # A continued study has plain training in its records but not in its memory: without it no loss could be
             # compared, and a method that breaks the training would pass.
             self._trials.size(plain, largest)
-        policy = _policy(combination, Batch(self._trials.first_batch))
+        policy = self._policy(combination, Batch(self._trials.first_batch))
         self._progress.trial_started(self.number, policy, f"short runs for its memory and time{self._where}")
         model, result = self._trials.size(combination, largest)
         if model is not None:
@@ -391,11 +391,13 @@ class Evaluator:
         methods = [get_method(use.name) for use in combination.uses if use not in reference.uses]
         return changed_nothing([method for method in methods if not method.distributes], own, plain)
 
-
-def _policy(combination: Combination, batch: Batch) -> Policy:
-    return Policy(
-        methods=combination.uses,
-        micro_batch=batch.micro_batch,
-        accumulation_steps=batch.accumulation_steps,
-        gpu_count=combination.gpu_count,
-    )
+    def _policy(self, combination: Combination, batch: Batch) -> Policy:
+        """With what its methods settled on in the short runs, which foretell the memory of that and nothing else."""
+        sizing = self._trials.sizing_of(combination)
+        return Policy(
+            methods=combination.uses,
+            micro_batch=batch.micro_batch,
+            accumulation_steps=batch.accumulation_steps,
+            gpu_count=combination.gpu_count,
+            settled={} if sizing is None else sizing.settled,
+        )

@@ -146,7 +146,7 @@ class Trials:
         if result.sizing is None or not result.sizing.points:
             return None, result
         self._sizings[combination.label] = result.sizing
-        model = memory_model_of(combination.uses, result.sizing, result.prediction)
+        model = memory_model_of(result.sizing, result.prediction)
         for candidate in self._earlier:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
@@ -266,9 +266,15 @@ class Trials:
             exact_key: The exact run's trial, whose gradient this run's is compared with; ``None`` for that run itself.
             other_chance: Draw other random numbers: how far the exact run is from itself.
         """
+        sizing = self.sizing_of(combination)
         spec = self._spec(
             TrialKind.FIDELITY,
-            Policy(methods=combination.uses, micro_batch=micro_batch, gpu_count=combination.gpu_count),
+            Policy(
+                methods=combination.uses,
+                micro_batch=micro_batch,
+                gpu_count=combination.gpu_count,
+                settled={} if sizing is None else sizing.settled,
+            ),
             measure_seconds=self._budget.comparison_step_seconds,
             hard_limit_seconds=self._budget.comparison_limit_seconds(slow_start=_starts_slowly(combination.uses)),
             memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),

@@ -60,6 +60,7 @@ def _sizing(ranks: list[Sizing]) -> Sizing:
         points=tuple(_point(list(points)) for points in zip(*(rank.points for rank in ranks), strict=False)),
         out_of_memory_at=min(failed, default=None),
         loss_trace=_mean([rank.loss_trace for rank in ranks]),
+        settled=ranks[0].settled,
     )
 
 

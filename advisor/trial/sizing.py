@@ -85,7 +85,9 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
                     bench.out_of_step = "ranks may wait for one that ran out of memory"
                 out_of_memory_at = micro_batch
                 break
-    return Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses), prediction
+        settled = dict(training.settled)
+    sizing = Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses, settled=settled)
+    return sizing, prediction
 
 
 def _foretold(bench: Bench, points: list[SizePoint], courses: list[Course | None]) -> MemoryPrediction | None:

@@ -142,7 +142,7 @@ class Arena:
         sized = self._run(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=_FIRST_BATCH), dict(size or {}))
         if sized.sizing is None or not sized.sizing.points:
             return None, None, 1, why(sized) or "not even two samples fit"
-        model = memory_model_of(uses, sized.sizing, sized.prediction)
+        model = memory_model_of(sized.sizing, sized.prediction)
         known, result = model, sized
         for trials in range(2, _ATTEMPTS + 2):
             largest = min(model.largest_batch(self.limit_bytes), model.largest_within_seconds(self._seconds))
@@ -150,7 +150,10 @@ class Arena:
             if batch is None:
                 return None, known, trials - 1, "not even one sample fits"
             policy = Policy(
-                methods=tuple(uses), micro_batch=batch.micro_batch, accumulation_steps=batch.accumulation_steps
+                methods=tuple(uses),
+                micro_batch=batch.micro_batch,
+                accumulation_steps=batch.accumulation_steps,
+                settled=sized.sizing.settled,
             )
             result = self.time(policy, size)
             if result.outcome is not Outcome.OUT_OF_MEMORY:

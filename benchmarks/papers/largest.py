@@ -142,6 +142,7 @@ class _Combination:
         self._source = resolve_source(workload)
         self._uses = uses
         self._model_size = model_size
+        self._settled: dict[str, str] = {}
 
     def sized(self) -> tuple[MemoryModel | None, str]:
         """What short runs say of memory and time at every batch, or why there are none."""
@@ -152,7 +153,8 @@ class _Combination:
             result = one if one.sizing is not None else result
         if result.sizing is None:
             return None, why(result)
-        return memory_model_of(self._uses, result.sizing, result.prediction), ""
+        self._settled = result.sizing.settled
+        return memory_model_of(result.sizing, result.prediction), ""
 
     def climbed(self, model: MemoryModel) -> tuple[dict[int, Measurement], str]:
         """Run the batch that the model promises, and once more where the runs taught it better."""
@@ -199,8 +201,8 @@ class _Combination:
                 kind=kind,
                 workload=self._source,
                 model_size=self._model_size,
-                policy=policy_of(self._uses, batch),
-                smaller=None if smaller is None else policy_of(self._uses, smaller),
+                policy=policy_of(self._uses, batch, self._settled),
+                smaller=None if smaller is None else policy_of(self._uses, smaller, self._settled),
                 device=self._options.hardware.device,
                 memory_limit_bytes=limit,
                 limit_of_timed_bytes=limit if kind is TrialKind.SIZE else None,

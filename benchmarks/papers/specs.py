@@ -18,9 +18,10 @@ __all__ = ["policy_of", "spec_of"]
 _TIME_LIMIT_SECONDS = 120.0
 
 
-def policy_of(uses: Sequence[MethodUse], batch: int) -> Policy:
-    """The policy of methods in any order at one batch, in samples."""
-    return Policy(methods=tuple(sorted(uses, key=lambda one: one.name)), micro_batch=batch)
+def policy_of(uses: Sequence[MethodUse], batch: int, settled: Mapping[str, str] | None = None) -> Policy:
+    """The policy of methods in any order at one batch, in samples, by what they settled on in short runs."""
+    methods = tuple(sorted(uses, key=lambda one: one.name))
+    return Policy(methods=methods, micro_batch=batch, settled=dict(settled or {}))
 
 
 def spec_of(

@@ -155,7 +155,7 @@ class Recorder:
         yield sized
         batch, timed = half, list[Timed]()
         while batch > 0:
-            line = self._time(combination.uses, batch)
+            line = self._time(combination.uses, batch, settled=sized.settled)
             timed.append(line)
             following = next_batch(sized, timed, self._recording.limit_bytes, self._recording.largest_batch)
             yield msgspec.structs.replace(line, last=following == 0)
@@ -171,6 +171,7 @@ class Recorder:
             points=() if sizing is None else sizing.points,
             out_of_memory_at=None if sizing is None else sizing.out_of_memory_at,
             foretold=result.prediction,
+            settled={} if sizing is None else sizing.settled,
             wall_seconds=round(result.wall_seconds, 3),
         )
 
@@ -186,9 +187,13 @@ class Recorder:
         self._plain_seconds = line.step_seconds
         return line
 
-    def _time(self, uses: tuple[MethodUse, ...], batch: int, *, repeat: int = 0) -> Timed:
+    def _time(
+        self, uses: tuple[MethodUse, ...], batch: int, *, repeat: int = 0, settled: dict[str, str] | None = None
+    ) -> Timed:
         moment = time.monotonic() - self._begin
-        result = self._trial(TrialKind.TIME, uses, batch, limit_bytes=self._recording.limit_bytes, repeat=repeat)
+        result = self._trial(
+            TrialKind.TIME, uses, batch, limit_bytes=self._recording.limit_bytes, repeat=repeat, settled=settled
+        )
         line = Timed(
             uses=uses,
             batch=batch,
@@ -211,12 +216,13 @@ class Recorder:
         limit_bytes: int,
         repeat: int = 0,
         libraries: tuple[str, ...] = (),
+        settled: dict[str, str] | None = None,
     ) -> TrialResult:
         return self._runner.run(
             TrialSpec(
                 kind=kind,
                 workload=self._source,
-                policy=Policy(methods=uses, micro_batch=batch),
+                policy=Policy(methods=uses, micro_batch=batch, settled=settled or {}),
                 device=self._hardware.device,
                 memory_limit_bytes=limit_bytes,
                 largest_batch=self._recording.largest_batch,

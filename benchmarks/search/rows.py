@@ -100,6 +100,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         out_of_memory_at: The smallest batch that did not fit, if one was met.
         foretold: What they foretell of the memory at every batch, where they do.
         last: Whether nothing of the combination is timed: it does not run, or no batch fits.
+        settled: What the methods settled on in them, by which the timed trials run.
         wall_seconds: What they took.
     """
 
@@ -110,6 +111,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
     out_of_memory_at: int | None = None
     foretold: MemoryPrediction | None = None
     last: bool = False
+    settled: dict[str, str] = {}
     wall_seconds: float = 0.0
 
     @property
@@ -123,7 +125,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         if not self.points:
             return None
         sizing = Sizing(points=self.points, out_of_memory_at=self.out_of_memory_at, loss_trace=())
-        return memory_model_of(self.uses, sizing, self.foretold)
+        return memory_model_of(sizing, self.foretold)
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from advisor.errors import MethodRefusedError
 from advisor.methods.block_costs import BlockCosts
 from advisor.methods.chain import Chain
 from advisor.methods.compose import apply_uses
@@ -148,3 +149,58 @@ class TestThePlan:
             torch.equal(value, plain.state_dict()["model"][name])
             for name, value in training.state_dict()["model"].items()
         )
+
+
+def chain_segments(training: Training) -> set[tuple[int, int]]:
+    return {(segment.start, segment.stop) for segment in training.model[0]._chain.segments}  # type: ignore[index]
+
+
+class TestWhatWasSettled:
+    """The plan of one training is that of the next by the same policy, whatever its seconds would have made of it."""
+
+    def test_the_plan_is_run_from_the_first_step(self) -> None:
+        first = planned(12, 0.4, (1, 3))
+        again = deep(12, wide=(1, 3))
+        again.settled.update(first.settled)
+        apply_uses(again, [use("optimal_checkpoint", budget=0.4)])
+        assert again.settling_steps == 0
+        assert again.after_step == []
+        assert chain_segments(again) == chain_segments(first) != set()
+        assert activation_peak(again) == activation_peak(first)
+        assert again.settled == first.settled
+
+    def test_another_machines_seconds_do_not_change_it(self) -> None:
+        settled = {"optimal_checkpoint": '{"plan":[[0,1],2,[3]]}'}
+        training = deep(4)
+        training.settled.update(settled)
+        apply_uses(training, [use("optimal_checkpoint", budget=0.6)])
+        training.step(batch())
+        assert chain_segments(training) == {(0, 2), (3, 4)}
+
+    def test_the_least_that_can_be_kept_is_said_again(self) -> None:
+        first = planned(3, 0.1)
+        again = deep(3)
+        again.settled.update(first.settled)
+        apply_uses(again, [use("optimal_checkpoint", budget=0.1)])
+        assert again.notes == first.notes != []
+
+    def test_a_plan_of_another_model_is_not_followed(self) -> None:
+        training = deep(6)
+        training.settled.update(planned(5, 0.4).settled)
+        apply_uses(training, [use("optimal_checkpoint", budget=0.4)])
+        (note,) = training.notes
+        assert "none for the blocks of this model; a new one is made" in note
+        training.step(batch())
+        assert training.settled == planned(6, 0.4).settled
+
+    @pytest.mark.parametrize("text", ["", "{}", "[0, 1]", '{"plan": [0], "for": 3}'])
+    def test_what_cannot_be_read_is_refused_with_what_to_do(self, text: str) -> None:
+        training = deep(4)
+        training.settled["optimal_checkpoint"] = text
+        with pytest.raises(MethodRefusedError, match="leave it out, and a new one is made"):
+            apply_uses(training, [use("optimal_checkpoint", budget=0.4)])
+
+    def test_a_trace_says_that_it_had_no_seconds(self) -> None:
+        with FakeTensorMode():
+            training = planned(6, 0.4)
+        assert "a trace has work to plan by and no seconds" in training.notes[-1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from advisor.methods.plans import blocks_in, halves, root_segments, runs, segments
+from advisor.methods.plans import Plan, as_plan, blocks_in, halves, root_segments, runs, segments
 
 
 def test_segments_of_a_size_and_what_is_left() -> None:
@@ -32,3 +33,30 @@ def test_every_block_is_there_once_and_in_order(count: int) -> None:
 def test_a_block_runs_once_more_for_every_plan_around_it() -> None:
     assert runs((0, (1, 2), ((3,), 4))) == [1, 2, 2, 3, 2]
     assert set(runs(halves(1024))) == {11}  # At most: a region that runs again stops before its second half.
+
+
+@pytest.mark.parametrize("plan", [(0, (1, 2), ((3,), 4)), halves(5), segments(5, 2)])
+def test_a_plan_is_read_back_from_json(plan: Plan) -> None:
+    assert as_plan(msgspec.json.decode(msgspec.json.encode(plan)), [range(5)]) == plan
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [0, [1, 2], 3],
+        [0, [1, 2], 3, 4, 5],
+        [0, [2, 1], 3, 4],
+        [0, [1, 1], 2, 3, 4],
+        [0, [], 1, 2, 3, 4],
+        [0, 1, [2, 3], 4],
+        [False, True, 2, 3, 4],
+        [0, 1, 2, 3, "4"],
+        0,
+        {"0": 1},
+        None,
+    ],
+    ids=str,
+)
+def test_what_is_no_plan_for_these_blocks_is_told_from_one(value: object) -> None:
+    """Too few, too many, in another order, twice, an empty run, a run into the next stage, and no plan at all."""
+    assert as_plan(value, [range(3), range(3, 5)]) is None

@@ -130,6 +130,17 @@ def test_the_wrapper_for_several_gpus_holds_their_number_and_says_what_each_proc
     assert lines[-1].endswith("batch: this process's 6 of 24 samples on the CPU")
 
 
+def test_the_wrapper_does_again_what_methods_settled_on(tmp_path: Path) -> None:
+    policy = Policy(
+        methods=(use("optimal_checkpoint", budget=0.25),),
+        micro_batch=2,
+        settled={"optimal_checkpoint": '{"plan":[0,[1]],"note":"it\'s \\"quoted\\""}'},
+    )
+    write_wrapper(policy, tmp_path / "wrapper.py", headline="A test.", details="")
+    assert policy == load(tmp_path / "wrapper.py").POLICY
+    assert "settled" not in wrapper_source(POLICY, headline="h", details="d")
+
+
 def test_nothing_is_said_of_processes_where_there_is_one() -> None:
     source = wrapper_source(POLICY, headline="h", details="d")
     assert "torchrun" not in source

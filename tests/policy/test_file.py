@@ -38,6 +38,13 @@ def test_a_policy_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["policy.yaml"], "no temporary file may be left"
 
 
+def test_what_methods_settled_on_is_read_back(tmp_path: Path) -> None:
+    settled = msgspec.structs.replace(POLICY, settled={"checkpoint": '{"plan":[0,[1,2]]}'})
+    path = tmp_path / "policy.yaml"
+    write_policy_file(PolicyFile(policy=settled), path, header="")
+    assert load_policy_file(path).policy == settled
+
+
 def test_the_evidence_for_the_least_cost_names_the_price(tmp_path: Path) -> None:
     cost = CostEvidence(
         latency_seconds=0.5,
@@ -76,6 +83,7 @@ def test_a_file_written_by_hand_needs_no_evidence(tmp_path: Path) -> None:
         ("schema: 1\npolicy: {micro_batch: 1, methods: {chekpoint: {every: 1}}}", "checkpoint"),
         ("schema: 1\npolicy: {micro_batch: 1, methods: {checkpoint: {each: 1}}}", "every"),
         ("schema: 1\npolicy: {micro_batch: 1, methods: {checkpoint: {every: 99}}}", "one of 1, 2"),
+        ("schema: 1\npolicy: {micro_batch: 1, settled: {checkpoint: x}}", "checkpoint is none of them"),
     ],
 )
 def test_a_mistake_in_a_policy_file_is_explained_with_what_is_valid(tmp_path: Path, text: str, expected: str) -> None:

@@ -53,7 +53,8 @@ class FakeTrials:
             return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
         model = MemoryModel(lines=(Line(100 * MIB, 10 * MIB),), time=Line(0, 0.01))
         self.models[combination.label] = model
-        self.losses[combination.label] = Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,))
+        settled = {use.name: "this" for use in combination.uses}
+        self.losses[combination.label] = Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,), settled=settled)
         return model, TrialResult(key="size", outcome=Outcome.OK)
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
@@ -98,6 +99,13 @@ def test_the_batch_is_a_fraction_of_the_largest_that_fits() -> None:
     assert whole.outcome is Outcome.OK
     assert 80 <= whole.policy.micro_batch <= 100
     assert half.policy.micro_batch == pytest.approx(whole.policy.micro_batch / 2, abs=8)
+
+
+def test_what_is_timed_is_what_the_short_runs_settled_on() -> None:
+    found = evaluator(FakeTrials(), times_half=True).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
+    assert found.smaller is not None
+    for candidate in (found.candidate, found.smaller):
+        assert candidate.policy.settled == {"checkpoint": "this"}
 
 
 def test_half_of_the_batch_is_timed_in_the_same_trial_where_nobody_else_would() -> None:

@@ -59,6 +59,13 @@ def sizing(points: list[SizePoint], out_of_memory_at: int | None, loss: float) -
     return Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=(loss,))
 
 
+def test_ranks_settled_on_the_same() -> None:
+    ranks = [msgspec.structs.replace(sizing([], None, 1.0), settled={"a": "b"}) for _ in range(2)]
+    whole = merged("key", [result(sizing=rank) for rank in ranks]).sizing
+    assert whole is not None
+    assert whole.settled == {"a": "b"}
+
+
 def test_points_of_a_sizing_are_merged_one_by_one_as_far_as_all_ranks_came() -> None:
     first = sizing(
         [
