@@ -110,12 +110,14 @@ def trace_cases(lines: Sequence[Line], runner: Runner, device: str, *, count: in
     source = resolve_source(recording.workload)
     labels = sorted({line.combination.label: line.combination for line in _ran(lines)}.items())
     random.Random(_ORDER_SEED).shuffle(labels)
+    settled = {line.combination.label: line.settled for line in lines if isinstance(line, Sized)}
     for label, combination in labels[:count]:
         result = runner.run(
             TrialSpec(
                 kind=TrialKind.PREDICT,
                 workload=source,
-                policy=Policy(methods=combination.uses, micro_batch=_TRACED_AROUND),
+                # What the measured steps did is what is traced.
+                policy=Policy(methods=combination.uses, micro_batch=_TRACED_AROUND, settled=settled[label]),
                 device=device,
                 memory_limit_bytes=header.limit_bytes,
                 measure_seconds=_TIME_LIMIT_SECONDS,
