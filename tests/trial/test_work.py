@@ -55,7 +55,10 @@ class Bed:
             kind=kind,
             workload=WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="bed", fingerprint=digest),
             policy=Policy(
-                methods=methods, micro_batch=micro_batch, accumulation_steps=changes.pop("accumulation_steps", 1)
+                methods=methods,
+                micro_batch=micro_batch,
+                accumulation_steps=changes.pop("accumulation_steps", 1),
+                settled=changes.pop("settled", {}),
             ),
             device="cpu",
             memory_limit_bytes=changes.pop("memory_limit_bytes", 2**30),
@@ -196,6 +199,50 @@ def test_a_further_batch_that_does_not_fit_is_a_finding(bed: Bed) -> None:
     assert [point.micro_batch for point in sizing.points] == [2048]
     assert sizing.out_of_memory_at == 4096
     assert bed.leftover == ""
+
+
+_CHAIN = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self, wide):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(wide))
+
+    def forward(self, hidden):
+        for layer in self.layers:
+            hidden = hidden + layer(hidden).relu()
+        return hidden
+
+BLOCKS = (Block,)
+
+def build_model():
+    return torch.nn.Sequential(*[Block(1 + number % 3) for number in range(9)])
+
+def make_batch(batch_size):
+    return torch.randn(batch_size, 16)
+
+def compute_loss(model, batch):
+    return model(batch).square().mean()
+"""
+
+
+def test_timed_steps_do_what_the_short_ones_settled_on_and_foretold(bed: Bed) -> None:
+    planned = (use("optimal_checkpoint", budget=0.4),)
+    short = bed.run(_CHAIN, kind=TrialKind.SIZE, micro_batch=512, methods=planned)
+    assert short.sizing is not None
+    assert short.prediction is not None
+    assert set(short.sizing.settled) == {"optimal_checkpoint"}
+    plans = {
+        "its own": short.sizing.settled,
+        "another": {"optimal_checkpoint": '{"plan":[[0,1,2,3,4,5,6,7,8]]}'},
+    }
+    peaks = {
+        name: bed.measure(_CHAIN, micro_batch=4096, methods=planned, settled=plan).memory.peak_bytes
+        for name, plan in plans.items()
+    }
+    assert peaks["its own"] == pytest.approx(short.prediction.peak(4096), rel=0.001)
+    assert peaks["another"] != pytest.approx(short.prediction.peak(4096), rel=0.1)
 
 
 def test_a_first_batch_that_does_not_fit_is_out_of_memory(bed: Bed) -> None:
