@@ -26,7 +26,7 @@ from advisor.trial.updating import settling_steps, until_updated
 
 __all__ = ["next_batch", "size", "suffice", "telling"]
 
-_QUICK_SECONDS = 0.1
+_QUICK_SECONDS = 0.3
 _QUICK_REPETITIONS = 3
 """A quick step is timed this often: anything may have disturbed a single one."""
 _TELLING_SECONDS = {"cuda": 0.2, "cpu": 0.05}
