@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -36,7 +36,13 @@ _OPTIONS = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "
 
 
 def time_in_turn(
-    workload: Path, uses: tuple[MethodUse, ...], batches: Sequence[int], *, reference_batch: int, seconds: float
+    workload: Path,
+    uses: tuple[MethodUse, ...],
+    batches: Sequence[int],
+    *,
+    reference_batch: int,
+    seconds: float,
+    settled: Mapping[str, str] | None = None,
 ) -> list[Paired]:
     """Time a combination at some batches, each in turn with plain training at the reference batch.
 
@@ -46,11 +52,12 @@ def time_in_turn(
         batches: Samples per step.
         reference_batch: Of plain training.
         seconds: Of turns at each batch.
+        settled: What the methods settled on in the combination's short runs.
     """
     torch.set_num_threads(1)
     known = load_workload(resolve_source(workload))
-    plain = _training(known, (), reference_batch)
-    own = _training(known, uses, max(batches))
+    plain = _training(known, Policy(micro_batch=reference_batch))
+    own = _training(known, Policy(methods=uses, micro_batch=max(batches), settled=dict(settled or {})))
     lines = []
     reference = _stepper(plain, known.make_batch(reference_batch))
     for batch in sorted(batches, reverse=True):
@@ -64,9 +71,9 @@ def time_in_turn(
     return lines
 
 
-def _training(workload: Workload, uses: tuple[MethodUse, ...], batch: int) -> Training:
+def _training(workload: Workload, policy: Policy) -> Training:
     options = {name: value for name in _OPTIONS if (value := getattr(workload, name))}
-    return apply_policy(Policy(methods=uses, micro_batch=batch), workload.build_model(), device="cpu", **options)
+    return apply_policy(policy, workload.build_model(), device="cpu", **options)
 
 
 def _stepper(training: Training, batch: object) -> Callable[[], None]:

@@ -24,7 +24,7 @@ from advisor.search.space import load_space
 from advisor.trial.probe import libraries
 from benchmarks.search.in_turn import time_in_turn
 from benchmarks.search.recordings import RECORDINGS, SMOKE, Recording
-from benchmarks.search.rows import Paired, append, compress, read
+from benchmarks.search.rows import Paired, Sized, append, compress, read
 from benchmarks.search.table import Estimate, Table
 
 __all__ = ["contenders", "main"]
@@ -76,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _refined(path: Path, recording: Recording, end: float) -> Iterator[Paired]:
+    settled = {line.combination.label: line.settled for line in read(path) if isinstance(line, Sized)}
     spent: dict[tuple[str, int], float] = {}
     failed: set[str] = set()
     while left := [
@@ -89,17 +90,19 @@ def _refined(path: Path, recording: Recording, end: float) -> Iterator[Paired]:
             keys = [(label, batch) for batch in batches]
             seconds = min(_LONGEST_SECONDS, max(_FIRST_SECONDS, *(2 * spent.get(key, 0.0) for key in keys)))
             spent |= dict.fromkeys(keys, seconds)
-            lines = _in_fork(recording, uses, batches, seconds)
+            lines = _in_fork(recording, uses, batches, seconds, settled[label])
             if not lines:
                 failed.add(label)
             yield from lines
 
 
-def _in_fork(recording: Recording, uses: tuple[MethodUse, ...], batches: list[int], seconds: float) -> list[Paired]:
+def _in_fork(
+    recording: Recording, uses: tuple[MethodUse, ...], batches: list[int], seconds: float, settled: dict[str, str]
+) -> list[Paired]:
     """Time them in a process of their own; nothing if it does not come to an end."""
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(sender, recording, uses, batches, seconds))
+    process = context.Process(target=_serve, args=(sender, recording, uses, batches, seconds, settled))
     process.start()
     sender.close()
     try:
@@ -117,11 +120,22 @@ def _in_fork(recording: Recording, uses: tuple[MethodUse, ...], batches: list[in
 
 
 def _serve(
-    sender: Connection, recording: Recording, uses: tuple[MethodUse, ...], batches: list[int], seconds: float
+    sender: Connection,
+    recording: Recording,
+    uses: tuple[MethodUse, ...],
+    batches: list[int],
+    seconds: float,
+    settled: dict[str, str],
 ) -> None:
-    sender.send(
-        time_in_turn(recording.workload, uses, batches, reference_batch=recording.reference_batch, seconds=seconds)
+    lines = time_in_turn(
+        recording.workload,
+        uses,
+        batches,
+        reference_batch=recording.reference_batch,
+        seconds=seconds,
+        settled=settled,
     )
+    sender.send(lines)
 
 
 if __name__ == "__main__":
