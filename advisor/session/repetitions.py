@@ -2,7 +2,8 @@
 
 The best of many noisy figures is as a rule one that was lucky. The policies that are near the best, and the baseline
 that they are compared with, are therefore run again, one after the other: of two figures of a policy the worse one
-stands for it (:func:`~advisor.decide.ranking.ranked`), and how far they differ counts as noise.
+stands for it (:func:`~advisor.decide.ranking.ranked`), and how far they differ counts as noise. Where two lead that are
+near each other even so, both are run a third time, and the median stands.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.contested import contested
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
 from advisor.decide.score import gain, score
 from advisor.measure.timing import NEAR
@@ -29,7 +31,7 @@ __all__ = ["MOST", "ROUNDS", "measure_leaders_again", "times_measured"]
 MOST = 3
 """Policies that are run again, besides the baseline."""
 
-ROUNDS = 3
+ROUNDS = 4
 """Of measuring again who leads then; where figures scatter a few rounds find one that is not there by luck."""
 
 
@@ -62,12 +64,13 @@ def measure_leaders_again(
         Whether anything was measured.
     """
     again = [one for one in _leaders(recommendation, goal) if times_measured(one.policy, candidates) == 1]
+    again = again or _contested(recommendation, candidates, goal)
     for number, leader in enumerate(again, start=1):
         if not budget.may_repeat:
             return number > 1
         label, batch = Combination.of(leader.policy).label, batch_words(leader.policy)
         progress.stage(f"measuring the leaders again ({number} of {len(again)}): {label}, batch {batch}")
-        result = trials.time(leader.policy, outpaced_below=None, repeat=1)
+        result = trials.time(leader.policy, outpaced_below=None, repeat=times_measured(leader.policy, candidates))
         if result.outcome is Outcome.OK:
             repetition = msgspec.structs.replace(
                 leader, role=Role.SEARCHED, measurement=result.measurement, trial_key=result.key
@@ -89,9 +92,7 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
     if goal.kind is GoalKind.BIGGER:
         return []
     winner, baseline = recommendation.winner, recommendation.baseline
-    able = [one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)] or [
-        winner
-    ]
+    able = _able(recommendation, goal) or [winner]
     if recommendation.frontier is not None:
         points = {point.policy.key for point in recommendation.frontier.points}
         near = [one for one in able if one.policy.key in points]
@@ -102,6 +103,23 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
     if baseline is not None and baseline.policy not in [one.policy for one in leaders]:
         leaders.insert(1, baseline)
     return leaders if len(leaders) > 1 else []
+
+
+def _able(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
+    """Those that may win, by figures that are no early ones; the best first."""
+    return [one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)]
+
+
+def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
+    """Two that lead by figures so near that two of each do not tell which is better."""
+    if goal.kind is not GoalKind.FASTER:
+        return []
+    able = {one.policy.key: one for one in _able(recommendation, goal)}
+    figures: dict[str, list[float]] = {key: [] for key in able}
+    for one in candidates:
+        if is_measured(one) and one.policy.key in able:
+            figures[one.policy.key].append(score(one, goal))
+    return [able[key] for key in contested(figures)]
 
 
 def _replace(

@@ -19,13 +19,13 @@ PAGE = _RESULTS / "search.md"
 _EXPLANATION = """\
 A trial is one run of one combination of methods in a worker; one that runs out of memory or crashes counts like any
 other. A search has arrived when the answer that it would give if it ended there is truly within 2 % of the exhaustive
-best: as in a session, those that lead are measured once more, the worse figure of two stands, and these repetitions
-count as trials, whatever the strategy. *random* and *optuna default* draw the batch as a parameter; *deepspeed* is the
-DeepSpeed autotuner's procedure, as `benchmarks/search/deepspeed.py` describes it; *ours* takes combinations from the
-proposer with the sampler that is named, sets the batch from the memory forecast, and times half of that batch in the
-same trial (*one batch*: it does not, and the proposer chooses a share of the largest batch, as it does among methods).
-Forecasts cost no trial, neither ours nor what *deepspeed* calculates with; on recorded tables they come from the short
-runs that a session makes."""
+best: as in a session, those that lead are measured once more, the worse figure of two stands (where two lead that are
+near each other, the median of three), and these repetitions count as trials, whatever the strategy. *random* and
+*optuna default* draw the batch as a parameter; *deepspeed* is the DeepSpeed autotuner's procedure, as
+`benchmarks/search/deepspeed.py` describes it; *ours* takes combinations from the proposer with the sampler that is
+named, sets the batch from the memory forecast, and times half of that batch in the same trial (*one batch*: it does
+not, and the proposer chooses a share of the largest batch, as it does among methods). Forecasts cost no trial, neither
+ours nor what *deepspeed* calculates with; on recorded tables they come from the short runs that a session makes."""
 
 
 def markdown(results: Sequence[Result]) -> str:

@@ -2,15 +2,17 @@
 
 The answer after each trial is the one that a session would give if it ended there: those that lead are measured once
 more, and the worse figure of two stands, until one leads that was measured twice. Otherwise the best of many noisy
-figures would be the luckiest. These repetitions are counted as trials.
+figures would be the luckiest. Where two are near each other even so, the median of three stands. These repetitions are
+counted as trials.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from advisor.decide.contested import contested
 from advisor.measure.timing import NEAR
 from advisor.search.resolved import Combination
 from advisor.session.repetitions import MOST, ROUNDS
@@ -49,7 +51,7 @@ class Trials:
         self._random = random.Random(seed)
         self._first: dict[_Key, Trial] = {}
         self._known: list[int] = []
-        self._again: dict[_Key, float] = {}
+        self._again: dict[tuple[_Key, int], float] = {}
 
     @property
     def spent(self) -> int:
@@ -114,34 +116,39 @@ class Trials:
         }
         repeated = 0
         for _ in range(ROUNDS):
-            leaders = self._leaders(figures)
+            leaders = self._leaders(figures) or contested(figures)
             if not leaders:
                 break
             for key in leaders:
-                figures[key] = (*figures[key], self._measured_again(key))
+                figures[key] = (*figures[key], self._measured_again(key, len(figures[key])))
             repeated += len(leaders)
-        best = max(figures, key=lambda key: min(figures[key]), default=None)
+        best = max(figures, key=lambda key: _standing(figures[key]), default=None)
         return (None if best is None else self._first[best]), repeated
 
     @staticmethod
     def _leaders(figures: dict[_Key, tuple[float, ...]]) -> list[_Key]:
-        """The best by the worse of their figures, as far as they were measured once."""
-        order = sorted(figures, key=lambda key: -min(figures[key]))
-        near = [key for key in order if min(figures[order[0]]) <= (1 + NEAR) * min(figures[key])]
+        """The best by what stands for them, as far as they were measured once."""
+        order = sorted(figures, key=lambda key: -_standing(figures[key]))
+        near = [key for key in order if _standing(figures[order[0]]) <= (1 + NEAR) * _standing(figures[key])]
         return [key for key in near[:MOST] if len(figures[key]) == 1]
 
-    def _measured_again(self, key: _Key) -> float:
-        """The second figure of a policy: the same whenever it is asked for."""
-        if key not in self._again:
+    def _measured_again(self, key: _Key, before: int) -> float:
+        """A further figure of a policy that has so many: the same whenever it is asked for."""
+        if (key, before) not in self._again:
             first = self._first[key]
-            generator = random.Random(f"{self._seed} {key}")
+            generator = random.Random(f"{self._seed} {key} {before}")
             rate = self.problem.run(first.combination, first.batch, generator).rate
             assert rate is not None, f"{key} ran before"
-            self._again[key] = rate
-        return self._again[key]
+            self._again[key, before] = rate
+        return self._again[key, before]
 
     def _worth(self, answer: Trial) -> float:
         return self.problem.rate(answer.combination, answer.batch) / self.problem.best_rate
+
+
+def _standing(figures: Sequence[float]) -> float:
+    """The median; of two the worse."""
+    return sorted(figures)[(len(figures) - 1) // 2]
 
 
 def _key(trial: Trial) -> _Key:

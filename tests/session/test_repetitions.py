@@ -89,6 +89,21 @@ def test_the_worse_of_two_figures_stands_for_a_policy() -> None:
     assert winner.measurement.samples_per_second == 90
 
 
+def test_two_that_are_near_each_other_even_so_are_measured_a_third_time_and_the_median_stands() -> None:
+    unlucky, other, far = (measured(rate, use) for rate, use in ((94, ONE), (96, TWO), (80, THREE)))
+    second = [measured(rate, use) for rate, use in ((101, ONE), (95, TWO), (81, THREE))]
+    candidates = [baseline(50), baseline(50), unlucky, other, far, *second]
+    repeated, _ = again(candidates)
+    assert repeated == [unlucky.policy, other.policy]
+    figures = {
+        one.policy.key: one.measurement.samples_per_second
+        for one in recommended(candidates, goal()).ranking
+        if one.measurement is not None
+    }
+    assert [figures[one.policy.key] for one in (unlucky, other, far)] == [94, 95, 80]
+    assert again(candidates) == ([], [])
+
+
 def test_what_may_not_win_and_what_was_ended_early_is_not_measured_again() -> None:
     broken = measured(200, ONE, drift=0.5)
     early = measured(149, TWO, stop_reason=StopReason.OUTPACED)
