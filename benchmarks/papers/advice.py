@@ -12,7 +12,7 @@ way, and the wall seconds are those until the answer, without the harness. `fast
 `cheapest` device-seconds per iteration of the file's own batch, on one device; `bigger` the size of the model (in
 parameters, or where these do not change in the product of what does) that keeps half of the untouched throughput. Of
 the size paper a call begins nothing new after five minutes, and the next call goes on; momadvise has 90 seconds for
-each question instead of the 210 that it takes unless told otherwise.
+each question instead of the 210 that it takes unless told otherwise. `--patience` multiplies both.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _figures(options: Options) -> Iterator[Figure]:
     fresh = [one for one in asked if _place(*one) not in tried]
     # What came to nothing before is asked once more, after everything that was never asked.
     lost = [one for one in asked if _place(*one) in tried and tried[_place(*one)] is None]
-    end = time.monotonic() + size.call_seconds
+    end = time.monotonic() + options.at_most(size.call_seconds)
     bases: dict[Contest, TrialResult] = {}
     # Loading torch once is for the tests alone: whoever asks momadvise waits for that too.
     kept = servers_are_kept() if options.size == "smoke" else contextlib.nullcontext()
@@ -152,7 +152,8 @@ def _asked(who: str, arena: Arena, size: _Size) -> Found:
         return contenders.accelerate(arena, size.first)
     if who == _GRID:
         return contenders.grid(arena)
-    return contenders.momadvise(arena, space=size.space, trials=size.trials, time_limit_seconds=size.time_limit_seconds)
+    seconds = arena.options.at_most(size.time_limit_seconds)
+    return contenders.momadvise(arena, space=size.space, trials=size.trials, time_limit_seconds=seconds)
 
 
 def _of(arena: Arena, who: str, found: Found, base: TrialResult | None) -> Iterator[Figure]:

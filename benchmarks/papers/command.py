@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         output: File of JSON lines.
         again: Whether what is in the file already is measured again.
         minutes: After so many no further run begins; ``None`` for no end.
+        patience: How many times as long as on a GPU one run may take before it is ended.
         begin: Moment at which they begin, in seconds of ``time.monotonic``.
     """
 
@@ -43,6 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     output: Path
     again: bool = False
     minutes: float | None = None
+    patience: float = 1.0
     begin: float = msgspec.field(default_factory=time.monotonic)
 
     def from_now(self) -> Options:
@@ -57,6 +60,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.minutes is not None and time.monotonic() > self.begin + 60 * self.minutes:
             raise TimeIsUpError
+
+    def at_most(self, seconds: float) -> float:
+        """The seconds that a run may take on this device, of which a GPU may take so many."""
+        return seconds * self.patience
 
     def known(self, paper: str) -> list[Figure]:
         """Figures of a paper that need not be measured again."""
@@ -78,6 +85,12 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
         type=float,
         help=f"begin no run after so many; the next call goes on (default: {_PAPER_MINUTES:g} for a paper's size)",
     )
+    parser.add_argument(
+        "--patience",
+        type=_positive,
+        default=1.0,
+        help="end a run after so many times what it may take on a GPU (a paper's size on a CPU: 20)",
+    )
     asked = parser.parse_args(arguments)
     try:
         hardware = detect_hardware(asked.device)
@@ -85,7 +98,22 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
         parser.error(str(error))
     output = asked.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
     minutes = _PAPER_MINUTES if asked.minutes is None and asked.size == "paper" else asked.minutes
-    return Options(size=asked.size, hardware=hardware, output=output, again=asked.again, minutes=minutes)
+    return Options(
+        size=asked.size,
+        hardware=hardware,
+        output=output,
+        again=asked.again,
+        minutes=minutes,
+        patience=asked.patience,
+    )
+
+
+def _positive(text: str) -> float:
+    """A number of the command line that is above zero and finite."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)  # argparse says which option, and what was given
+    return value
 
 
 def report(paper: str, options: Options, figures: Iterable[Figure]) -> None:

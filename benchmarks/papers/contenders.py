@@ -141,7 +141,7 @@ def accelerate(arena: Arena, first: int) -> Found:
         first=first,
     )
     arena.leave()
-    found, reason, seconds = _executable(request)
+    found, reason, seconds = _executable(request, arena.options.at_most(_CHILD_SECONDS))
     if found is None:
         return Found(seconds=seconds, reason=reason)
     batch = choose_batch(largest=found.batch, fraction=1.0, global_batch=contest.global_batch)
@@ -152,11 +152,11 @@ def accelerate(arena: Arena, first: int) -> Found:
 
 
 @functools.cache
-def _executable(request: ExecutableBatchRequest) -> tuple[ExecutableBatch | None, str, float]:
+def _executable(request: ExecutableBatchRequest, limit: float) -> tuple[ExecutableBatch | None, str, float]:
     """Its answer, or why there is none; and the seconds. Asked once for all goals: it knows nothing of them."""
     begin = time.monotonic()
     program = "benchmarks.papers.executable_batch"
-    found, reason = ask(program, request, ExecutableBatch, time_limit_seconds=_CHILD_SECONDS)
+    found, reason = ask(program, request, ExecutableBatch, time_limit_seconds=limit)
     return found, reason, time.monotonic() - begin
 
 

@@ -208,7 +208,7 @@ class _Combination:
                 limit_of_timed_bytes=limit if kind is TrialKind.SIZE else None,
                 largest_batch=largest_batch,
                 measure_seconds=self._search.seconds,
-                time_limit_seconds=_LIMIT_SECONDS,
+                time_limit_seconds=self._options.at_most(_LIMIT_SECONDS),
             )
         )
 

@@ -121,7 +121,7 @@ class Learning:
             workload,
             policy_of(uses, self._batch),
             steps=self._steps,
-            seconds=_TIME_LIMIT_SECONDS,
+            seconds=self._options.at_most(_TIME_LIMIT_SECONDS),
             model_size=self._model_size,
             time_limit_seconds=_TIME_LIMIT_SECONDS,
         )

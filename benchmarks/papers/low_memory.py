@@ -100,7 +100,11 @@ class _Climb(msgspec.Struct, frozen=True):
 
 
 def _figures(options: Options) -> Iterator[Figure]:
-    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner, Learner(_LESSON_SECONDS) as learner:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Runner(Path(folder)) as runner,
+        Learner(options.at_most(_LESSON_SECONDS)) as learner,
+    ):
         for ladder in LADDERS:
             climb = _Climb(options, ladder, SIZES[options.size][ladder.name])
             found = [one for one in options.known(_PAPER) if one.table == ladder.table and one.ours is not None]

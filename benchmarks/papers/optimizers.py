@@ -170,7 +170,7 @@ def _results(
         options,
         _WORKLOAD,
         policy,
-        seconds=_LEARNING_SECONDS,
+        seconds=options.at_most(_LEARNING_SECONDS),
         steps=size.steps,
         model_size=size.model,
         time_limit_seconds=2 * _LEARNING_SECONDS,

@@ -152,7 +152,7 @@ def _beside(
         device=options.hardware.device,
         seconds=seconds,
     )
-    limit = len(policies) * (_TIME_LIMIT_SECONDS + seconds)
+    limit = len(policies) * (options.at_most(_TIME_LIMIT_SECONDS) + seconds)
     answer, reason = ask("benchmarks.papers.beside_loop", request, BesideAnswer, time_limit_seconds=limit)
     found = [Lost(reason=reason)] * len(policies) if answer is None else answer.found
     for uses, one in zip(policies, found, strict=True):

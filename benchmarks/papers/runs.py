@@ -49,7 +49,7 @@ def timed(
         seconds: How long steps are timed.
         model_size: Keyword arguments of the model file's ``build_model``.
         limit_bytes: The memory limit; ``None`` for what is free.
-        time_limit_seconds: After it the trial is ended.
+        time_limit_seconds: After it the trial is ended, on a GPU.
         accumulation_steps: Micro-batches per optimizer step.
 
     Returns:

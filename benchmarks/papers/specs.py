@@ -47,7 +47,7 @@ def spec_of(
         steps: FIDELITY: how many, if they take no longer than that.
         model_size: Arguments of the model file's ``build_model`` and ``make_batch``.
         limit_bytes: The memory limit; ``None`` for what is free.
-        time_limit_seconds: After it the trial is ended.
+        time_limit_seconds: After it the trial is ended, on a GPU.
 
     Raises:
         TimeIsUpError: No further run may begin.
@@ -63,5 +63,5 @@ def spec_of(
         with_allocator=kind is TrialKind.PREDICT and options.hardware.kind is DeviceKind.CUDA,
         fidelity_steps=steps,
         measure_seconds=seconds,
-        time_limit_seconds=time_limit_seconds,
+        time_limit_seconds=options.at_most(time_limit_seconds),
     )

@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from advisor.trial.spec import TrialKind
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure, read
-from benchmarks.papers.runs import figure, settled
+from benchmarks.papers.runs import WORKLOADS, figure, settled
+from benchmarks.papers.specs import policy_of, spec_of
 
 
 @pytest.fixture
@@ -59,3 +61,21 @@ def test_what_may_end_otherwise_the_next_time_is_tried_again(options: Options) -
     for reason, once in reasons.items():
         assert settled(figure(options, "one", "Table", "row", "column", None, reason=reason)) == once
     assert settled(figure(options, "one", "Table", "row", "column", 1.0))
+
+
+def test_patience_lets_a_slow_device_take_longer_for_one_run(options: Options) -> None:
+    patient = options_of("test", "A test.", ["--device", "cpu", "--patience", "20"])
+    limits = [
+        spec_of(TrialKind.TIME, one, WORKLOADS / "tiny_transformer.py", policy_of((), 2), time_limit_seconds=7.0)
+        for one in (options, patient)
+    ]
+    assert [one.time_limit_seconds for one in limits] == [7.0, 140.0]
+    assert limits[0].measure_seconds == limits[1].measure_seconds, "what is measured is the same"
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "inf", "nan", "much"])
+def test_patience_that_is_no_number_above_zero_is_a_mistake(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options_of("test", "A test.", ["--device", "cpu", "--patience", number])
+    assert ended.value.code == 2
+    assert f"'{number}'" in capsys.readouterr().err
