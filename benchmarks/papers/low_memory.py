@@ -68,6 +68,11 @@ class _Climb(msgspec.Struct, frozen=True):
     size: Size
 
     @property
+    def rungs(self) -> list[Rung]:
+        """What is run of it."""
+        return [one for one in self.ladder.rungs if one.name not in self.size.left_out]
+
+    @property
     def is_the_papers(self) -> bool:
         """Whether the network is the paper's."""
         return not self.size.model
@@ -105,20 +110,32 @@ def _figures(options: Options) -> Iterator[Figure]:
         Runner(Path(folder)) as runner,
         Learner(options.at_most(_LESSON_SECONDS)) as learner,
     ):
-        for ladder in LADDERS:
-            climb = _Climb(options, ladder, SIZES[options.size][ladder.name])
-            found = [one for one in options.known(_PAPER) if one.table == ladder.table and one.ours is not None]
-            known = {(one.row, one.column): one.ours for one in found}
-            for rung in (one for one in ladder.rungs if one.name not in climb.size.left_out):
-                for one in _of(climb, rung, runner, learner, known):
-                    known[one.row, one.column] = one.ours
-                    yield one
+        climbs = [_Climb(options, ladder, SIZES[options.size][ladder.name]) for ladder in LADDERS]
+        known = {climb.ladder.table: _known(climb) for climb in climbs}
+        rungs = [(climb, rung, known[climb.ladder.table]) for climb in climbs for rung in climb.rungs]
+        # What they learn takes much longer than to see what they need.
+        for figures in (
+            *(_needed(climb, rung, runner, of_ladder) for climb, rung, of_ladder in rungs),
+            *(_learned(climb, rung, learner, of_ladder) for climb, rung, of_ladder in rungs),
+        ):
+            for one in figures:
+                known[one.table][one.row, one.column] = one.ours
+                yield one
 
 
-def _of(
-    climb: _Climb, rung: Rung, runner: Runner, learner: Learner, known: Mapping[tuple[str, str], float | None]
-) -> Iterator[Figure]:
-    """What is missing of one rung. Ratios are taken within one run: plain training is then measured again."""
+def _known(climb: _Climb) -> dict[tuple[str, str], float | None]:
+    """Row and column -> what is there already of a ladder."""
+    found = climb.options.known(_PAPER)
+    return {
+        (one.row, one.column): one.ours for one in found if one.table == climb.ladder.table and one.ours is not None
+    }
+
+
+_Known = Mapping[tuple[str, str], float | None]
+
+
+def _needed(climb: _Climb, rung: Rung, runner: Runner, known: _Known) -> Iterator[Figure]:
+    """What is missing of one rung's memory. Ratios are taken within one run: plain training is then measured again."""
     plain = climb.ladder.rungs[0]
     if (rung.name, _PEAK) not in known:
         trials = [climb.trial(runner, TrialKind.TIME, one) for one in (rung, plain)]
@@ -126,8 +143,14 @@ def _of(
     if rung.name in climb.size.predicted and (rung.name, _OFF) not in known:
         result, prediction = (climb.trial(runner, kind, rung) for kind in (TrialKind.TIME, TrialKind.PREDICT))
         yield _predicted(climb, rung, result, prediction)
+
+
+def _learned(climb: _Climb, rung: Rung, learner: Learner, known: _Known) -> Iterator[Figure]:
+    """What is missing of what one rung learns."""
+    plain = climb.ladder.rungs[0]
     telling = climb.ladder.score if rung.sparse_megabytes is None else _SPARSE_PEAK
     if rung.learns and (rung.name, telling) not in known:
+        climb.options.check_time()
         learned = learner.run(climb.lesson(rung))
         yield from _scored(climb, rung, learned)
         if rung.sparse_megabytes is not None:
