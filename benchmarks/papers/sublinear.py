@@ -3,11 +3,11 @@
     python -m benchmarks.papers.sublinear --size smoke
     python -m benchmarks.papers.sublinear --size paper --device cuda
 
-Residual networks of growing depth are trained without recomputation and with each way to cut the chain of blocks. What
-the backward pass keeps at the end of the forward pass is the paper's memory; the peak of the step is what a device must
-have. The last rows are the exponents of the power laws that fit best (1 without recomputation, 1/2 for as many segments
-as the root of the depth, towards 0 for nested halves). The paper's 48 GB and 7 GB are of images of 224 pixels: their
-ratio is what carries over.
+Residual networks of growing depth are trained without recomputation and with each way to cut the chain of blocks.
+*activations* are what the backward pass keeps at the end of the forward pass; the peak of the step has the segment that
+is recomputed too, with parameters, gradients and optimizer state, and is the paper's memory. The last rows are the
+exponents of the power laws that fit best (1 without recomputation, 1/2 for as many segments as the root of the depth,
+towards 0 for nested halves). The paper's 48 GB and 7 GB are of images of 224 pixels: their ratio is what carries over.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _TABLE = "Memory and time against depth"
 _PLAIN = "plain"
 _TELLING = "activations, MiB"
 """The column that says whether a run has its figures."""
+
+_PEAK = "peak, MiB"
 
 _WAYS: dict[str, tuple[MethodUse, ...]] = {
     _PLAIN: (),
@@ -75,7 +77,6 @@ def run(options: Options) -> None:
 def _figures(options: Options) -> Iterator[Figure]:
     size = _SIZES[options.size]
     known = {(one.row, one.column): one for one in options.known(_PAPER) if one.ours is not None}
-    kept: dict[str, list[tuple[int, float]]] = {way: [] for way in _WAYS}
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         for layers in size.layers:
             missing = [way for way in _WAYS if (_row(layers, way), _TELLING) not in known]
@@ -88,11 +89,10 @@ def _figures(options: Options) -> Iterator[Figure]:
                     for one in _of(options, way, layers, result, plain):
                         known[one.row, one.column] = one
                         yield one
-                activations = known[_row(layers, way), _TELLING].ours
-                if activations is not None:
-                    kept[way].append((layers, activations))
-    for way, points in kept.items():
-        yield _exponent(options, way, points)
+    for way in _WAYS:
+        for column in (_TELLING, _PEAK):
+            found = [(layers, known[_row(layers, way), column].ours) for layers in size.layers]
+            yield _exponent(options, way, column, [(layers, ours) for layers, ours in found if ours is not None])
 
 
 def _row(layers: int, way: str) -> str:
@@ -109,14 +109,14 @@ def _of(options: Options, way: str, layers: int, result: TrialResult, plain: Tri
     own, base = result.measurement, plain.measurement
     columns: dict[str, tuple[float | None, float | None]] = {
         _TELLING: (None, own.memory.breakdown.activations / 2**20 if own else None),
-        "peak, MiB": (None, own.memory.peak_bytes / 2**20 if own else None),
+        _PEAK: (None, own.memory.peak_bytes / 2**20 if own else None),
     }
     if way != _PLAIN:
         deepest = layers == _DEEPEST_OF_PAPER
         kept, peak, seconds = _ratios(own, base) if own and base else (None, None, None)
         columns |= {
-            "activations / plain": (_THEIR_MEMORY.get(way) if deepest else None, kept),
-            "peak / plain": (None, peak),
+            "activations / plain": (None, kept),
+            "peak / plain": (_THEIR_MEMORY.get(way) if deepest else None, peak),
             "step time / plain": (_THEIR_TIME.get(way) if deepest else None, seconds),
         }
     for column, (theirs, ours) in columns.items():
@@ -132,13 +132,13 @@ def _ratios(own: Measurement, base: Measurement) -> tuple[float, float, float]:
     )
 
 
-def _exponent(options: Options, way: str, points: Sequence[tuple[int, float]]) -> Figure:
-    """Of the depth, in the power law that fits best what the backward pass keeps."""
-    theirs = _THEIR_EXPONENT.get(way)
-    column = "exponent of the depth"
+def _exponent(options: Options, way: str, of: str, points: Sequence[tuple[int, float]]) -> Figure:
+    """Of the depth, in the power law that fits best."""
+    theirs = _THEIR_EXPONENT.get(way) if of == _PEAK else None
+    column = f"exponent of the depth, {of.removesuffix(', MiB')}"
     if len(points) < 2:
         return figure(options, _PAPER, "Exponents", way, column, None, theirs=theirs, reason="two depths must have run")
-    slope = np.polyfit([math.log(layers) for layers, _ in points], [math.log(kept) for _, kept in points], 1)[0]
+    slope = np.polyfit([math.log(layers) for layers, _ in points], [math.log(needed) for _, needed in points], 1)[0]
     return figure(options, _PAPER, "Exponents", way, column, float(slope), theirs=theirs)
 
 
