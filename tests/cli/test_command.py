@@ -67,6 +67,12 @@ def test_the_process_that_asks_for_a_prediction_loads_no_torch() -> None:
     assert loaded <= {"rich", "numpy"}
 
 
+def test_the_package_is_the_command_where_scripts_are_not_on_the_path() -> None:
+    arguments = [sys.executable, "-m", "advisor", "--version"]
+    shown = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["momadvise", advisor.__version__]
+
+
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h"), ("predict", "--help")]
 )
