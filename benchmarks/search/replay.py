@@ -41,7 +41,7 @@ def replay(
     *,
     seeds: int,
     budget: int,
-    recorded: tuple[str, str] = ("", ""),
+    table: Table | None = None,
     noise: float | None = None,
 ) -> Result:
     """One strategy on one problem.
@@ -51,7 +51,7 @@ def replay(
         problem_of: The problem of a seed.
         seeds: Number of seeds.
         budget: Most trials of each.
-        recorded: Device and date of a recorded table.
+        table: The recorded table that every seed's problem is; ``None`` for simulated ones.
         noise: Of one measurement, where it is not the recording's own.
     """
     every = []
@@ -68,8 +68,9 @@ def replay(
         spent=tuple(trials.spent for trials in every),
         out_of_memory=tuple(trials.out_of_memory for trials in every),
         failed=tuple(trials.failed for trials in every),
-        recorded_on=recorded[0],
-        recorded=recorded[1],
+        recorded_on="" if table is None else table.header.device,
+        recorded="" if table is None else table.header.date,
+        recorded_noise=None if table is None else table.drift.noise,
         noise=noise,
         versions=_versions(),
         date=datetime.date.today().isoformat(),
@@ -92,14 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: list[Result] = []
     kind = "tables" if options.simulator is None else "simulator"
     output = options.output or _RESULTS / f"search-{kind}.jsonl"
-    for problem_of, recorded in _problems(options):
+    for problem_of, table in _problems(options):
         for strategy in options.strategies:
             one = replay(
                 strategy,
                 problem_of,
                 seeds=options.seeds,
                 budget=options.budget,
-                recorded=recorded,
+                table=table,
                 noise=options.noise,
             )
             results.append(one)
@@ -107,16 +108,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(markdown(results))
 
 
-def _problems(options: argparse.Namespace) -> Iterator[tuple[Callable[[int], Problem], tuple[str, str]]]:
-    """The problem of each seed, with the device and the date of its recording."""
+def _problems(options: argparse.Namespace) -> Iterator[tuple[Callable[[int], Problem], Table | None]]:
+    """The problem of each seed, with the table where it is a recorded one."""
     if options.simulator is not None:
         for size in options.simulator or list(SIZES):
             levels = Levels(size)
-            yield lambda seed, size=size, levels=levels: Simulator(seed, size, levels=levels), ("", "")  # type: ignore[misc]
+            yield lambda seed, size=size, levels=levels: Simulator(seed, size, levels=levels), None  # type: ignore[misc]
         return
     for path in options.tables or sorted(_TABLES.glob("*.jsonl.gz")):
         table = Table.read(path, noise=options.noise)
-        yield lambda seed, table=table: table, (table.header.device, table.header.date)  # type: ignore[misc]
+        yield lambda seed, table=table: table, table  # type: ignore[misc]
 
 
 def _versions() -> dict[str, str]:

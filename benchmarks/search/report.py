@@ -49,7 +49,8 @@ def _title(result: Result) -> str:
     source = "A fresh one for each seed"
     if result.recorded_on:
         source = f"Recorded on {result.recorded_on}, {result.recorded}"
-        noise = "as in the recording" if result.noise is None else f"of {result.noise:.1%}"
+        known = "" if result.recorded_noise is None else f" ({result.recorded_noise:.1%})"
+        noise = f"as in the recording{known}" if result.noise is None else f"of {result.noise:.1%}"
         source += f"; every trial's time with noise {noise}"
     versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
     return (

@@ -31,7 +31,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         failed: For each seed: trials that crashed or failed otherwise.
         recorded_on: Device of a recorded table; empty for a simulated problem.
         recorded: Date of that recording; likewise.
-        noise: Relative standard deviation of one measurement, where it is not the recording's own.
+        recorded_noise: Relative standard deviation of one measurement in it; ``None`` for a simulated problem.
+        noise: Of one measurement in the replay, where it is not the recording's own.
         versions: Package -> version of what ran the search.
         date: ISO date of the replay.
     """
@@ -46,6 +47,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[int, ...]
     recorded_on: str = ""
     recorded: str = ""
+    recorded_noise: float | None = None
     noise: float | None = None
     versions: dict[str, str]
     date: str
