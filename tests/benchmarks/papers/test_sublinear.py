@@ -24,7 +24,7 @@ def test_the_small_size_has_every_figure_and_is_not_measured_again(
     assert deep["every block"] < 0.5  # type: ignore[operator]
     assert deep["nested halves"] < deep["every block"]  # type: ignore[operator]
     assert figures["plain", "exponent of the depth, activations"].ours == pytest.approx(1.0, abs=0.1)
-    for of in ("activations", "peak"):
+    for of in ("activations", "peak", "peak beyond them"):
         column = f"exponent of the depth, {of}"
         exponents = [figures[way, column].ours for way in ("nested halves", "sqrt(n) segments", "plain")]
         assert exponents == sorted(exponents)  # type: ignore[type-var]
