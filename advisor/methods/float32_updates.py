@@ -7,6 +7,7 @@ copies of some parameters, of their gradients and of their state; what it made o
 from __future__ import annotations
 
 import contextlib
+import math
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
@@ -25,6 +26,9 @@ __all__ = ["update_in_float32"]
 _AT_ONCE = 2**22
 """Elements that exist in float32 at a time, unless one parameter has more: 16 MiB for each of parameter, gradient
 and moment, and enough of the small parameters to be worth a fused step."""
+
+_SHARE_AT_ONCE = 1 / 4
+"""And no more than this share of all: in float32 at once, a small model would take more than in its own training."""
 
 
 def update_in_float32(
@@ -96,9 +100,12 @@ class _ShortUpdates:
             raise MethodRefusedError("an optimizer whose updates are computed part by part takes no closure")
         assert optimizer is self._optimizer
         factor = None if self._gradient_factor is None else self._gradient_factor()
+        groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in optimizer.param_groups]
+        total = sum(parameter.numel() for _, parameters in groups for parameter in parameters)
+        at_once = min(_AT_ONCE, math.ceil(_SHARE_AT_ONCE * total))
         with torch.no_grad():
-            for group in optimizer.param_groups:
-                for part in _parts([p for p in group["params"] if p.grad is not None]):
+            for group, parameters in groups:
+                for part in _parts(parameters, at_once):
                     self._update(group, part, factor)
 
     def state_dict(self) -> dict[str, Any]:
@@ -147,12 +154,12 @@ class _ShortUpdates:
                 parameter.copy_(self._rounding.round(copy, parameter.dtype))
 
 
-def _parts(parameters: list[torch.nn.Parameter]) -> Generator[list[torch.nn.Parameter], None, None]:
-    """The parameters in order, cut so that each part has at most :data:`_AT_ONCE` elements or is one parameter."""
+def _parts(parameters: list[torch.nn.Parameter], at_once: int) -> Generator[list[torch.nn.Parameter], None, None]:
+    """The parameters in order, cut so that each part has at most so many elements or is one parameter."""
     part: list[torch.nn.Parameter] = []
     size = 0
     for parameter in parameters:
-        if part and size + parameter.numel() > _AT_ONCE:
+        if part and size + parameter.numel() > at_once:
             yield part
             part, size = [], 0
         part.append(parameter)

@@ -123,6 +123,21 @@ def test_only_a_part_of_the_parameters_exists_in_float32_at_a_time(monkeypatch: 
     assert all(bool((weight == 0.5).all()) for weight in training.model.weights)  # type: ignore[union-attr]
 
 
+def test_no_more_than_a_quarter_of_a_small_model_exists_in_float32_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(Weights(*[10] * 20), build_optimizer=sgd(0.5))
+    seen: list[int] = []
+    plain = torch.optim.SGD.step
+
+    def watched(self: torch.optim.Optimizer, closure: Any = None) -> Any:
+        seen.append(len(self.param_groups[0]["params"]))
+        return plain(self, closure)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", watched)
+    apply_uses(training, [STOCHASTIC])
+    training.step(ONE)
+    assert seen == [5, 5, 5, 5]
+
+
 def test_a_step_needs_half_the_memory_and_a_part_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes for each parameter: 16 in float32; 8 in bfloat16, and beside them what is worked on."""
     monkeypatch.setattr(float32_updates, "_AT_ONCE", 2**12)
