@@ -19,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.measure.measurement import MemoryMeasurement
+from advisor.measure.measurement import Measurement, MemoryMeasurement
 from advisor.policy.policy import Policy
+from advisor.problem.hardware import DeviceKind
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options, options_of, report
@@ -50,6 +51,14 @@ _MEMORY: dict[str, Callable[[MemoryMeasurement], int]] = {
     "optimizer state, MB": lambda memory: memory.breakdown.optimizer_state,
     "activations, MB": lambda memory: memory.breakdown.activations,
 }
+
+_CALCULATED = "the paper's peak is a sum of weights, state and activations, without other buffers of a backward pass"
+
+_SHORT = ("half_weights", "precision")
+"""The ladders' methods that compute in 16 bits."""
+
+_EMULATED_FROM = 4.0
+"""Times as slow as 32 bits, recomputation included: 16 bits are emulated."""
 
 _LESSON_SECONDS = 200.0
 """After it a training is ended."""
@@ -160,9 +169,11 @@ def _learned(climb: _Climb, rung: Rung, learner: Learner, known: _Known) -> Iter
 def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
     """The figures of one run."""
     own, base = result.measurement, plain.measurement
+    emulated = _emulated(climb, rung, own, base)
     for column, count in _MEMORY.items():
         ours = None if own is None else count(own.memory) / _MB
-        yield climb.figure(rung, column, ours, rung.megabytes if column == _PEAK else None, why(result))
+        reason = why(result) or (emulated if column == _PEAK else "")
+        yield climb.figure(rung, column, ours, rung.megabytes if column == _PEAK else None, reason)
     if rung is climb.ladder.rungs[0]:
         return
     peak = kept = time = None
@@ -171,10 +182,20 @@ def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -
         kept = base.memory.breakdown.activations / own.memory.breakdown.activations
         time = own.step_seconds / base.step_seconds
     reason = why(result, plain)
-    yield climb.figure(rung, "peak: times smaller", peak, rung.times_smaller, reason)
+    calculated = _CALCULATED if rung.times_smaller is not None and climb.is_the_papers else ""
+    remarks = "; ".join(filter(None, (calculated, emulated)))
+    yield climb.figure(rung, "peak: times smaller", peak, rung.times_smaller, reason or remarks)
     yield climb.figure(rung, "activations: times smaller", kept, rung.activations_times_smaller, reason)
     of_flops = "the paper's is of FLOPs" if rung.operations is not None and climb.is_the_papers else ""
-    yield climb.figure(rung, "step time / plain", time, rung.operations, reason or of_flops)
+    yield climb.figure(rung, "step time / plain", time, rung.operations, reason or of_flops or emulated)
+
+
+def _emulated(climb: _Climb, rung: Rung, own: Measurement | None, base: Measurement | None) -> str:
+    """What must be known of 16 bits on a device that only emulates them, which its step times give away."""
+    short = any(use.name in _SHORT for use in rung.uses)
+    if own is None or base is None or not short or climb.options.hardware.kind is not DeviceKind.CPU:
+        return ""
+    return climb.ladder.emulated if own.step_seconds > _EMULATED_FROM * base.step_seconds else ""
 
 
 def _predicted(climb: _Climb, rung: Rung, result: TrialResult, prediction: TrialResult) -> Figure:
