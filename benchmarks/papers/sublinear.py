@@ -6,9 +6,10 @@
 Residual networks of growing depth are trained without recomputation and with each way to cut the chain of blocks.
 *activations* are what the backward pass keeps at the end of the forward pass. The peak of the step has the segment that
 is recomputed too, and parameters, gradients and AdamW's state, which no recomputation makes smaller; *peak beyond them*
-is the rest, the memory of the paper's analysis. The last rows are the exponents of the power laws that fit best (1
-without recomputation, 1/2 for as many segments as the root of the depth, towards 0 for nested halves). The paper's
-48 GB and 7 GB are of images of 224 pixels: their ratio is what carries over.
+is the rest, the memory of the paper's analysis; all their bytes are subtracted, although gradients are complete at the
+end of the backward pass alone, so that it is rather too low. The last rows are the exponents of the power laws that fit
+best (1 without recomputation, 1/2 for as many segments as the root of the depth, towards 0 for nested halves). The
+paper's 48 GB and 7 GB are of images of 224 pixels: their ratio is what carries over.
 """
 
 from __future__ import annotations
