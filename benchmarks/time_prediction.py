@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -187,7 +188,7 @@ def _measured(
         training.close()
 
 
-def _options(workload: Workload) -> dict[str, object]:
+def _options(workload: Workload) -> dict[str, Any]:
     names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
     return {name: value for name in names if (value := getattr(workload, name))}
 

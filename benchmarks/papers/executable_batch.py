@@ -1,6 +1,6 @@
 """accelerate's search for a batch, as its user writes it: the program behind one of the contenders of ``advice``.
 
-The decorated function builds the model and trains a few steps of plain PyTorch; out of memory, accelerate calls it
+Its function builds the model and trains a few steps of plain PyTorch; out of memory, accelerate calls it
 again with nine tenths of the batch. Its first batch is the largest that it ever tries. On a CPU, which has no limit of
 its own, the memory limit ends a step with the words that torch's CPU allocator uses, which accelerate waits for.
 """
@@ -35,7 +35,6 @@ def executable_batch(request: ExecutableBatchRequest) -> ExecutableBatch:
     workload = load_workload(resolve_source(request.workload))
     tried: list[int] = []
 
-    @find_executable_batch_size(starting_batch_size=request.first)
     def train(batch_size: int) -> int:
         tried.append(batch_size)
         seed_everything(0)
@@ -53,7 +52,7 @@ def executable_batch(request: ExecutableBatchRequest) -> ExecutableBatch:
         return batch_size
 
     begin = time.perf_counter()
-    found = train()
+    found: int = find_executable_batch_size(train, starting_batch_size=request.first)()
     return ExecutableBatch(batch=found, tried=tried, seconds=time.perf_counter() - begin)
 
 
