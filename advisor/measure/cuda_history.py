@@ -37,7 +37,10 @@ class CudaHistory:
         self._phases: list[tuple[int, Phase]] = []
         self._in_pieces: list[tuple[int, int]] = []
         try:
-            cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_ENTRIES, clear_history=True)
+            # No stacks are kept; those of C++, the default, would be prepared for all the same.
+            cuda.memory._record_memory_history(
+                "all", context=None, stacks="python", max_entries=_MOST_ENTRIES, clear_history=True
+            )
         except Exception:  # whatever a backend without a log says
             self._recording = False
         else:

@@ -19,6 +19,7 @@ import torch
 from advisor.measure.fidelity import GradientError
 from advisor.measure.sharded import whole
 from advisor.methods.distribution import plain_names
+from advisor.methods.host_step import device_parameter
 from advisor.methods.training import Phase, Training
 
 __all__ = ["FirstGradient"]
@@ -133,10 +134,15 @@ class FirstGradient:
         return ""
 
     def _look(self) -> None:
-        self._training.distribution.complete_gradients()
+        training = self._training
+        training.complete_gradients()
+        # An optimizer on the host has its gradients there, and the device none.
+        members = (member for group in training.optimizer.param_groups for member in group["params"])
+        held = {id(device_parameter(member)): member for member in members}
         for name, parameter in self._parameters.items():
-            if parameter.grad is not None:
-                self._keep(name, parameter.grad)
+            gradient = held.get(id(parameter), parameter).grad
+            if gradient is not None:
+                self._keep(name, gradient)
 
     def _catcher(self, name: str) -> Callable[[torch.Tensor], None]:
         def caught(gradient: torch.Tensor) -> None:

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from advisor.methods import group_code
 from advisor.methods.private_random import Draws
@@ -64,9 +65,13 @@ def _working_kernel(bits: int, device: torch.device) -> tuple[ModuleType | None,
     try:
         from advisor.methods import group_kernel
 
-        sample = torch.linspace(0.0, 1.0, group_code.GROUP, device=device)
-        buffer = group_kernel.encode_groups(sample, bits=bits, seed=1)
-        group_kernel.decode_groups(buffer, count=sample.numel(), dtype=sample.dtype, bits=bits)
+        # On real memory, in a trace as well: the address of a fake tensor is 0, and a kernel would write there.
+        with _disable_current_modes():
+            sample = torch.linspace(0.0, 1.0, group_code.GROUP, device=device)
+            buffer = group_kernel.encode_groups(sample, bits=bits, seed=1)
+            group_kernel.decode_groups(buffer, count=sample.numel(), dtype=sample.dtype, bits=bits)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # What a kernel does wrong shows when it has run.
     except Exception as error:  # Triton raises what its compiler, the driver or a missing C compiler raise.
         return None, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     return group_kernel, ""

@@ -77,7 +77,8 @@ def _load(flat, group, byte, count, part: tl.constexpr, BYTES: tl.constexpr, GRO
     return values.to(tl.float64) if WIDE else values.to(tl.float32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Another seed for each tensor: a kernel made for one of them would be compiled anew in the middle of a step.
+@triton.jit(do_not_specialize=["seed"])  # type: ignore[untyped-decorator]
 def _encode(  # type: ignore[no-untyped-def]
     flat,
     lowest,

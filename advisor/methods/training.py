@@ -248,7 +248,7 @@ class Training:
     def optimizer_step(self) -> None:
         """Update the parameters from their gradients, and drop the gradients."""
         self._enter(Phase.OPTIMIZER)
-        self._complete_gradients()
+        self.complete_gradients()
         if not self.steps_in_backward:
             if self.max_grad_norm is not None:
                 self.clip_grad_norm(self.max_grad_norm)
@@ -263,6 +263,12 @@ class Training:
         for callback in list(self.after_step):  # One may remove itself.
             callback()
         self._enter(Phase.IDLE)
+
+    def complete_gradients(self) -> None:
+        """Have all gradients of the step summed, and where the optimizer looks for them; a second call does nothing."""
+        self.distribution.complete_gradients()
+        for callback in self.before_gradients_are_used:
+            callback()
 
     def clip_grad_norm(self, max_norm: float) -> torch.Tensor:
         """Clip the gradients to a total norm; for people with their own loop, between backward and optimizer step.
@@ -281,7 +287,7 @@ class Training:
                 "clipping needs all gradients at once, but the optimizer runs in the backward pass and each gradient "
                 "is gone once used; remove optimizer_in_backward from the policy"
             )
-        self._complete_gradients()
+        self.complete_gradients()
         if self.gradient_scaler is not None and not self._unscaled:
             self.gradient_scaler.unscale_(self.optimizer)
             self._unscaled = True
@@ -329,11 +335,6 @@ class Training:
     def close(self) -> None:
         """Undo the process-wide settings of the applied methods, last first; a second call does nothing."""
         self._closing.close()
-
-    def _complete_gradients(self) -> None:
-        self.distribution.complete_gradients()
-        for callback in self.before_gradients_are_used:
-            callback()
 
     def _targets(self, piece: Any) -> tuple[float, bool]:
         """What the loss of a piece averages over, and whether it may differ between processes: samples do not."""

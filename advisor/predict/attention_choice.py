@@ -52,12 +52,12 @@ class AttentionGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         compute_capability: Of the GPU.
-        cudnn_version: As ``torch.backends.cudnn.version()`` gives it there. The default is that of wheels for CUDA 12,
-            with which torch does not prefer cuDNN on any GPU.
+        cudnn_version: As ``torch.backends.cudnn.version()`` gives it there. The default is that of torch 2.13's wheels,
+            with which torch prefers cuDNN on Hopper and on Blackwell.
     """
 
     compute_capability: tuple[int, int] = (8, 0)
-    cudnn_version: int = 91002
+    cudnn_version: int = 92000
 
 
 def chosen_kernel(attention: Attention, gpu: AttentionGpu) -> SDPBackend:

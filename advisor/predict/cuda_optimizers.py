@@ -1,8 +1,8 @@
-"""Optimizers of fake CPU tensors take the steps that they would take on a CUDA device.
+"""Optimizers of fake tensors take the steps that they would take with real ones, or on a CUDA device.
 
 On CUDA, torch's optimizers update all parameters with one operator for each part of the formula (``foreach``) unless
-they are told otherwise, and need memory for a value of every parameter at once; on a CPU they go parameter by
-parameter.
+they are told otherwise, and need memory for a value of every parameter at once; on a CPU, and with parameters of a
+type that they do not know, they go parameter by parameter.
 
 Source: ``_default_to_fused_or_foreach`` in ``torch/optim/optimizer.py``.
 """
@@ -16,18 +16,36 @@ from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["optimizers_as_on_cuda"]
+__all__ = ["optimizers_as_on_cuda", "optimizers_as_with_values"]
+
+
+@contextlib.contextmanager
+def optimizers_as_with_values() -> Generator[None, None, None]:
+    """Let optimizers of fake tensors choose as those of real ones on the same device, in the whole process.
+
+    What they were told when they were built stays.
+    """
+    kinds: list[type] = _module()._foreach_supported_types
+    before = list(kinds)
+    kinds.append(FakeTensor)  # parameters of fake tensors are of this type
+    try:
+        yield
+    finally:
+        kinds[:] = before
 
 
 @contextlib.contextmanager
 def optimizers_as_on_cuda() -> Generator[None, None, None]:
-    """Let optimizers choose as on CUDA, in the whole process; what they were told when they were built stays."""
-    module: Any = importlib.import_module("torch.optim.optimizer")  # no attribute of its package has this module
-    devices, kinds = module._get_foreach_kernels_supported_devices, list(module._foreach_supported_types)
+    """Let optimizers of fake CPU tensors choose as those of real ones on CUDA; likewise."""
+    module = _module()
+    devices = module._get_foreach_kernels_supported_devices
     module._get_foreach_kernels_supported_devices = lambda: [*devices(), "cpu"]
-    module._foreach_supported_types.append(FakeTensor)  # parameters of fake tensors are of this type
     try:
-        yield
+        with optimizers_as_with_values():
+            yield
     finally:
         module._get_foreach_kernels_supported_devices = devices
-        module._foreach_supported_types[:] = kinds
+
+
+def _module() -> Any:
+    return importlib.import_module("torch.optim.optimizer")  # no attribute of its package has this module

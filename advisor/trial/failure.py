@@ -16,8 +16,13 @@ from advisor.trial.spec import TrialResult
 __all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_memory", "is_secondary"]
 
 _CPU_ALLOCATOR = "can't allocate memory"
-_CUDA_RUNTIME = "CUDA error: out of memory"
-_CUDA_LIBRARIES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
+_CUDA_RUNTIME = ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
+_CUDA_LIBRARIES = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+)
 _PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
 """What cuDNN and cuBLAS say when they get no workspace, among other reasons: the allocator's counter decides."""
 _NCCL_REFUSED = "'out of memory'"
@@ -138,7 +143,7 @@ def _memory_outcome(
             continue
         if _CPU_ALLOCATOR in text:
             on_device = device.type == "cpu"
-        elif _CUDA_RUNTIME in text:
+        elif any(words in text for words in _CUDA_RUNTIME):
             # Raised for pinned host memory, too; then the device itself still has room.
             on_device = free_device_bytes() < _ROOM_ON_DEVICE
         elif _says_a_library(cause) or _is_hidden_refusal(text, refusals):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ from torch.utils._pytree import keystr, tree_leaves_with_path
 from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods.training import Training
 from advisor.policy.apply import apply_policy
+from advisor.predict.cuda_optimizers import optimizers_as_with_values
 from advisor.predict.envelope import are_alike, predict_aligned, predict_fitted
 from advisor.predict.on_cuda import on_cuda, standing_for
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
@@ -140,7 +140,7 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
             model = bench.build_model() if real_model is None else faked_model(real_model, mode)
             return apply_policy(policy, model, device=bench.device, **bench.options())
 
-        standing = contextlib.nullcontext() if stands_for is None else standing_for(stands_for)
+        standing = optimizers_as_with_values() if stands_for is None else standing_for(stands_for)
         try:
             with standing:
                 traces = trace_steps(

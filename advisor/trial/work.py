@@ -47,7 +47,10 @@ def run_trial(
             on_error(error)
         failed = failed_result(spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes, refusals=refusals)
         return failed, f"the trial ended as {failed.outcome.value}"
-    return result, bench.leftover()
+    try:
+        return result, bench.leftover()
+    except Exception as error:  # A device that a kernel has broken answers nothing any more; the result stands.
+        return result, f"looking for what the trial left behind raised {type(error).__name__}: {error}"
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:

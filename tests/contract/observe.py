@@ -150,7 +150,9 @@ def _watch_steps(
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    current[names[id(device_parameter(parameter))]] = parameter.grad.float() / scale
+                    on_device = device_parameter(parameter)
+                    gradient = parameter.grad.to(on_device.device).float()
+                    current[names[id(on_device)]] = gradient / scale
 
     training.optimizer.register_step_pre_hook(keep)
     live = LiveBytes()

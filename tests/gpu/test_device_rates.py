@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from advisor.measure.device_rates import device_rates
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 
 def test_a_gpu_has_the_rates_of_its_link_and_its_tensor_cores(cuda: torch.device) -> None:

@@ -28,7 +28,13 @@ class FakeHistory:
             self.entries.append({"action": action, "size": size})
 
     def _record_memory_history(
-        self, enabled: str | None, *, context: None = None, max_entries: int = 0, clear_history: bool = False
+        self,
+        enabled: str | None,
+        *,
+        context: None = None,
+        stacks: str = "all",
+        max_entries: int = 0,
+        clear_history: bool = False,
     ) -> None:
         self.recording = enabled
         if clear_history:

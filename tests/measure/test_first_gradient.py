@@ -69,6 +69,10 @@ def test_gradients_that_are_freed_in_the_backward_pass_are_seen_before(exact: Pa
     assert error(exact, use("optimizer_in_backward")).error == 0.0
 
 
+def test_gradients_that_went_to_an_optimizer_on_the_host_are_found_there(exact: Path) -> None:
+    assert error(exact, use("host_optimizer")).error == 0.0
+
+
 def test_names_are_the_plain_ones_under_wrappers(exact: Path) -> None:
     assert error(exact, use("checkpoint", every=1)).error == 0.0
 

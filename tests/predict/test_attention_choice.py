@@ -12,7 +12,7 @@ _CUDNN, _MATH = SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH
 _TURING = AttentionGpu(compute_capability=(7, 5))
 _AMPERE = AttentionGpu()
 _ADA = AttentionGpu(compute_capability=(8, 9))
-_HOPPER = AttentionGpu(compute_capability=(9, 0))
+_HOPPER = AttentionGpu(compute_capability=(9, 0), cudnn_version=91002)
 _HOPPER_NEW_CUDNN = AttentionGpu(compute_capability=(9, 0), cudnn_version=91501)
 
 

@@ -30,7 +30,14 @@ def result_of(
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), GPU, 0, Outcome.HOST_OUT_OF_MEMORY),
         (RuntimeError("CUDA error: out of memory"), GPU, 10 * 2**30, Outcome.HOST_OUT_OF_MEMORY),  # pinned memory
         (RuntimeError("CUDA error: out of memory"), GPU, 2**20, Outcome.OUT_OF_MEMORY),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), GPU, 2**20, Outcome.OUT_OF_MEMORY),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), GPU, 0, Outcome.OUT_OF_MEMORY),
+        (
+            RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+            GPU,
+            0,
+            Outcome.OUT_OF_MEMORY,
+        ),
         (dist.DistBackendError("Last error: Cuda failure 2 'out of memory'"), GPU, 0, Outcome.OUT_OF_MEMORY),
         (MemoryError(), CPU, 0, Outcome.HOST_OUT_OF_MEMORY),
         (DivergedError("the loss became nan at step 3"), CPU, 0, Outcome.DIVERGED),
