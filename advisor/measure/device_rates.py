@@ -7,7 +7,9 @@ measurement only ever makes it slower.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -57,7 +59,7 @@ def device_rates(device: torch.device) -> DeviceRates:
     to_device, to_host = _links(device) if device.type == "cuda" else (None, None)
     return DeviceRates(
         matmul_flops_per_second=products,
-        convolution_flops_per_second={name: _convolution_rate(_FORMATS[name], device) for name in useful},
+        convolution_flops_per_second=_convolution_rates(useful, device, has_tf32="tf32" in products),
         bandwidth=bandwidth,
         fresh_bandwidth=fresh_bandwidth,
         function_bytes_per_second=_result_rate(torch.Tensor.tanh_, device),
@@ -126,6 +128,28 @@ def _links(device: torch.device) -> tuple[float, float]:
     return _LINK_BYTES / there, _LINK_BYTES / back
 
 
+def _convolution_rates(formats: Iterable[str], device: torch.device, *, has_tf32: bool) -> dict[str, float]:
+    """By format. On a GPU that has TF32, torch's own setting lets convolutions of float32 use it."""
+    rates = {}
+    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    for name in (*formats, *(["tf32"] if has_tf32 else [])):
+        exactly = _precision(convolutions, "tf32" if name == "tf32" else "ieee") if has_tf32 else nullcontext()
+        with exactly:
+            rates[name] = _convolution_rate(_FORMATS.get(name, torch.float32), device)
+    return rates
+
+
+@contextmanager
+def _precision(operators: Any, of_float32: str) -> Iterator[None]:
+    """How operators compute in float32: ``"ieee"`` or ``"tf32"``."""
+    before = operators.fp32_precision
+    operators.fp32_precision = of_float32
+    try:
+        yield
+    finally:
+        operators.fp32_precision = before
+
+
 def _convolution_rate(dtype: torch.dtype, device: torch.device) -> float:
     samples, channels, side = _CONVOLUTION.get(device.type, _CONVOLUTION["cpu"])
     images = torch.ones(samples, channels, side, side, dtype=dtype, device=device)
@@ -150,13 +174,8 @@ def _tensor_core_rates(device: torch.device) -> dict[str, float]:
     capability = torch.cuda.get_device_capability(device)
     rates = {}
     if capability >= (8, 0):
-        matmul = torch.backends.cuda.matmul
-        before = matmul.fp32_precision
-        matmul.fp32_precision = "tf32"
-        try:
+        with _precision(torch.backends.cuda.matmul, "tf32"):
             rates["tf32"] = matmul_rates(device, ("float32",))["float32"]
-        finally:
-            matmul.fp32_precision = before
     if capability >= (8, 9):
         try:
             rates["float8"] = _float8_rate(device)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 import torch
@@ -39,6 +41,21 @@ def test_the_products_are_measured_once_and_emulated_formats_are_not_convolved(m
     assert calls == [CPU]
     assert rates.matmul_flops_per_second == {"float32": 1e11, "bfloat16": 1e9, "float16": 9e10}
     assert convolved == [torch.float32, torch.float16]
+
+
+def test_convolutions_of_float32_and_of_tf32_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap: torch lets cuDNN use TF32 where products do not, so that what looks like float32 is not."""
+    convolutions: Any = torch.backends.cudnn.conv
+    before = convolutions.fp32_precision
+
+    def rate(dtype: torch.dtype, device: torch.device) -> float:
+        assert dtype == torch.float32
+        return {"ieee": 1.0, "tf32": 8.0}[convolutions.fp32_precision]
+
+    monkeypatch.setattr(measured, "_convolution_rate", rate)
+    rates = measured._convolution_rates(["float32"], torch.device("cuda:0"), has_tf32=True)
+    assert rates == {"float32": 1.0, "tf32": 8.0}
+    assert convolutions.fp32_precision == before
 
 
 def test_bytes_per_second_follow_from_the_fastest_run(monkeypatch: pytest.MonkeyPatch) -> None:
