@@ -10,11 +10,12 @@ import msgspec
 import torch
 
 from advisor.measure.course import Course
+from advisor.measure.cublas_workspaces import held_workspace_bytes
 from advisor.measure.cuda_history import CudaHistory
 from advisor.measure.energy import NvmlDevice
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
-from advisor.measure.storages import bytes_of
+from advisor.measure.storages import bytes_of, tensors_in, view_bytes
 from advisor.methods.pieces import telling_of_pieces
 from advisor.methods.training import Phase
 
@@ -42,14 +43,21 @@ class CudaMemory:
         limit_bytes: Reserved bytes that the allocator may not pass.
         cuda: ``torch.cuda``, or an object with the same functions.
         nvml: NVML's view of the device; found by default.
+        workspace_bytes: Tells the bytes that cuBLAS holds; it is asked by default.
     """
 
     def __init__(
-        self, device: torch.device, limit_bytes: int, cuda: Any = torch.cuda, nvml: NvmlDevice | None = None
+        self,
+        device: torch.device,
+        limit_bytes: int,
+        cuda: Any = torch.cuda,
+        nvml: NvmlDevice | None = None,
+        workspace_bytes: Callable[[torch.device], int] = held_workspace_bytes,
     ) -> None:
         self._device = device
         self._limit_bytes = limit_bytes
         self._cuda = cuda
+        self._workspace_bytes = workspace_bytes
         self.course: Course | None = None
         self._nvml = nvml if nvml is not None or cuda is not torch.cuda else nvml_device(device)
 
@@ -70,12 +78,14 @@ class CudaMemory:
         """One step with its figures."""
         peaks = _PhasePeaks(self._cuda, self._device)
         activations = gradients = at_forward = 0
+        # Each pass copies its micro-batch to the device, which is no activation.
+        moved = max(view_bytes(self._elsewhere(piece)) for piece in training.split(batch))
 
         def listen(phase: Phase) -> None:
             nonlocal activations, gradients, at_forward
             now = self._cuda.memory_allocated(self._device)
             if peaks.phase is Phase.FORWARD:
-                activations = max(activations, now - at_forward)
+                activations = max(activations, now - at_forward - moved)
             if peaks.phase is Phase.BACKWARD:
                 gradients = max(gradients, gradient_bytes(training.model, self._device))
             if phase is Phase.FORWARD:
@@ -94,6 +104,7 @@ class CudaMemory:
             self.course = history.close()
         self._cuda.synchronize(self._device)
         peaks.begin(Phase.IDLE)
+        workspace_bytes = self._workspace_bytes(self._device)
         return loss, MemoryMeasurement(
             peak_bytes=peaks.reserved,
             peak_allocated_bytes=max(peaks.allocated.values()),
@@ -103,6 +114,7 @@ class CudaMemory:
             forward_peak_bytes=peaks.allocated.get(Phase.FORWARD, 0),
             backward_peak_bytes=peaks.allocated.get(Phase.BACKWARD, 0),
             optimizer_peak_bytes=peaks.allocated.get(Phase.OPTIMIZER, 0),
+            workspace_bytes=workspace_bytes,
             breakdown=MemoryBreakdown(
                 parameters=bytes_of(list(training.model.parameters()), self._device),
                 buffers=bytes_of(list(training.model.buffers()), self._device),
@@ -135,6 +147,9 @@ class CudaMemory:
             )
 
         yield completed
+
+    def _elsewhere(self, piece: Any) -> Iterator[torch.Tensor]:
+        return (tensor for tensor in tensors_in(piece) if tensor.device != self._device)
 
     def _retries(self) -> int:
         return int(self._cuda.memory_stats(self._device).get("num_alloc_retries", 0))

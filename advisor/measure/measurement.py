@@ -53,6 +53,7 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         forward_peak_bytes: Peak during the forward passes.
         backward_peak_bytes: Peak during the backward passes.
         optimizer_peak_bytes: Peak during the optimizer step.
+        workspace_bytes: What cuBLAS held during the step, in every one of these peaks; no tensor of the training.
         breakdown: Live bytes by category.
     """
 
@@ -64,7 +65,18 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     forward_peak_bytes: int
     backward_peak_bytes: int
     optimizer_peak_bytes: int
+    workspace_bytes: int = 0
     breakdown: MemoryBreakdown
+
+    @property
+    def tensor_peak_bytes(self) -> int:
+        """Peak of the training's own tensors: what a trace can foretell, and what papers count."""
+        return self.peak_allocated_bytes - self.workspace_bytes
+
+    @property
+    def tensor_peak_of_passes_bytes(self) -> int:
+        """The same of the forward and backward passes, without the optimizer's step."""
+        return max(self.forward_peak_bytes, self.backward_peak_bytes) - self.workspace_bytes
 
     @property
     def optimizer_is_peak(self) -> bool:

@@ -18,6 +18,8 @@ from advisor.predict.step_trace import StepTrace
 __all__ = ["cublas_workspace_bytes", "on_cuda", "standing_for"]
 
 _HOPPER = (9, 0)
+_THREADS = 2
+"""Of a training that multiply, each with a workspace of its own: the caller's, and that of the backward pass."""
 
 
 @contextlib.contextmanager
@@ -33,9 +35,8 @@ def cublas_workspace_bytes(device: CudaDevice) -> int:
     Source: ``parseChosenWorkspaceSize`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of PyTorch; without
     ``CUBLAS_WORKSPACE_CONFIG``, and for one stream.
     """
-    if device.compute_capability >= _HOPPER:
-        return 32 * 2**20
-    return (2 * 4096 + 8 * 16) * 2**10
+    one = 32 * 2**20 if device.compute_capability >= _HOPPER else (2 * 4096 + 8 * 16) * 2**10
+    return _THREADS * one
 
 
 def on_cuda(

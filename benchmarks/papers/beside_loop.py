@@ -124,7 +124,7 @@ def _looked_at(trainer: Any, batches: list[Any], device: torch.device) -> tuple[
         seed_everything(_STEPS)
         loss, memory = meter.measured_step(trainer, batches[_STEPS % _BATCHES])
         losses.append(float(loss))
-    return losses, memory.peak_allocated_bytes
+    return losses, memory.tensor_peak_bytes
 
 
 def _in_turn(

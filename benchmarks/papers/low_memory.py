@@ -42,8 +42,8 @@ _OFF = "prediction off by, %"
 _SPARSE_PEAK = "peak in a sparse format, MB"
 
 _MEMORY: dict[str, Callable[[MemoryMeasurement], int]] = {
-    _PEAK: lambda memory: memory.peak_allocated_bytes,
-    "peak of forward and backward, MB": lambda memory: max(memory.forward_peak_bytes, memory.backward_peak_bytes),
+    _PEAK: lambda memory: memory.tensor_peak_bytes,
+    "peak of forward and backward, MB": lambda memory: memory.tensor_peak_of_passes_bytes,
     "what the device must have, MB": lambda memory: memory.peak_bytes,
     "parameters, MB": lambda memory: memory.breakdown.parameters,
     "buffers, MB": lambda memory: memory.breakdown.buffers,
@@ -178,7 +178,7 @@ def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -
         return
     peak = kept = time = None
     if own is not None and base is not None:
-        peak = base.memory.peak_allocated_bytes / own.memory.peak_allocated_bytes
+        peak = base.memory.tensor_peak_bytes / own.memory.tensor_peak_bytes
         kept = base.memory.breakdown.activations / own.memory.breakdown.activations
         time = own.step_seconds / base.step_seconds
     reason = why(result, plain)
@@ -207,7 +207,7 @@ def _predicted(climb: _Climb, rung: Rung, result: TrialResult, prediction: Trial
         reason = f"no prediction: {prediction.reason or prediction.outcome.value}"
     elif own is not None and foretold is not None:
         peak = foretold.peak(climb.policy(rung).micro_batch)
-        ours = 100 * abs(peak / own.memory.peak_allocated_bytes - 1)
+        ours = 100 * abs(peak / own.memory.tensor_peak_bytes - 1)
         reason = f"predicted {peak / _MB:,.4g} MB" + (
             "; the paper's is a bound" if theirs and climb.is_the_papers else ""
         )

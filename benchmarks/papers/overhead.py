@@ -209,7 +209,7 @@ def _trials(
         if traced.prediction is None:
             reason = reason or f"no trace: {traced.reason or traced.outcome.value}"
         elif result.measurement is not None:
-            peak = result.measurement.memory.peak_allocated_bytes
+            peak = result.measurement.memory.tensor_peak_bytes
             error = _percent(traced.prediction.peak(model.batch) / peak)
         yield figure(options, _PAPER, _PREDICTED, _row(model, uses), "error of the peak, %", error, reason=reason)
 

@@ -4,12 +4,12 @@
     python -m benchmarks.papers.sublinear --size paper --device cuda
 
 Residual networks of growing depth are trained without recomputation and with each way to cut the chain of blocks.
-*activations* are what the backward pass keeps at the end of the forward pass. The peak of the step has the segment that
-is recomputed too, and parameters, gradients and AdamW's state, which no recomputation makes smaller; *peak beyond them*
-is the rest, the memory of the paper's analysis; all their bytes are subtracted, although gradients are complete at the
-end of the backward pass alone, so that it is rather too low. The last rows are the exponents of the power laws that fit
-best (1 without recomputation, 1/2 for as many segments as the root of the depth, towards 0 for nested halves). The
-paper's 48 GB and 7 GB are of images of 224 pixels: their ratio is what carries over.
+*activations* are what the backward pass keeps at the end of the forward pass. The peak of both passes has the segment
+that is recomputed too, and parameters, gradients and AdamW's state, which no recomputation makes smaller; *peak beyond
+them* is the rest, the memory of the paper's analysis; all their bytes are subtracted, although gradients are complete
+at the end of the backward pass alone, so that it is rather too low. The last rows are the exponents of the power laws
+that fit best (1 without recomputation, 1/2 for as many segments as the root of the depth, towards 0 for nested halves).
+The paper's 48 GB and 7 GB are of images of 224 pixels: their ratio is what carries over.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _of(options: Options, way: str, layers: int, result: TrialResult, plain: Tri
     own, base = result.measurement, plain.measurement
     columns: dict[str, tuple[float | None, float | None]] = {
         _TELLING: (None, own.memory.breakdown.activations / 2**20 if own else None),
-        _PEAK: (None, own.memory.peak_bytes / 2**20 if own else None),
+        _PEAK: (None, own.memory.tensor_peak_of_passes_bytes / 2**20 if own else None),
         _BEYOND: (None, _beyond(own) / 2**20 if own else None),
     }
     if way != _PLAIN:
@@ -130,14 +130,15 @@ def _of(options: Options, way: str, layers: int, result: TrialResult, plain: Tri
 
 def _beyond(own: Measurement) -> int:
     kept = own.memory.breakdown
-    return own.memory.peak_bytes - kept.parameters - kept.buffers - kept.gradients - kept.optimizer_state
+    them = kept.parameters + kept.buffers + kept.gradients + kept.optimizer_state
+    return own.memory.tensor_peak_of_passes_bytes - them
 
 
 def _ratios(own: Measurement, base: Measurement) -> tuple[float, float, float]:
     """Of activations, peaks and step times."""
     return (
         own.memory.breakdown.activations / base.memory.breakdown.activations,
-        own.memory.peak_bytes / base.memory.peak_bytes,
+        own.memory.tensor_peak_of_passes_bytes / base.memory.tensor_peak_of_passes_bytes,
         own.step_seconds / base.step_seconds,
     )
 

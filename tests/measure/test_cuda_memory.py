@@ -104,6 +104,9 @@ class Scripted:
         self.model, self.optimizer, self.device = real.model, real.optimizer, GPU
         self.phase_listener: Any = None
 
+    def split(self, batch: Any) -> list[Any]:
+        return [batch, batch]
+
     def step(self, batch: object) -> torch.Tensor:
         for _ in range(2):
             self.phase_listener(Phase.FORWARD)
@@ -133,6 +136,24 @@ def test_peaks_are_kept_apart_by_phase_and_reserved_over_all() -> None:
     assert memory.allocation_retries == 2
     assert memory.device_used_bytes == 12345
     assert memory.breakdown.activations == 300
+
+
+def test_the_batch_that_each_pass_brings_to_the_device_is_no_activation() -> None:
+    cuda = FakeCuda()
+    batch = {"there": torch.zeros(10), "here": torch.zeros(30, device="meta")}
+    with CudaMemory(torch.device("meta"), 8 * 2**30, cuda) as meter:
+        _, memory = meter.measured_step(Scripted(cuda), batch)  # type: ignore[arg-type]
+    assert memory.breakdown.activations == 300 - 40
+
+
+def test_what_cublas_holds_is_told_apart_from_tensors() -> None:
+    cuda = FakeCuda()
+    cuda.change(64, 64)
+    with CudaMemory(GPU, 8 * 2**30, cuda, workspace_bytes=lambda device: 64) as meter:
+        _, memory = meter.measured_step(Scripted(cuda), None)  # type: ignore[arg-type]
+    assert memory.workspace_bytes == 64
+    assert memory.peak_allocated_bytes == 764
+    assert memory.tensor_peak_bytes == 700
 
 
 def measured(cuda: FakeCuda) -> CudaMemory:

@@ -132,6 +132,6 @@ def test_convolutions_are_said_to_need_more() -> None:
     assert not any("cuDNN" in note for note in completed(1024 * MIB).notes)
 
 
-def test_cublas_takes_more_from_hopper_on() -> None:
-    assert cublas_workspace_bytes(CudaDevice(compute_capability=(8, 0))) == 8_519_680
-    assert cublas_workspace_bytes(HOPPER) == 33_554_432
+def test_cublas_takes_a_workspace_for_each_pass_and_more_from_hopper_on() -> None:
+    assert cublas_workspace_bytes(CudaDevice(compute_capability=(8, 0))) == 2 * 8_519_680
+    assert cublas_workspace_bytes(HOPPER) == 2 * 33_554_432
