@@ -24,6 +24,9 @@ WORKER_COMMAND = (sys.executable, "-P", "-u", "-m", "advisor.trial.worker")
 """``-P``: a file with a library's name, in the folder where the user happens to be, must not be imported instead."""
 
 _GUARDIAN_SECONDS = 5.0
+_ENDING_SECONDS = 60.0
+"""A process that was killed is gone when the driver has taken back what it held of a GPU and of page-locked memory,
+which is seconds for tens of GiB; the next worker shall find all of it free."""
 _POLL_SECONDS = 0.2
 
 
@@ -117,10 +120,10 @@ class Connection:
         self._closed = True
         os.close(self._lifeline)  # the guardian now ends all others, those in other sessions too
         os.close(self._requests)
-        deadline = time.monotonic() + _GUARDIAN_SECONDS
+        deadline = time.monotonic() + _ENDING_SECONDS
         while not self._guardian_is_gone() and time.monotonic() < deadline:
             time.sleep(0.01)
-        ended = self._process.end(_GUARDIAN_SECONDS)  # and what a dead guardian may have left in its group
+        ended = self._process.end(_ENDING_SECONDS)  # and what a dead guardian may have left in its group
         os.close(self._answers)
         if not ended:
             raise TrialError("a worker must end when it is killed, but its guardian does not")

@@ -16,6 +16,7 @@ from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.problem.workload import WorkloadKind, WorkloadSource
+from advisor.trial.bench import Bench
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.trial.work import run_trial
@@ -526,3 +527,15 @@ def make_batch(batch_size):
     measured = bed.measure(_PLAIN + lazy)
     assert bed.leftover == ""
     assert measured.memory.peak_bytes < 10**6
+
+
+def test_a_result_stands_although_the_device_answers_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leftover(self: Bench) -> str:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Bench, "leftover", leftover)
+    bed = Bed(tmp_path)
+    assert bed.run().outcome is Outcome.OK
+    assert "illegal memory access" in bed.leftover, "so that no other trial runs in this process"
