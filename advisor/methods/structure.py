@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from advisor.errors import WorkloadError
 
@@ -28,6 +29,7 @@ __all__ = [
     "parameter_count",
     "parameter_dtypes",
     "qualified_class_name",
+    "replace_tensors",
     "stages_of",
     "trainable_parameter_count",
     "unwrapped",
@@ -182,16 +184,44 @@ def has_dropout(model: nn.Module) -> bool:
 def on_device(model: nn.Module, device: torch.device) -> nn.Module:
     """The model with all parameters and buffers on a device; untouched if they are there.
 
-    Moving is not free of effects where nothing moves: under fake tensors, ``Module.to`` swaps parameters that a weak
-    reference may hold, and fails.
+    Fake parameters are replaced: ``Module.to`` swaps their contents instead, which fails where a weak reference holds
+    one, as the mode that makes them fake does now and then.
     """
 
     def elsewhere(tensor: torch.Tensor) -> bool:
         return tensor.device.type != device.type or device.index not in (None, tensor.device.index)
 
-    if any(elsewhere(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        return model.to(device)
-    return model
+    tensors = (*model.parameters(), *model.buffers())
+    if not any(elsewhere(tensor) for tensor in tensors):
+        return model
+    if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        replace_tensors(model, lambda tensor: tensor.detach().to(device))
+        return model
+    return model.to(device)
+
+
+def replace_tensors(model: nn.Module, changed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Put other parameters and buffers in the places of a model's; what is shared stays shared.
+
+    Args:
+        model: The model.
+        changed: Makes the new tensor, which is a parameter again where the old one was.
+    """
+    known: dict[int, torch.Tensor] = {}
+
+    def new(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:
+            made = changed(tensor)
+            if isinstance(tensor, nn.Parameter):
+                made = nn.Parameter(made, requires_grad=tensor.requires_grad)
+            known[id(tensor)] = made
+        return known[id(tensor)]
+
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = new(tensor)  # type: ignore[assignment]
 
 
 def parameter_bytes(model: nn.Module) -> int:

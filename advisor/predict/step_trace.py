@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from advisor.measure.memory import listening
 from advisor.measure.storages import tensors_in, view_bytes
+from advisor.methods.structure import replace_tensors
 from advisor.methods.training import Phase, Training
 from advisor.predict.operator_work import as_on_cuda
 from advisor.predict.prediction import Affine, Category
@@ -253,24 +254,12 @@ def faked(tree: Any, mode: FakeTensorMode) -> Any:
 
 def faked_model(model: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.Module:
     """The model with fake parameters and buffers in the places of real ones; what is shared stays shared."""
-    known: dict[int, torch.Tensor] = {}
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in known:
-            made = torch.empty_strided(
-                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device, requires_grad=False
-            )
-            if isinstance(tensor, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-            known[id(tensor)] = made
-        return known[id(tensor)]
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
     with mode:
-        for module in model.modules():
-            for tensors in (module._parameters, module._buffers):
-                for name, tensor in tensors.items():
-                    if tensor is not None:
-                        tensors[name] = fake(tensor)  # type: ignore[assignment]
+        replace_tensors(model, fake)
     return model
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
 import transformers
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from advisor.errors import WorkloadError
 from advisor.methods.recompute import recompute_modules
@@ -17,6 +19,7 @@ from advisor.methods.structure import (
     find_blocks,
     has_batchnorm,
     has_dropout,
+    on_device,
     parameter_bytes,
     parameter_count,
     stages_of,
@@ -149,3 +152,27 @@ def test_blocks_that_one_module_holds_are_a_stage_also_inside_of_wrappers() -> N
     assert stages_of(model, blocks) == [range(3), range(3, 4), range(4, 6)]
     listed = gpt2(4)
     assert stages_of(listed, find_blocks(listed)) == [range(4)]
+
+
+def test_fake_parameters_are_moved_although_weak_references_hold_them_and_what_is_shared_stays_shared() -> None:
+    """Trap: ``Module.to`` fails under fake tensors where a weak reference holds one, on a GPU alone."""
+    cuda = torch.device("cuda", 0)
+    with FakeTensorMode():
+        model = gpt2(2)
+        model.register_buffer("table", torch.zeros(5))
+        model.transformer.wpe.weight.requires_grad_(False)
+        held = [weakref.ref(parameter) for parameter in model.parameters()]
+        before = {name: (p.shape, p.dtype, p.requires_grad) for name, p in model.named_parameters()}
+        assert on_device(model, cuda) is model
+    assert {tensor.device for tensor in (*model.parameters(), *model.buffers())} == {cuda}
+    assert {name: (p.shape, p.dtype, p.requires_grad) for name, p in model.named_parameters()} == before
+    assert all(isinstance(p, FakeTensor) and isinstance(p, nn.Parameter) for p in model.parameters())
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert len(held) == len(before)
+
+
+def test_what_is_on_the_device_already_is_left_alone() -> None:
+    model = gpt2(2)
+    before = dict(model.named_parameters())
+    assert on_device(model, torch.device("cpu")) is model
+    assert all(parameter is before[name] for name, parameter in model.named_parameters())
