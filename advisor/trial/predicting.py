@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ from advisor.predict.on_cuda import on_cuda, standing_for
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.scratch import measured_scratch
 from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
+from advisor.predict.transformers_masks import mask_facts, masks_as_with_values
 from advisor.predict.work import StepWork, work_through
 from advisor.trial.bench import Bench
 
@@ -130,19 +132,27 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
     batches = [bench.batches(micro_batch * passes * bench.world.size)[0] for micro_batch in micro_batches]
     policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
     stands_for = bench.spec.stands_for
+    masks = mask_facts(batches[0])
     error: Exception | None = None
     for with_values in (False, True):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         # What the user's code raises here, it raises in every training.
         real_model = bench.build_model() if with_values else None
 
-        def build(real_model: torch.nn.Module | None = real_model, mode: FakeTensorMode = mode) -> Training:
+        contexts = contextlib.ExitStack()
+
+        def build(
+            real_model: torch.nn.Module | None = real_model,
+            mode: FakeTensorMode = mode,
+            contexts: contextlib.ExitStack = contexts,
+        ) -> Training:
             model = bench.build_model() if real_model is None else faked_model(real_model, mode)
+            contexts.enter_context(masks_as_with_values(masks))
             return apply_policy(policy, model, device=bench.device, **bench.options())
 
         standing = optimizers_as_with_values() if stands_for is None else standing_for(stands_for)
         try:
-            with standing:
+            with standing, contexts:
                 traces = trace_steps(
                     build,
                     [(size, faked(batch, mode)) for size, batch in zip(micro_batches, batches, strict=True)],
