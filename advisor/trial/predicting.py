@@ -117,7 +117,9 @@ def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
 
 def _traces(bench: Bench, micro_batches: tuple[int, int]) -> list[StepTrace]:
     """A trace at each micro-batch: of one training where nothing but its optimizer keeps anything between steps."""
-    if not bench.spec.policy.methods and bench.spec.stands_for is None:
+    spec = bench.spec
+    # The order counts for an allocator: an optimizer's state that was made before the first step leaves no gaps.
+    if not spec.policy.methods and spec.stands_for is None and not spec.with_allocator:
         first, second = _traced(bench, micro_batches)
         if are_alike(first, second):
             return [first, second]

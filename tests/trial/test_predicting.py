@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
+from advisor.trial import predicting
 from advisor.trial.outcome import Outcome
 from advisor.trial.predicting import traced_batches
 from advisor.trial.spec import TrialKind, TrialResult
@@ -63,3 +66,21 @@ def test_a_method_that_does_not_apply_is_refused_as_in_every_trial() -> None:
     result = predicted(policy=Policy(methods=(use("few_bit_activation", bits=4),), micro_batch=4))
     assert result.outcome is Outcome.REFUSED
     assert result.prediction is None
+
+
+@pytest.mark.parametrize(("with_allocator", "trainings"), [(False, [(2, 4)]), (True, [(2,), (4,)])])
+def test_an_allocator_is_replayed_from_the_first_step_of_each_training(
+    with_allocator: bool, trainings: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap: state that is made before the first step lies at the beginning, and nothing is in pieces."""
+    traced: list[tuple[int, ...]] = []
+
+    def trace(bench: object, micro_batches: tuple[int, ...]) -> list[object]:
+        traced.append(micro_batches)
+        return [object() for _ in micro_batches]
+
+    monkeypatch.setattr(predicting, "_traced", trace)
+    monkeypatch.setattr(predicting, "are_alike", lambda *_: True)
+    asked = SimpleNamespace(policy=Policy(micro_batch=4), stands_for=None, with_allocator=with_allocator)
+    assert len(predicting._traces(SimpleNamespace(spec=asked), (2, 4))) == 2  # type: ignore[arg-type]
+    assert traced == trainings
