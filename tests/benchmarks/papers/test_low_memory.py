@@ -36,6 +36,7 @@ def test_the_small_size_has_every_figure_and_is_not_measured_again(
         for part in ("parameters, MB", "gradients, MB", "optimizer state, MB"):
             assert ours(part, small, ladder.table) < 0.55 * ours(part, plain, ladder.table), "16 bit halve them"
             assert ours(part, sparse, ladder.table) == ours(part, small, ladder.table), "sparse weights are dense here"
+        assert ours("sum of these parts, MB", small, ladder.table) < ours("peak, MB", small, ladder.table)
         assert ours("activations: times smaller", small, ladder.table) > 8, "16 bit, recomputation, micro-batches"
         assert ours("peak, MB", sparse, ladder.table) > ours("peak, MB", small, ladder.table), "and have masks"
         in_sparse_format = ours("peak in a sparse format, MB", sparse, ladder.table)
