@@ -46,6 +46,8 @@ def learn(lesson: Lesson) -> Learned:
             return Learned(
                 data=module.data(), reason=f"diverged: the loss was {float(loss)} after {lesson.steps} steps"
             )
+        if not lesson.scored:
+            return Learned(data=module.data(), stored=_stored(training))
         options = accepted(module.score, size)
         score = training.evaluate(lambda model: module.score(model, training.device, **options))
         return Learned(score=score, data=module.data(), stored=_stored(training))

@@ -41,6 +41,8 @@ _PEAK = "peak, MB"
 """The column that says whether a run has its figures; of live tensors, as the paper's."""
 _OFF = "prediction off by, %"
 _SPARSE_PEAK = "peak in a sparse format, MB"
+_SPARSE_SUM = "sum of these parts in a sparse format, MB"
+_FIRST_STEPS = 3
 
 _MEMORY: dict[str, Callable[[MemoryMeasurement], int]] = {
     _PEAK: lambda memory: memory.tensor_peak_bytes,
@@ -111,6 +113,11 @@ class _Climb(msgspec.Struct, frozen=True):
             steps=self.size.steps,
         )
 
+    def first_lesson(self, rung: Rung) -> Lesson:
+        """Steps of one micro-batch until the optimizer has its state (16 bits skip some): to see what is stored."""
+        policy = msgspec.structs.replace(self.policy(rung), accumulation_steps=1)
+        return msgspec.structs.replace(self.lesson(rung), policy=policy, steps=_FIRST_STEPS, scored=False)
+
     def figure(self, rung: Rung, column: str, ours: float | None, theirs: float | None, reason: str) -> Figure:
         """Of a smaller network than the paper's, the paper says nothing."""
         theirs = theirs if self.is_the_papers else None
@@ -128,7 +135,7 @@ def _figures(options: Options) -> Iterator[Figure]:
         rungs = [(climb, rung, known[climb.ladder.table]) for climb in climbs for rung in climb.rungs]
         # What they learn takes much longer than to see what they need.
         for figures in (
-            *(_needed(climb, rung, runner, of_ladder) for climb, rung, of_ladder in rungs),
+            *(_needed(climb, rung, runner, learner, of_ladder) for climb, rung, of_ladder in rungs),
             *(_learned(climb, rung, learner, of_ladder) for climb, rung, of_ladder in rungs),
         ):
             for one in figures:
@@ -147,13 +154,15 @@ def _known(climb: _Climb) -> dict[tuple[str, str], float | None]:
 _Known = Mapping[tuple[str, str], float | None]
 
 
-def _needed(climb: _Climb, rung: Rung, runner: Runner, known: _Known) -> Iterator[Figure]:
+def _needed(climb: _Climb, rung: Rung, runner: Runner, learner: Learner, known: _Known) -> Iterator[Figure]:
     """What is missing of one rung's memory. Ratios are taken within one run: plain training is then measured again."""
     plain = climb.ladder.rungs[0]
     if (rung.name, _PEAK) not in known:
         trials = [climb.trial(runner, TrialKind.TIME, one) for one in (rung, plain)]
         yield from _taken(climb, rung, *trials)
     yield from _summed(climb, rung, known)
+    if rung.sparse_megabytes is not None and (rung.name, _SPARSE_SUM) not in known:
+        yield from _sparse(climb, rung, learner.run(climb.first_lesson(rung)), known)
     if rung.name in climb.size.predicted and (rung.name, _OFF) not in known:
         result, prediction = (climb.trial(runner, kind, rung) for kind in (TrialKind.TIME, TrialKind.PREDICT))
         yield _predicted(climb, rung, result, prediction)
@@ -179,14 +188,9 @@ def _sum_of(row: str, known: _Known) -> float | None:
 
 def _learned(climb: _Climb, rung: Rung, learner: Learner, known: _Known) -> Iterator[Figure]:
     """What is missing of what one rung learns."""
-    plain = climb.ladder.rungs[0]
-    telling = climb.ladder.score if rung.sparse_megabytes is None else _SPARSE_PEAK
-    if rung.learns and (rung.name, telling) not in known:
+    if rung.learns and (rung.name, climb.ladder.score) not in known:
         climb.options.check_time()
-        learned = learner.run(climb.lesson(rung))
-        yield from _scored(climb, rung, learned)
-        if rung.sparse_megabytes is not None:
-            yield from _sparse(climb, rung, learned, known.get((rung.name, _PEAK)), known.get((plain.name, _PEAK)))
+        yield from _scored(climb, rung, learner.run(climb.lesson(rung)))
 
 
 def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
@@ -248,21 +252,27 @@ def _scored(climb: _Climb, rung: Rung, learned: Learned) -> Iterator[Figure]:
         yield climb.figure(rung, ladder.their_score, None, rung.score, instead)
 
 
-def _sparse(
-    climb: _Climb, rung: Rung, learned: Learned, peak: float | None, plain_peak: float | None
-) -> Iterator[Figure]:
+def _sparse(climb: _Climb, rung: Rung, learned: Learned, known: _Known) -> Iterator[Figure]:
     """What sparse weights would take if they were stored as such: calculated, as the paper's figures are."""
-    stored, calculated, times = learned.stored, None, None
+    stored = learned.stored
     values, indices = (None, None) if stored is None else (stored.values / _MB, stored.indices / _MB)
     yield climb.figure(rung, "sparse format, values, MB", values, None, learned.reason)
     yield climb.figure(rung, "sparse format, indices, MB", indices, None, learned.reason)
-    reason = learned.reason or "the peak was not measured"
-    if stored is not None and peak is not None:
-        calculated = peak + (stored.values + stored.indices - stored.dense - stored.masks) / _MB
-        times = None if plain_peak is None else plain_peak / calculated
-        reason = "calculated: the measured peak with values and indices in the place of dense tensors and masks"
-    yield climb.figure(rung, _SPARSE_PEAK, calculated, rung.sparse_megabytes, reason)
-    yield climb.figure(rung, "peak in a sparse format: times smaller", times, rung.sparse_times_smaller, reason)
+    plain = climb.ladder.rungs[0].name
+    of_peak = known.get((rung.name, _PEAK)), known.get((plain, _PEAK))
+    of_sum = _sum_of(rung.name, known), _sum_of(plain, known)
+    # Masks are buffers of no module: they are in the peak, and in no part.
+    masks = 0 if stored is None else stored.masks
+    for column, (dense, base), beside in ((_SPARSE_PEAK, of_peak, masks), (_SPARSE_SUM, of_sum, 0)):
+        calculated = times = None
+        reason = learned.reason or "the peak was not measured"
+        if stored is not None and dense is not None:
+            calculated = dense + (stored.values + stored.indices - stored.dense - beside) / _MB
+            times = None if base is None else base / calculated
+            reason = "calculated: what was measured, with values and indices in the place of dense tensors"
+        yield climb.figure(rung, column, calculated, rung.sparse_megabytes, reason)
+        smaller = column.replace(", MB", ": times smaller")
+        yield climb.figure(rung, smaller, times, rung.sparse_times_smaller, reason)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
