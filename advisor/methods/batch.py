@@ -17,6 +17,8 @@ from advisor.errors import WorkloadError
 
 __all__ = ["IGNORED_TARGET", "count_labels", "move", "sample_count", "split"]
 
+_LEAVES = (torch.Tensor, int, float, str, bytes, type(None))
+
 IGNORED_TARGET = -100
 """The label that cross entropy leaves out of its mean (torch's default ``ignore_index``)."""
 
@@ -82,7 +84,9 @@ def count_labels(batch: Any, *, causal: bool) -> int | None:
 
 
 def _first_sizes(batch: Any) -> set[int]:
-    return {int(leaf.size(0)) for leaf in pytree.tree_leaves(_plain(batch)) if _has_samples(leaf)}
+    plain = _plain(batch)
+    leaves = _flat(plain)
+    return {int(leaf.size(0)) for leaf in leaves or pytree.tree_leaves(plain) if _has_samples(leaf)}
 
 
 def _has_samples(leaf: Any) -> bool:
@@ -95,4 +99,25 @@ def _plain(batch: Any) -> Any:
 
 
 def _map_tensors(batch: Any, function: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, function, _plain(batch))
+    plain = _plain(batch)
+    leaves = _flat(plain)
+    if leaves is None:
+        return pytree.tree_map_only(torch.Tensor, function, plain)
+    mapped = [function(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    if isinstance(plain, torch.Tensor):
+        return mapped[0]
+    return dict(zip(plain, mapped, strict=True)) if isinstance(plain, dict) else type(plain)(mapped)
+
+
+def _flat(plain: Any) -> list[Any] | None:
+    """The leaves of what nearly every batch is, a tensor or one container of leaves; ``None`` for all else.
+
+    To walk a tree of any kind takes longer than anything else that a step has beside the model's own.
+    """
+    if isinstance(plain, torch.Tensor):
+        return [plain]
+    kind = type(plain)
+    if kind is not dict and kind is not tuple and kind is not list:
+        return None
+    leaves = list(plain.values()) if kind is dict else list(plain)
+    return leaves if all(isinstance(leaf, _LEAVES) for leaf in leaves) else None
