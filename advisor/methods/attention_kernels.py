@@ -26,8 +26,8 @@ _KERNELS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-_NO_KERNEL = ("No available kernel", "No viable backend")
-"""What torch says when none of the allowed kernels suits."""
+_NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
+"""What torch says when none of the allowed kernels suits; the last on CUDA, where it then asks a kernel for plugins."""
 
 
 def allow_only(training: Training, kernel: str, label: str) -> None:

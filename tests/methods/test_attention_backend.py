@@ -83,6 +83,26 @@ def test_a_step_for_which_the_kernel_does_not_suit_is_refused_with_torchs_reason
     training.close()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "No available kernel. Aborting execution.",
+        "No viable backend for scaled_dot_product_attention was found.",
+        "Invalid backend",  # where torch prefers cuDNN, as on Hopper, and then comes to the kernels of plugins
+    ],
+)
+def test_whatever_torch_says_when_no_kernel_suits_is_a_refusal(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def choice(*_: Any, **__: Any) -> int:
+        raise RuntimeError(words)
+
+    training = training_of("gpt2")
+    apply_uses(training, [FLASH])
+    monkeypatch.setattr(torch, "_fused_sdp_choice", choice)
+    with pytest.raises(MethodRefusedError, match="this kernel must suit every attention"):
+        training.step(text(2))
+    training.close()
+
+
 def test_attention_inside_torchs_own_module_is_computed_by_the_kernel_too() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, dim_feedforward=32, dropout=0.0, batch_first=True)
     training = Training(layer, compute_loss=lambda model, x: model(x).square().mean(), build_optimizer=adamw)
