@@ -150,7 +150,8 @@ def _exponent(options: Options, way: str, of: str, points: Sequence[tuple[int, f
     if len(points) < 2:
         return figure(options, _PAPER, "Exponents", way, column, None, theirs=theirs, reason="two depths must have run")
     slope = np.polyfit([math.log(layers) for layers, _ in points], [math.log(needed) for _, needed in points], 1)[0]
-    return figure(options, _PAPER, "Exponents", way, column, float(slope), theirs=theirs)
+    remark = "gradients are subtracted as if all were there at the peak" if theirs is not None and way != _PLAIN else ""
+    return figure(options, _PAPER, "Exponents", way, column, float(slope), theirs=theirs, reason=remark)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
