@@ -6,7 +6,7 @@ A batch is any nesting of mappings, lists and tuples. Its tensors hold the sampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def split(batch: Any, size: int) -> list[Any]:
         WorkloadError: It must be cut, and its tensors disagree on the number of samples.
     """
     assert size >= 1, size
-    if max(_first_sizes(batch), default=0) <= size:
+    if _fits(batch, size):
         return [batch]
     samples = sample_count(batch)
 
@@ -83,10 +83,18 @@ def count_labels(batch: Any, *, causal: bool) -> int | None:
     return int((labels != IGNORED_TARGET).sum())
 
 
+def _fits(batch: Any, size: int) -> bool:
+    """Whether no tensor is longer; asked of every batch, so that it is one loop."""
+    plain = _plain(batch)
+    for leaf in _flat(plain) or pytree.tree_leaves(plain):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.size(0) > size:
+            return False
+    return True
+
+
 def _first_sizes(batch: Any) -> set[int]:
     plain = _plain(batch)
-    leaves = _flat(plain)
-    return {int(leaf.size(0)) for leaf in leaves or pytree.tree_leaves(plain) if _has_samples(leaf)}
+    return {int(leaf.size(0)) for leaf in _flat(plain) or pytree.tree_leaves(plain) if _has_samples(leaf)}
 
 
 def _has_samples(leaf: Any) -> bool:
@@ -95,10 +103,10 @@ def _has_samples(leaf: Any) -> bool:
 
 def _plain(batch: Any) -> Any:
     """Mappings that are no ``dict`` (such as a tokenizer's ``BatchEncoding``) as one, for the tree walk."""
-    return dict(batch) if isinstance(batch, Mapping) and not isinstance(batch, dict) else batch
+    return dict(batch) if not isinstance(batch, dict) and isinstance(batch, Mapping) else batch
 
 
-def _map_tensors(batch: Any, function: Any) -> Any:
+def _map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     plain = _plain(batch)
     leaves = _flat(plain)
     if leaves is None:
@@ -109,15 +117,20 @@ def _map_tensors(batch: Any, function: Any) -> Any:
     return dict(zip(plain, mapped, strict=True)) if isinstance(plain, dict) else type(plain)(mapped)
 
 
-def _flat(plain: Any) -> list[Any] | None:
+def _flat(plain: Any) -> Collection[Any] | None:
     """The leaves of what nearly every batch is, a tensor or one container of leaves; ``None`` for all else.
 
     To walk a tree of any kind takes longer than anything else that a step has beside the model's own.
     """
-    if isinstance(plain, torch.Tensor):
-        return [plain]
     kind = type(plain)
-    if kind is not dict and kind is not tuple and kind is not list:
-        return None
-    leaves = list(plain.values()) if kind is dict else list(plain)
-    return leaves if all(isinstance(leaf, _LEAVES) for leaf in leaves) else None
+    leaves: Collection[Any]
+    if kind is dict:
+        leaves = plain.values()
+    elif kind is tuple or kind is list:
+        leaves = plain
+    else:
+        return (plain,) if isinstance(plain, torch.Tensor) else None
+    for leaf in leaves:
+        if not isinstance(leaf, _LEAVES):
+            return None
+    return leaves

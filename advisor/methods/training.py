@@ -7,7 +7,7 @@ attributes; :meth:`Training.step` does not know which.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -227,11 +227,10 @@ class Training:
         Raises:
             WorkloadError: The loss is not a scalar tensor with a gradient.
         """
-        self._enter(Phase.FORWARD)
+        if self.phase_listener is not None:
+            self.phase_listener(Phase.FORWARD)
         moved = batches.move(batch, self.device)
-        with contextlib.ExitStack() as contexts:
-            for context in self.forward_contexts:
-                contexts.enter_context(context())
+        with _entered(self.forward_contexts):
             loss = require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
         for callback in self.after_forward:
             callback(loss)
@@ -239,7 +238,8 @@ class Training:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""
-        self._enter(Phase.BACKWARD)
+        if self.phase_listener is not None:
+            self.phase_listener(Phase.BACKWARD)
         if self.gradient_scaler is not None:
             loss = self.gradient_scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -247,22 +247,25 @@ class Training:
 
     def optimizer_step(self) -> None:
         """Update the parameters from their gradients, and drop the gradients."""
-        self._enter(Phase.OPTIMIZER)
+        if self.phase_listener is not None:
+            self.phase_listener(Phase.OPTIMIZER)
         self.complete_gradients()
         if not self.steps_in_backward:
             if self.max_grad_norm is not None:
                 self.clip_grad_norm(self.max_grad_norm)
+            optimizer = self.optimizer
             if self.gradient_scaler is not None:
-                self.gradient_scaler.step(self.optimizer)
+                self.gradient_scaler.step(optimizer)
                 self.gradient_scaler.update()
                 self._unscaled = False
             else:
-                self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         self.distribution.after_step()
         for callback in list(self.after_step):  # One may remove itself.
             callback()
-        self._enter(Phase.IDLE)
+        if self.phase_listener is not None:
+            self.phase_listener(Phase.IDLE)
 
     def complete_gradients(self) -> None:
         """Have all gradients of the step summed, and where the optimizer looks for them; a second call does nothing."""
@@ -343,6 +346,21 @@ class Training:
         labels = batches.count_labels(piece, causal=self._causal)
         return (float(batches.sample_count(piece)), False) if labels is None else (float(labels), True)
 
-    def _enter(self, phase: Phase) -> None:
-        if self.phase_listener is not None:
-            self.phase_listener(phase)
+
+_Context = contextlib.AbstractContextManager[Any]
+_NOTHING = contextlib.nullcontext()
+
+
+def _entered(contexts: Sequence[Callable[[], _Context]]) -> _Context:
+    """All contexts in one; a stack for none or one of them would take longer than the rest of a small step's calls."""
+    if not contexts:
+        return _NOTHING
+    return contexts[0]() if len(contexts) == 1 else _stacked(contexts)
+
+
+@contextlib.contextmanager
+def _stacked(contexts: Sequence[Callable[[], _Context]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context())
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import os
 import signal
 import time
@@ -23,10 +24,14 @@ from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, U
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.trial.starting import WorkerStarter
 
-__all__ = ["Runner", "RunnerEvent", "RunnerEventKind"]
+__all__ = ["CutShortError", "Runner", "RunnerEvent", "RunnerEventKind"]
 
 _LOOK_SECONDS = 1.0
 _LOG_TAIL_BYTES = 8192
+
+
+class CutShortError(Exception):
+    """The caller's time was over before the trial came to any end; it left nothing behind."""
 
 
 class RunnerEventKind(enum.Enum):
@@ -96,11 +101,13 @@ class Runner:
         self._end_worker("no longer needed")
         self._starter.close()
 
-    def run(self, spec: TrialSpec) -> TrialResult:
+    def run(self, spec: TrialSpec, *, until: float = math.inf) -> TrialResult:
         """Run a trial, or return its stored result if it has finished before.
 
         Args:
             spec: The trial.
+            until: Moment of ``time.monotonic`` at which the caller waits no longer. The trial's own limit stays what it
+                is, and with it everything that a trial makes of its time.
 
         Returns:
             How it ended; never raises for anything that happens inside the trial.
@@ -108,6 +115,7 @@ class Runner:
         Raises:
             KeyboardInterrupt: The user interrupted; the worker is ended, and a result that was not complete is not
                 stored.
+            CutShortError: That moment came first; the worker is ended, and nothing is stored.
             OutputFolderError: The study folder cannot be written.
         """
         assert spec.kind is not TrialKind.PROBE or spec.policy.gpu_count == 1, "one process alone learns the facts"
@@ -129,7 +137,7 @@ class Runner:
             return msgspec.structs.replace(result, wall_seconds=time.monotonic() - begin, warm=warm)
 
         try:
-            result, healthy, why = self._run(spec, folder)
+            result, healthy, why = self._run(spec, folder, until)
         except BaseException:
             # Ctrl-C above all. The worker may have finished a moment before, and what is finished is not lost: the
             # old result went before this request was written, so a complete one belongs to it.
@@ -163,14 +171,14 @@ class Runner:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def _run(self, spec: TrialSpec, folder: TrialFolder) -> tuple[TrialResult, bool, str]:
+    def _run(self, spec: TrialSpec, folder: TrialFolder, until: float) -> tuple[TrialResult, bool, str]:
         """The result, whether the worker can be used again, and why not."""
         connection = self._connection
         if connection is not None and not self._accepts(connection, spec, folder):
             self._end_worker("it ended between trials")  # nothing of this trial has run: a new one takes it
             connection = None
         if connection is None:
-            failure = self._start(spec, folder)
+            failure = self._start(spec, folder, until)
             if failure is not None:
                 return failure, False, _NOT_STARTED
             connection = self._connection
@@ -178,7 +186,7 @@ class Runner:
             if not self._accepts(connection, spec, folder):
                 return self._crashed(spec, 0, OutOfMemoryEvidence()), False, "it ended at once"
         self._tell(RunnerEventKind.TRIAL_STARTED, spec.key)
-        return self._wait(connection, spec, folder)
+        return self._wait(connection, spec, folder, until)
 
     def _accepts(self, connection: Connection, spec: TrialSpec, folder: TrialFolder) -> bool:
         try:
@@ -187,16 +195,19 @@ class Runner:
             return False
         return True
 
-    def _start(self, spec: TrialSpec, folder: TrialFolder) -> TrialResult | None:
+    def _start(self, spec: TrialSpec, folder: TrialFolder, until: float) -> TrialResult | None:
         """Start a worker; how the trial ended if that did not work."""
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
         self._ranks = spec.ranks
         ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
         deadline = time.monotonic() + self._start_limit_seconds
         try:
-            self._connection = connection = Connection(self._starter.starting(ranks), folder.log)
-            answer = connection.receive(deadline)
+            start = self._starter.starting(ranks, at_most=until - time.monotonic())
+            self._connection = connection = Connection(start, folder.log)
+            answer = connection.receive(min(deadline, until))
         except (SilenceError, TimeoutError):
+            if time.monotonic() >= until:
+                raise CutShortError from None
             reason = f"the worker did not start within {self._start_limit_seconds:g} s"
             if self._ranks > 1 and self._nodes.count > 1:
                 reason += (
@@ -210,17 +221,21 @@ class Runner:
         reason = f"the worker did not start: it {how_it_ended(answer.status)}; see {folder.log}"
         return TrialResult(key=spec.key, outcome=Outcome.CRASHED, reason=reason)
 
-    def _wait(self, connection: Connection, spec: TrialSpec, folder: TrialFolder) -> tuple[TrialResult, bool, str]:
+    def _wait(
+        self, connection: Connection, spec: TrialSpec, folder: TrialFolder, until: float
+    ) -> tuple[TrialResult, bool, str]:
         evidence = OutOfMemoryEvidence()
         deadline = time.monotonic() + spec.time_limit_seconds
         while True:
             now = time.monotonic()
+            if now >= until:
+                raise CutShortError
             if now >= deadline:
                 reason = f"it took longer than its limit of {spec.time_limit_seconds:g} s"
                 return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason), False, "out of time"
             evidence.look()
             try:
-                answer = connection.receive(min(deadline, now + _LOOK_SECONDS))
+                answer = connection.receive(min(deadline, until, now + _LOOK_SECONDS))
             except SilenceError:
                 continue
             match answer:

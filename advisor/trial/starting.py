@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +11,9 @@ from advisor.trial.forking import ForkServer, UnforkableError, borrow, can_fork,
 from advisor.trial.process import Process, Start, execute
 
 __all__ = ["WorkerStarter"]
+
+_SHORTEST_SECONDS = 0.001
+"""To a socket no time at all would mean something else: not to wait, and to fail in another way."""
 
 
 class WorkerStarter:
@@ -26,17 +30,18 @@ class WorkerStarter:
         self._server: ForkServer | None = None
         self._forks = self._command == WORKER_COMMAND and can_fork()
 
-    def starting(self, arguments: Sequence[str]) -> Start:
-        """What starts a worker with these arguments.
+    def starting(self, arguments: Sequence[str], *, at_most: float = math.inf) -> Start:
+        """What starts a worker with these arguments, in these seconds if they are fewer than others have.
 
         It raises :class:`TimeoutError` if the libraries are not loaded in time.
         """
+        seconds = max(_SHORTEST_SECONDS, min(self._seconds, at_most))
 
         def start(descriptors: Mapping[str, int], output: int) -> Process:
             environment = child_environment(os.environ)
             if self._forks:
                 try:
-                    return self._borrowed(environment).fork(arguments, descriptors, output, environment, self._seconds)
+                    return self._borrowed(environment).fork(arguments, descriptors, output, environment, seconds)
                 except UnforkableError:  # nor will it be the next time
                     self._forks = False
                     self.close()

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -47,6 +46,9 @@ _TELLING = "samples/s"
 _TRIAL_SECONDS = 150.0
 """After them a trial is ended: compiling the blocks of a model may take more than a minute."""
 
+_ANSWER_SECONDS = 120.0
+"""A contender begins if so many are left, which most answers take less than: one that is cut short begins anew."""
+
 _UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE = "untouched", "hand-tuned", "accelerate", "grid", "momadvise"
 _CONTENDERS = (_UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE)
 
@@ -63,7 +65,6 @@ class _Size(msgspec.Struct, frozen=True, kw_only=True):
         space: momadvise's search space.
         trials: Its most trials.
         time_limit_seconds: Its time limit.
-        call_seconds: After these no contender begins.
     """
 
     models: Mapping[str, Path]
@@ -74,7 +75,6 @@ class _Size(msgspec.Struct, frozen=True, kw_only=True):
     space: str
     trials: int
     time_limit_seconds: float
-    call_seconds: float = math.inf
 
 
 _SIZES = {
@@ -100,7 +100,6 @@ _SIZES = {
         space="default",
         trials=40,
         time_limit_seconds=90.0,
-        call_seconds=300.0,
     ),
 }
 
@@ -122,15 +121,13 @@ def _figures(options: Options) -> Iterator[Figure]:
     fresh = [one for one in asked if _place(*one) not in tried]
     # What came to nothing before is asked once more, after everything that was never asked.
     lost = [one for one in asked if _place(*one) in tried and tried[_place(*one)] is None]
-    end = time.monotonic() + options.at_most(size.call_seconds)
     bases: dict[Contest, TrialResult] = {}
     # Loading torch once is for the tests alone: whoever asks momadvise waits for that too.
     kept = servers_are_kept() if options.size == "smoke" else contextlib.nullcontext()
     with kept, tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
-        for number, (contest, who) in enumerate(work := [*fresh, *lost]):
-            if time.monotonic() > end:
-                print(f"{len(work) - number} answers are left for the next call")
-                return
+        for number, (contest, who) in enumerate((*fresh, *lost)):
+            if number > 0:  # a call asks one at least, however short it is
+                options.check_time(options.at_most(_ANSWER_SECONDS))
             arena = Arena(runner, options, contest, seconds=size.seconds, time_limit_seconds=_TRIAL_SECONDS)
             untouched = Policy(micro_batch=contest.own_batch)
             found = Found(policy=untouched) if who == _UNTOUCHED else _asked(who, arena, size)

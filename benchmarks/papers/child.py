@@ -5,13 +5,17 @@ For what is no trial of momadvise: a loop of somebody else's beside ours, or som
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from benchmarks.papers.command import TimeIsUpError
 
 __all__ = ["answer", "ask"]
 
@@ -22,7 +26,12 @@ _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
 def ask(
-    module: str, request: msgspec.Struct, answer_type: type[_Answer], *, time_limit_seconds: float
+    module: str,
+    request: msgspec.Struct,
+    answer_type: type[_Answer],
+    *,
+    time_limit_seconds: float,
+    until: float = math.inf,
 ) -> tuple[_Answer | None, str]:
     """Run ``python -m MODULE`` with a request and wait for its answer.
 
@@ -31,20 +40,27 @@ def ask(
         request: What it is given on standard input, as JSON.
         answer_type: What it prints in its last line.
         time_limit_seconds: After it the program is ended.
+        until: Moment of ``time.monotonic`` at which the caller waits no longer.
 
     Returns:
         The answer, or ``None`` and why there is none.
+
+    Raises:
+        TimeIsUpError: That moment came before the program's own limit.
     """
+    left = until - time.monotonic()
     try:
         done = subprocess.run(
             [sys.executable, "-m", module],
             input=msgspec.json.encode(request),
             capture_output=True,
             cwd=_ROOT,
-            timeout=time_limit_seconds,
+            timeout=max(0.0, min(time_limit_seconds, left)),
             check=False,
         )
     except subprocess.TimeoutExpired:
+        if left < time_limit_seconds:
+            raise TimeIsUpError from None
         return None, f"timeout: it took longer than its limit of {time_limit_seconds:g} s"
     if done.returncode != 0:
         return None, f"exit status {done.returncode}: {_last_line(done.stderr)}"

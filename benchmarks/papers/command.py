@@ -18,13 +18,16 @@ from benchmarks.papers.figures import Figure, append, markdown, read
 __all__ = ["Options", "TimeIsUpError", "options_of", "report"]
 
 _PAPER_MINUTES = 8.0
-"""What one call of the paper's size takes, unless ``--minutes`` says otherwise."""
+"""What one call of the paper's size takes at most, unless ``--minutes`` says otherwise."""
+
+_ENDING_SECONDS = 10.0
+"""Of them, for what a run leaves behind to be ended, and for the tables."""
 
 _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
 class TimeIsUpError(Exception):
-    """No further run may begin: the minutes of this call are over."""
+    """The minutes of this call are over: no run begins, and the one that was under way has been ended."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         hardware: The device.
         output: File of JSON lines.
         again: Whether what is in the file already is measured again.
-        minutes: After so many no further run begins; ``None`` for no end.
+        minutes: After so many the call is at its end; ``None`` for no end.
         patience: How many times as long as on a GPU one run may take before it is ended.
         begin: Moment at which they begin, in seconds of ``time.monotonic``.
     """
@@ -52,13 +55,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """The same, the minutes counted from this moment: each paper has its own."""
         return msgspec.structs.replace(self, begin=time.monotonic())
 
-    def check_time(self) -> None:
-        """Check that another run may begin.
+    @property
+    def end(self) -> float:
+        """Moment of ``time.monotonic`` at which whatever runs is ended, so that the call is over in its minutes."""
+        if self.minutes is None:
+            return math.inf
+        seconds = 60 * self.minutes
+        return self.begin + seconds - min(_ENDING_SECONDS, 0.1 * seconds)
+
+    def check_time(self, needed_seconds: float = 0.0) -> None:
+        """Check that another run may begin, which takes so many seconds that must not be cut short.
 
         Raises:
             TimeIsUpError: The minutes are over; :func:`report` ends the command with what is there.
         """
-        if self.minutes is not None and time.monotonic() > self.begin + 60 * self.minutes:
+        if time.monotonic() + needed_seconds >= self.end:
             raise TimeIsUpError
 
     def at_most(self, seconds: float) -> float:
@@ -82,8 +93,8 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
     parser.add_argument("--again", action="store_true", help="measure what is there already")
     parser.add_argument(
         "--minutes",
-        type=float,
-        help=f"begin no run after so many; the next call goes on (default: {_PAPER_MINUTES:g} for a paper's size)",
+        type=_positive,
+        help=f"take no longer; the next call goes on (default: {_PAPER_MINUTES:g} for a paper's size, times patience)",
     )
     parser.add_argument(
         "--patience",
@@ -97,7 +108,9 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
     except UserError as error:
         parser.error(str(error))
     output = asked.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
-    minutes = _PAPER_MINUTES if asked.minutes is None and asked.size == "paper" else asked.minutes
+    minutes = asked.minutes
+    if minutes is None and asked.size == "paper":
+        minutes = _PAPER_MINUTES * asked.patience
     return Options(
         size=asked.size,
         hardware=hardware,
@@ -118,13 +131,21 @@ def _positive(text: str) -> float:
 
 def report(paper: str, options: Options, figures: Iterable[Figure]) -> None:
     """Write figures down as they come, and print the paper's tables in the end, or when the time is up."""
+    found = 0
     try:
         for figure in figures:
             append(options.output, figure)
+            found += 1
             ours = figure.reason or "-" if figure.ours is None else f"{figure.ours:.4g}"
             print(f"{figure.row}, {figure.column}: {ours}", flush=True)
     except TimeIsUpError:
-        again = " (without --again)" if options.again else ""
-        print(f"\n{options.minutes:g} minutes are over; the same command{again} goes on with what is missing.")
+        print(f"\n{options.minutes:g} minutes are over; {_how_to_go_on(options, found)}.")
     mine = (paper, options.size, options.hardware.name)
     print("\n" + markdown([one for one in read(options.output) if (one.paper, one.size, one.device) == mine]))
+
+
+def _how_to_go_on(options: Options, found: int) -> str:
+    if not found:
+        return "nothing came to its end in them: give more --minutes"
+    again = " (without --again)" if options.again else ""
+    return f"the same command{again} goes on with what is missing"

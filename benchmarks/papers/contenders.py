@@ -141,7 +141,7 @@ def accelerate(arena: Arena, first: int) -> Found:
         first=first,
     )
     arena.leave()
-    found, reason, seconds = _executable(request, arena.options.at_most(_CHILD_SECONDS))
+    found, reason, seconds = _executable(request, arena.options.at_most(_CHILD_SECONDS), arena.options.end)
     if found is None:
         return Found(seconds=seconds, reason=reason)
     batch = choose_batch(largest=found.batch, fraction=1.0, global_batch=contest.global_batch)
@@ -152,11 +152,13 @@ def accelerate(arena: Arena, first: int) -> Found:
 
 
 @functools.cache
-def _executable(request: ExecutableBatchRequest, limit: float) -> tuple[ExecutableBatch | None, str, float]:
+def _executable(
+    request: ExecutableBatchRequest, limit: float, until: float
+) -> tuple[ExecutableBatch | None, str, float]:
     """Its answer, or why there is none; and the seconds. Asked once for all goals: it knows nothing of them."""
     begin = time.monotonic()
     program = "benchmarks.papers.executable_batch"
-    found, reason = ask(program, request, ExecutableBatch, time_limit_seconds=limit)
+    found, reason = ask(program, request, ExecutableBatch, time_limit_seconds=limit, until=until)
     return found, reason, time.monotonic() - begin
 
 
@@ -199,9 +201,13 @@ def momadvise(arena: Arena, *, space: str, trials: int, time_limit_seconds: floa
         space: The search space.
         trials: Most policies.
         time_limit_seconds: Most seconds.
+
+    Raises:
+        TimeIsUpError: The minutes of this call do not hold as many any more.
     """
     contest = arena.contest
     arena.leave()
+    arena.options.check_time(time_limit_seconds)  # an answer that was cut short is not its answer
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -20,7 +20,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options
-from benchmarks.papers.runs import timed, why
+from benchmarks.papers.runs import completed, timed, why
 from benchmarks.papers.specs import spec_of
 
 __all__ = ["FLOOR", "Arena", "Contest", "Found"]
@@ -174,4 +174,6 @@ class Arena:
             limit_bytes=self.limit_bytes,
             time_limit_seconds=self._time_limit_seconds,
         )
-        return self._runner.run(msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes))
+        return completed(
+            self._runner, self.options, msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes)
+        )

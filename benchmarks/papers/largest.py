@@ -23,7 +23,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.papers.command import Options
-from benchmarks.papers.runs import why
+from benchmarks.papers.runs import completed, why
 from benchmarks.papers.specs import policy_of
 
 __all__ = ["Largest", "Search", "refusal"]
@@ -196,7 +196,9 @@ class _Combination:
         self, kind: TrialKind, batch: int, *, smaller: int | None = None, largest_batch: int | None = None
     ) -> TrialResult:
         limit = self._search.limit_bytes
-        return self._runner.run(
+        return completed(
+            self._runner,
+            self._options,
             TrialSpec(
                 kind=kind,
                 workload=self._source,
@@ -209,7 +211,7 @@ class _Combination:
                 largest_batch=largest_batch,
                 measure_seconds=self._search.seconds,
                 time_limit_seconds=self._options.at_most(_LIMIT_SECONDS),
-            )
+            ),
         )
 
 

@@ -15,6 +15,7 @@ from advisor.methods.use import MethodUse
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options
+from benchmarks.papers.runs import completed
 from benchmarks.papers.specs import policy_of, spec_of
 
 __all__ = ["Learned", "Learning"]
@@ -82,7 +83,7 @@ class Learning:
             uses: The methods.
 
         Raises:
-            TimeIsUpError: No further run may begin.
+            TimeIsUpError: The minutes of this call are over.
         """
         plain = self._exact(workload)
         own = self._run(workload, uses) if uses else plain
@@ -125,14 +126,13 @@ class Learning:
             model_size=self._model_size,
             time_limit_seconds=_TIME_LIMIT_SECONDS,
         )
-        return self._runner.run(
-            msgspec.structs.replace(
-                spec,
-                write_gradient_to=str(self._gradient) if exact else None,
-                exact_gradient=None if exact else str(self._gradient),
-                other_chance=other_chance,
-            )
+        spec = msgspec.structs.replace(
+            spec,
+            write_gradient_to=str(self._gradient) if exact else None,
+            exact_gradient=None if exact else str(self._gradient),
+            other_chance=other_chance,
         )
+        return completed(self._runner, self._options, spec)
 
 
 def _no_losses(result: TrialResult) -> str:

@@ -9,9 +9,11 @@ asks the model's file for its score. For that the file has three functions more 
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +22,7 @@ import msgspec
 
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import how_it_ended
+from benchmarks.papers.command import TimeIsUpError
 
 __all__ = ["Learned", "Learner", "Lesson", "Stored"]
 
@@ -105,8 +108,16 @@ class Learner:
     ) -> None:
         self._end()
 
-    def run(self, lesson: Lesson) -> Learned:
-        """Train; whatever happens there, this returns how it ended."""
+    def run(self, lesson: Lesson, *, until: float = math.inf) -> Learned:
+        """Train; whatever happens there, this returns how it ended.
+
+        Args:
+            lesson: What to train.
+            until: Moment of ``time.monotonic`` at which the caller waits no longer.
+
+        Raises:
+            TimeIsUpError: That moment came before the training's own limit.
+        """
         if self._process is None:
             self._process = subprocess.Popen(self._command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         process = self._process
@@ -118,7 +129,8 @@ class Learner:
             late.set()
             process.kill()
 
-        timer = threading.Timer(self._time_limit_seconds, end)
+        left = until - time.monotonic()
+        timer = threading.Timer(max(0.0, min(self._time_limit_seconds, left)), end)
         timer.start()
         try:
             process.stdin.write(msgspec.json.encode(lesson) + b"\n")
@@ -132,6 +144,9 @@ class Learner:
             learned = msgspec.json.decode(answer, type=Learned)
         except msgspec.DecodeError:
             status = _status(process)
+            if late.is_set() and left < self._time_limit_seconds:
+                self._end()
+                raise TimeIsUpError from None
             ended = f"took longer than {self._time_limit_seconds:g} s" if late.is_set() else how_it_ended(status)
             learned = Learned(reason=f"the process that trains {ended}")
         if learned.score is None and learned.stored is None:

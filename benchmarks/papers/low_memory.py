@@ -29,7 +29,7 @@ from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.lessons import Learned, Learner, Lesson
 from benchmarks.papers.low_memory_ladders import LADDERS, SIZES, Ladder, Rung, Size
-from benchmarks.papers.runs import WORKLOADS, figure, why
+from benchmarks.papers.runs import WORKLOADS, completed, figure, why
 from benchmarks.papers.specs import spec_of
 
 __all__ = ["main", "run"]
@@ -101,7 +101,7 @@ class _Climb(msgspec.Struct, frozen=True):
         """One trial; what has run once is answered from the runner's folder."""
         workload, size = WORKLOADS / f"{self.ladder.workload}.py", self.size
         spec = spec_of(kind, self.options, workload, self.policy(rung), seconds=size.seconds, model_size=size.model)
-        return runner.run(spec)
+        return completed(runner, self.options, spec)
 
     def lesson(self, rung: Rung) -> Lesson:
         """What is learned from."""
@@ -117,6 +117,15 @@ class _Climb(msgspec.Struct, frozen=True):
         """Steps of one micro-batch until the optimizer has its state (16 bits skip some): to see what is stored."""
         policy = msgspec.structs.replace(self.policy(rung), accumulation_steps=1)
         return msgspec.structs.replace(self.lesson(rung), policy=policy, steps=_FIRST_STEPS, scored=False)
+
+    def learned(self, learner: Learner, lesson: Lesson) -> Learned:
+        """What comes of a lesson.
+
+        Raises:
+            TimeIsUpError: The minutes of this call are over.
+        """
+        self.options.check_time()
+        return learner.run(lesson, until=self.options.end)
 
     def figure(self, rung: Rung, column: str, ours: float | None, theirs: float | None, reason: str) -> Figure:
         """Of a smaller network than the paper's, the paper says nothing."""
@@ -162,7 +171,7 @@ def _needed(climb: _Climb, rung: Rung, runner: Runner, learner: Learner, known: 
         yield from _taken(climb, rung, *trials)
     yield from _summed(climb, rung, known)
     if rung.sparse_megabytes is not None and (rung.name, _SPARSE_SUM) not in known:
-        yield from _sparse(climb, rung, learner.run(climb.first_lesson(rung)), known)
+        yield from _sparse(climb, rung, climb.learned(learner, climb.first_lesson(rung)), known)
     if rung.name in climb.size.predicted and (rung.name, _OFF) not in known:
         result, prediction = (climb.trial(runner, kind, rung) for kind in (TrialKind.TIME, TrialKind.PREDICT))
         yield _predicted(climb, rung, result, prediction)
@@ -189,8 +198,7 @@ def _sum_of(row: str, known: _Known) -> float | None:
 def _learned(climb: _Climb, rung: Rung, learner: Learner, known: _Known) -> Iterator[Figure]:
     """What is missing of what one rung learns."""
     if rung.learns and (rung.name, climb.ladder.score) not in known:
-        climb.options.check_time()
-        yield from _scored(climb, rung, learner.run(climb.lesson(rung)))
+        yield from _scored(climb, rung, climb.learned(learner, climb.lesson(rung)))
 
 
 def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:

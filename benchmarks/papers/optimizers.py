@@ -38,7 +38,7 @@ from benchmarks.papers.optimizers_table import (
     STAGES,
     THEIRS,
 )
-from benchmarks.papers.runs import WORKLOADS, figure, why
+from benchmarks.papers.runs import WORKLOADS, completed, figure, why
 from benchmarks.papers.specs import spec_of
 
 __all__ = ["main", "run"]
@@ -175,7 +175,7 @@ def _results(
         model_size=size.model,
         time_limit_seconds=2 * _LEARNING_SECONDS,
     )
-    return runner.run(timed), runner.run(learned)
+    return completed(runner, options, timed), completed(runner, options, learned)
 
 
 def _of(

@@ -31,7 +31,7 @@ from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.papers.child import ask
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
-from benchmarks.papers.runs import WORKLOADS, figure, timed, why
+from benchmarks.papers.runs import WORKLOADS, completed, figure, timed, why
 from benchmarks.papers.specs import policy_of, spec_of
 
 __all__ = ["main", "run"]
@@ -109,7 +109,8 @@ def _figures(options: Options) -> Iterator[Figure]:
         if (_START, name) not in known:
             yield _start(options, name, arguments, size.starts)
     for model in size.models:
-        yield from _beside(options, model, _missing(known, _LOOPS, model), size.seconds)
+        for uses in _missing(known, _LOOPS, model):
+            yield from _beside(options, model, uses, size.seconds)
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         for model in size.models:
             missing = _missing(known, _PREDICTED, model)
@@ -138,29 +139,27 @@ def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) 
     return figure(options, _PAPER, _START, name, "seconds", statistics.median(seconds[1:]))
 
 
-def _beside(
-    options: Options, model: _Model, policies: Sequence[tuple[MethodUse, ...]], seconds: float
-) -> Iterator[Figure]:
-    """All comparisons of a model, in one process."""
-    if not policies:
-        return
+def _beside(options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Iterator[Figure]:
+    """One comparison, in a process of its own."""
+    options.check_time()
     request = BesideRequest(
         workload=str(model.workload),
-        policies=tuple(policies),
+        policies=(uses,),
         block=model.block,
         batch=model.batch,
         device=options.hardware.device,
         seconds=seconds,
     )
-    limit = len(policies) * (options.at_most(_TIME_LIMIT_SECONDS) + seconds)
-    answer, reason = ask("benchmarks.papers.beside_loop", request, BesideAnswer, time_limit_seconds=limit)
-    found = [Lost(reason=reason)] * len(policies) if answer is None else answer.found
-    for uses, one in zip(policies, found, strict=True):
-        if isinstance(one, Lost):
-            yield figure(options, _PAPER, _LOOPS, _row(model, uses), _SLOWER, None, reason=one.reason)
-            continue
-        for column, ours in _columns(one).items():
-            yield figure(options, _PAPER, _LOOPS, _row(model, uses), column, ours)
+    limit = options.at_most(_TIME_LIMIT_SECONDS) + seconds
+    answer, reason = ask(
+        "benchmarks.papers.beside_loop", request, BesideAnswer, time_limit_seconds=limit, until=options.end
+    )
+    (found,) = [Lost(reason=reason)] if answer is None else answer.found
+    if isinstance(found, Lost):
+        yield figure(options, _PAPER, _LOOPS, _row(model, uses), _SLOWER, None, reason=found.reason)
+        return
+    for column, ours in _columns(found).items():
+        yield figure(options, _PAPER, _LOOPS, _row(model, uses), column, ours)
 
 
 def _columns(found: Beside) -> dict[str, float]:
@@ -219,7 +218,7 @@ def _traced(runner: Runner, options: Options, model: _Model, uses: tuple[MethodU
     policy = policy_of(uses, 4 * model.batch)
     spec = spec_of(TrialKind.PREDICT, options, model.workload, policy)
     # Beside it stands what tensors took, not what the allocator reserved.
-    return runner.run(msgspec.structs.replace(spec, with_allocator=False))
+    return completed(runner, options, msgspec.structs.replace(spec, with_allocator=False))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

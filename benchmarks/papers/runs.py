@@ -11,13 +11,13 @@ import msgspec
 from advisor.methods.use import MethodUse
 from advisor.session.versions import versions
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult
-from benchmarks.papers.command import Options
+from advisor.trial.runner import CutShortError, Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from benchmarks.papers.command import Options, TimeIsUpError
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.specs import policy_of, spec_of
 
-__all__ = ["WORKLOADS", "figure", "settled", "timed", "why"]
+__all__ = ["WORKLOADS", "completed", "figure", "settled", "timed", "why"]
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 """Where the papers' models are: one file each, as ``momadvise`` takes it."""
@@ -56,9 +56,11 @@ def timed(
         What was measured, or the outcome and the reason for which nothing was.
 
     Raises:
-        TimeIsUpError: No further run may begin.
+        TimeIsUpError: The minutes of this call are over.
     """
-    return runner.run(
+    return completed(
+        runner,
+        options,
         spec_of(
             TrialKind.TIME,
             options,
@@ -68,8 +70,21 @@ def timed(
             model_size=model_size,
             limit_bytes=limit_bytes,
             time_limit_seconds=time_limit_seconds,
-        )
+        ),
     )
+
+
+def completed(runner: Runner, options: Options, spec: TrialSpec) -> TrialResult:
+    """A trial that came to an end of its own. One that the end of the call cuts short says nothing: it is no result.
+
+    Raises:
+        TimeIsUpError: The minutes of this call are over.
+    """
+    options.check_time()
+    try:
+        return runner.run(spec, until=options.end)
+    except CutShortError:
+        raise TimeIsUpError from None
 
 
 def why(*results: TrialResult) -> str:

@@ -48,11 +48,7 @@ def spec_of(
         model_size: Arguments of the model file's ``build_model`` and ``make_batch``.
         limit_bytes: The memory limit; ``None`` for what is free.
         time_limit_seconds: After it the trial is ended, on a GPU.
-
-    Raises:
-        TimeIsUpError: No further run may begin.
     """
-    options.check_time()
     return TrialSpec(
         kind=kind,
         workload=resolve_source(workload),

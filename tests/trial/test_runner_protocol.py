@@ -24,7 +24,7 @@ from advisor.trial.interruption import interruptions_kept
 from advisor.trial.nodes import Nodes
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Answer, Finished
-from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.runner import CutShortError, Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind, TrialResult
 from tests.trial.specs import FAKE_WORKER, is_running, my_children, read_number, spec, wait_until
 
@@ -111,6 +111,26 @@ def test_a_hang_ends_at_the_time_limit(runner: Runner, name: str) -> None:
     assert result.outcome is Outcome.TIMEOUT
     assert "0.5 s" in result.reason
     assert time.monotonic() - begin < 50  # it would sleep for 600
+    assert my_children() == []
+
+
+@pytest.mark.parametrize("name", ["hangs", "hangs and ignores signals"])
+def test_a_caller_that_waits_no_longer_gets_no_result_and_none_is_stored(runner: Runner, name: str) -> None:
+    trial = spec(name, time_limit_seconds=600.0)
+    runner.run(spec("well"))
+    with pytest.raises(CutShortError):
+        runner.run(trial, until=time.monotonic() + 0.5)
+    assert my_children() == []
+    assert runner.run(spec("well", repeat=1), until=time.monotonic() + 60).outcome is Outcome.OK
+    assert runner.run(msgspec.structs.replace(trial, time_limit_seconds=0.5)).outcome is Outcome.TIMEOUT
+
+
+def test_a_caller_does_not_wait_for_a_worker_to_start_either(tmp_path: Path) -> None:
+    with (
+        Runner(tmp_path, worker_command=(sys.executable, "-c", "import time; time.sleep(600)")) as runner,
+        pytest.raises(CutShortError),
+    ):
+        runner.run(spec("well"), until=time.monotonic() + 0.5)
     assert my_children() == []
 
 

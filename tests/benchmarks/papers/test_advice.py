@@ -24,7 +24,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialResult
 from benchmarks.papers import advice, contenders
-from benchmarks.papers.command import Options
+from benchmarks.papers.command import Options, TimeIsUpError
 from benchmarks.papers.contest import Arena, Contest, Found
 from benchmarks.papers.figures import read
 from benchmarks.papers.runs import WORKLOADS
@@ -93,13 +93,21 @@ def test_the_small_size_has_an_answer_or_a_reason_for_each_and_is_not_measured_a
     assert len(read(output)) == len(figures)
 
 
-def test_after_its_time_a_call_begins_nothing_and_says_what_is_left(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_call_asks_one_at_least_and_no_other_without_the_time_for_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    late = msgspec.structs.replace(advice._SIZES["smoke"], call_seconds=-1.0)
-    monkeypatch.setitem(advice._SIZES, "smoke", late)
-    advice.main(["--size", "smoke", "--device", "cpu", "--output", str(tmp_path / "papers.jsonl")])
-    assert "15 answers are left for the next call" in capsys.readouterr().out
+    output = tmp_path / "papers.jsonl"
+    minutes = advice._ANSWER_SECONDS / 60
+    advice.main(["--size", "smoke", "--device", "cpu", "--output", str(output), "--minutes", f"{minutes:g}"])
+    assert {one.row for one in read(output)} == {"tiny transformer, untouched"}
+    assert "minutes are over; the same command goes on with what is missing." in capsys.readouterr().out
+
+
+def test_momadvise_is_asked_only_if_it_has_all_of_its_time(tmp_path: Path) -> None:
+    one = arena(tmp_path)
+    one.options = msgspec.structs.replace(one.options, minutes=1.0)
+    with pytest.raises(TimeIsUpError):
+        contenders.momadvise(one, space="smoke", trials=2, time_limit_seconds=60.0)
 
 
 def recorded(folder: Path, **changes: object) -> Table:

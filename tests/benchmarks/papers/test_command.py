@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from advisor.trial.folder import StudyFolder
+from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind
-from benchmarks.papers.command import Options, options_of, report
+from benchmarks.papers.beside import Lost
+from benchmarks.papers.child import ask
+from benchmarks.papers.command import Options, TimeIsUpError, options_of, report
 from benchmarks.papers.figures import Figure, read
-from benchmarks.papers.runs import WORKLOADS, figure, settled
+from benchmarks.papers.runs import WORKLOADS, completed, figure, settled
 from benchmarks.papers.specs import policy_of, spec_of
 
 
@@ -38,10 +44,56 @@ def test_no_run_begins_after_the_minutes_and_what_is_there_stays(
     over.from_now().check_time()  # each paper has its own
 
 
+def test_where_nothing_came_to_its_end_going_on_in_the_same_way_is_not_advised(
+    options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = msgspec.structs.replace(options, minutes=0.5, begin=options.begin - 61)
+
+    def figures() -> Iterator[Figure]:
+        over.check_time()
+        raise AssertionError("time is up")
+        yield
+
+    report("one", over, figures())
+    assert "0.5 minutes are over; nothing came to its end in them: give more --minutes." in capsys.readouterr().out
+
+
+def test_a_call_ends_within_its_minutes_and_leaves_seconds_to_end_what_runs(options: Options) -> None:
+    paper = msgspec.structs.replace(options, minutes=8.0)
+    assert paper.begin + 450 < paper.end < paper.begin + 480
+    short = msgspec.structs.replace(options, minutes=0.1)
+    assert short.begin + 5 < short.end < short.begin + 6
+    assert options.end == math.inf
+
+
+def test_a_run_that_must_not_be_cut_short_begins_only_if_it_has_its_time(options: Options) -> None:
+    paper = msgspec.structs.replace(options, minutes=8.0)
+    paper.check_time(needed_seconds=400.0)
+    with pytest.raises(TimeIsUpError):
+        paper.check_time(needed_seconds=480.0)
+
+
+def test_a_trial_that_the_end_of_the_call_cuts_short_is_no_result(options: Options, tmp_path: Path) -> None:
+    soon = msgspec.structs.replace(options, minutes=0.02)
+    tiny = WORKLOADS / "tiny_transformer.py"
+    trial = spec_of(TrialKind.FIDELITY, soon, tiny, policy_of((), 2), seconds=600.0, steps=10**9)
+    with Runner(tmp_path) as runner, pytest.raises(TimeIsUpError):
+        completed(runner, soon, trial)
+    assert trial.time_limit_seconds == 120.0, "its own limit decides what a trial makes of its time"
+    assert StudyFolder(tmp_path).trial(trial.key).read_result() is None
+
+
+def test_a_program_that_the_end_of_the_call_cuts_short_is_no_answer() -> None:
+    with pytest.raises(TimeIsUpError):
+        ask("timeit", Lost(reason=""), Lost, time_limit_seconds=20.0, until=time.monotonic() + 0.01)
+
+
 def test_only_the_paper_size_has_an_end_unless_one_is_asked_for() -> None:
     assert options_of("test", "A test.", ["--device", "cpu"]).minutes is None
     assert options_of("test", "A test.", ["--device", "cpu", "--size", "paper"]).minutes == 8.0
     assert options_of("test", "A test.", ["--device", "cpu", "--minutes", "2"]).minutes == 2.0
+    patient = ["--device", "cpu", "--size", "paper", "--patience", "20"]
+    assert options_of("test", "A test.", patient).minutes == 160.0
 
 
 def test_a_device_that_is_not_there_is_a_mistake_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
+from benchmarks.papers.command import TimeIsUpError
 from benchmarks.papers.learner import learn
 from benchmarks.papers.lessons import Learner, Lesson
 
@@ -46,3 +48,10 @@ def test_a_process_without_an_answer_is_a_reason(program: str, limit: float, rea
             learned = learner.run(LESSON)
             assert learned.score is None
             assert learned.reason == f"the process that trains {reason}"
+
+
+def test_a_training_that_the_end_of_the_call_cuts_short_has_no_answer() -> None:
+    with Learner(60.0, (sys.executable, "-c", "import time; time.sleep(600)")) as learner:
+        with pytest.raises(TimeIsUpError):
+            learner.run(LESSON, until=time.monotonic() + 0.2)
+        assert learner._process is None
