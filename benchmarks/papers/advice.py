@@ -35,6 +35,7 @@ from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.contest import FLOOR, Arena, Contest, Found
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.runs import WORKLOADS, figure, why
+from benchmarks.papers.units import Known, Unit, run_units
 
 __all__ = ["main", "run"]
 
@@ -109,32 +110,31 @@ def run(options: Options) -> None:
     report(_PAPER, options, _figures(options))
 
 
-def _figures(options: Options) -> Iterator[Figure]:
+def _figures(options: Options) -> Iterator[list[Figure]]:
     size = _SIZES[options.size]
-    tried = {(one.table, one.row): one.ours for one in options.known(_PAPER) if one.column == _TELLING}
     asked = [
         (Contest(model=model, workload=path, goal=goal, limit_bytes=size.limit_bytes), who)
         for goal in GoalKind
         for model, path in size.models.items()
         for who in _CONTENDERS
     ]
-    fresh = [one for one in asked if _place(*one) not in tried]
-    # What came to nothing before is asked once more, after everything that was never asked.
-    lost = [one for one in asked if _place(*one) in tried and tried[_place(*one)] is None]
-    bases: dict[Contest, TrialResult] = {}
     # Loading torch once is for the tests alone: whoever asks momadvise waits for that too.
     kept = servers_are_kept() if options.size == "smoke" else contextlib.nullcontext()
     with kept, tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
-        for number, (contest, who) in enumerate((*fresh, *lost)):
-            if number > 0:  # a call asks one at least, however short it is
-                options.check_time(options.at_most(_ANSWER_SECONDS))
-            arena = Arena(runner, options, contest, seconds=size.seconds, time_limit_seconds=_TRIAL_SECONDS)
-            untouched = Policy(micro_batch=contest.own_batch)
-            found = Found(policy=untouched) if who == _UNTOUCHED else _asked(who, arena, size)
-            # Ratios are taken within one run: the untouched file is measured again beside whatever is missing.
-            if found.policy is not None and contest not in bases:
-                bases[contest] = arena.time(untouched)
-            yield from _of(arena, who, found, bases.get(contest))
+        yield from run_units(options, _PAPER, [_unit(options, runner, size, *one) for one in asked])
+
+
+def _unit(options: Options, runner: Runner, size: _Size, contest: Contest, who: str) -> Unit:
+    def make(known: Known) -> Iterator[Figure]:
+        arena = Arena(runner, options, contest, seconds=size.seconds, time_limit_seconds=_TRIAL_SECONDS)
+        untouched = Policy(micro_batch=contest.own_batch)
+        found = Found(policy=untouched) if who == _UNTOUCHED else _asked(who, arena, size)
+        # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+        base = None if found.policy is None else arena.time(untouched)
+        return _of(arena, who, found, base)
+
+    table, row = _place(contest, who)
+    return Unit(table=table, row=row, column=_TELLING, make=make, needed_seconds=options.at_most(_ANSWER_SECONDS))
 
 
 def _place(contest: Contest, who: str) -> tuple[str, str]:

@@ -129,15 +129,22 @@ def _positive(text: str) -> float:
     return value
 
 
-def report(paper: str, options: Options, figures: Iterable[Figure]) -> None:
-    """Write figures down as they come, and print the paper's tables in the end, or when the time is up."""
+def report(paper: str, options: Options, rows: Iterable[Sequence[Figure]]) -> None:
+    """Write figures down as they come, and print the paper's tables in the end, or when the time is up.
+
+    Args:
+        paper: Name of the module.
+        options: Of the command.
+        rows: Figures that are written down together.
+    """
     found = 0
     try:
-        for figure in figures:
-            append(options.output, figure)
-            found += 1
-            ours = figure.reason or "-" if figure.ours is None else f"{figure.ours:.4g}"
-            print(f"{figure.row}, {figure.column}: {ours}", flush=True)
+        for figures in rows:
+            append(options.output, *figures)
+            for figure in figures:
+                found += figure.ours is not None
+                ours = figure.reason or "-" if figure.ours is None else f"{figure.ours:.4g}"
+                print(f"{figure.row}, {figure.column}: {ours}", flush=True)
     except TimeIsUpError:
         print(f"\n{options.minutes:g} minutes are over; {_how_to_go_on(options, found)}.")
     mine = (paper, options.size, options.hardware.name)

@@ -47,7 +47,8 @@ from benchmarks.papers.moms_cases import (
     Case,
     Fixed,
 )
-from benchmarks.papers.runs import figure, settled, timed, why
+from benchmarks.papers.runs import figure, timed, why
+from benchmarks.papers.units import Known, Unit, run_units
 
 __all__ = ["main", "run"]
 
@@ -87,45 +88,45 @@ def run(options: Options) -> None:
     report(_PAPER, options, _figures(options))
 
 
-def _figures(options: Options) -> Iterator[Figure]:
+def _figures(options: Options) -> Iterator[list[Figure]]:
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         bench = _Bench(options, runner)
         models, deeper = CASES[options.size]
-        for case in models:
-            yield from bench.case(_LARGEST, case)
-            yield from bench.means(case)
-        for case in deeper:
-            yield from bench.case(_DEEPER, case)
-        for (name, argument), cases in GROWN[options.size].items():
-            for case in cases.values():
-                yield from bench.case(_GROWN, case)
-            yield bench.crossing(name, argument, cases)
-        for curve in FIXED[options.size]:
-            yield from bench.fixed(curve)
+        units = [unit for case in models for unit in bench.case(_LARGEST, case)]
+        units += [unit for case in deeper for unit in bench.case(_DEEPER, case)]
+        grown = GROWN[options.size]
+        units += [unit for cases in grown.values() for case in cases.values() for unit in bench.case(_GROWN, case)]
+        units += [unit for curve in FIXED[options.size] for unit in bench.fixed(curve)]
+
+        def finish(known: Known) -> Iterator[Figure]:
+            for case in models:
+                yield from bench.means(known, case)
+            for (name, argument), cases in grown.items():
+                yield from bench.crossing(known, name, argument, cases)
+
+        yield from run_units(options, _PAPER, units, finish)
 
 
 class _Bench:
-    """Measures what is not known yet."""
+    """Measures one combination of methods on one model."""
 
     def __init__(self, options: Options, runner: Runner) -> None:
         self._options = options
         self._runner = runner
-        self._known = {(one.table, one.row, one.column): one for one in options.known(_PAPER) if settled(one)}
+        self._found: dict[tuple[str, tuple[int, ...], str], Largest] = {}
 
-    def case(self, table: str, case: Case) -> Iterator[Figure]:
+    def case(self, table: str, case: Case) -> list[Unit]:
         """The largest batch and throughput of one model with every method."""
-        moms = (EXACT, *case.moms)
-        missing = [mom for mom in moms if (table, f"{case.name}, {mom}", _TELLING) not in self._known]
-        if not missing:
-            return
-        # Ratios are taken within one run: exact training is measured again beside whatever is missing.
-        self._options.check_time()
-        exact = self._largest(case, EXACT)
-        for position, mom in enumerate(missing):
-            if position > 0:  # a call measures one more at least, however short it is
-                self._options.check_time()
-            found = exact if mom == EXACT else self._largest(case, mom)
-            yield from self._of(table, case, mom, found, exact)
+
+        def unit(mom: str) -> Unit:
+            def make(known: Known) -> Iterator[Figure]:
+                # Ratios are taken within one run: exact training is measured anew in every call.
+                exact, own = (self._largest(case, one) for one in (EXACT, mom))
+                return self._of(table, case, mom, own, exact)
+
+            return Unit(table=table, row=f"{case.name}, {mom}", column=_TELLING, make=make)
+
+        return [unit(mom) for mom in (EXACT, *case.moms)]
 
     def _largest(self, case: Case, mom: str) -> Largest:
         size = _SIZES[self._options.size]
@@ -135,7 +136,12 @@ class _Bench:
             longest_step_seconds=size.longest_step_seconds,
             divisors=case.shares,
         )
-        return search.run(self._runner, self._options, case.model.workload, self._uses(mom), case.size)
+        key = case.name, tuple(case.shares), mom
+        if key not in self._found:
+            uses = self._uses(mom)
+            found = search.run(self._runner, self._options, case.model.workload, uses, case.size)
+            self._found[key] = found
+        return self._found[key]
 
     def _limit(self, case: Case) -> int:
         if self._options.size == "smoke":
@@ -170,44 +176,51 @@ class _Bench:
                 reason = f"exact: {exact.reason}" if exact.batch is None else "not run"
             yield self._figure(table, f"{case.name}, {mom}", column, ours, theirs=theirs, reason=reason)
 
-    def means(self, case: Case) -> Iterator[Figure]:
+    def means(self, known: Known, case: Case) -> Iterator[Figure]:
         """Over the methods that ran: what the paper's Section 4.3 sums its Figure 3 up with."""
         theirs = THEIR_MEANS.get(case.name, (None, None))
+        moms = [mom for mom in case.moms if mom in THEIR_MOMS]
+        if not any((_LARGEST, f"{case.name}, {mom}", _TELLING) in known for mom in moms):
+            return
         for column, mean in zip((BATCH, RATE), theirs, strict=True):
-            moms = [mom for mom in case.moms if mom in THEIR_MOMS]
-            ran = [ours for mom in moms if (ours := self._ours(_LARGEST, f"{case.name}, {mom}", column))]
+            ran = [ours for mom in moms if (ours := _ours(known, _LARGEST, f"{case.name}, {mom}", column))]
             reason = "" if len(ran) == len(moms) else f"over {len(ran)} of {len(moms)} methods; the others have none"
             ours = statistics.fmean(ran) if ran else None
             yield self._figure(_MEANS, case.name, column, ours, theirs=mean, reason=reason)
 
-    def crossing(self, name: str, argument: str, cases: Mapping[int, Case]) -> Figure:
+    def crossing(self, known: Known, name: str, argument: str, cases: Mapping[int, Case]) -> Iterator[Figure]:
         """The smallest size at which a method is faster than exact training, or exact training does not fit."""
         row, theirs = f"{name}, {argument}", THEIR_CROSSINGS.get((name, argument))
         column = "smallest at which a method is faster"
+        ran = []
         for value, case in cases.items():
             rows = [f"{case.name}, {mom}" for mom in case.moms]
-            faster = any((self._ours(_GROWN, one, RATE) or 0.0) > 1 for one in rows)
-            exact = self._known.get((_GROWN, f"{case.name}, {EXACT}", _TELLING))
-            alone = exact is not None and exact.ours is None and exact.reason.startswith(Outcome.OUT_OF_MEMORY.value)
-            if faster or (alone and any(self._ours(_GROWN, one, _TELLING) for one in rows)):
-                return self._figure(_GROWN, row, column, value, theirs=theirs, reason="of the sizes that were run")
-        sizes = ", ".join(map(str, cases))
-        return self._figure(_GROWN, row, column, None, theirs=theirs, reason=f"at none of {sizes}")
+            if not all((_GROWN, one, _TELLING) in known for one in (f"{case.name}, {EXACT}", *rows)):
+                continue
+            ran.append(value)
+            faster = any((_ours(known, _GROWN, one, RATE) or 0.0) > 1 for one in rows)
+            exact = known[_GROWN, f"{case.name}, {EXACT}", _TELLING]
+            alone = exact.ours is None and exact.reason.startswith(Outcome.OUT_OF_MEMORY.value)
+            if faster or (alone and any(_ours(known, _GROWN, one, _TELLING) for one in rows)):
+                yield self._figure(_GROWN, row, column, value, theirs=theirs, reason="of the sizes that were run")
+                return
+        if ran:
+            reason = f"at none of {', '.join(map(str, ran))}"
+            yield self._figure(_GROWN, row, column, None, theirs=theirs, reason=reason)
 
-    def _ours(self, table: str, row: str, column: str) -> float | None:
-        one = self._known.get((table, row, column))
-        return None if one is None else one.ours
-
-    def fixed(self, curve: Fixed) -> Iterator[Figure]:
+    def fixed(self, curve: Fixed) -> list[Unit]:
         """Throughput of growing models at one batch; what does not fit says so."""
-        for value in curve.values:
-            moms = (EXACT, *curve.case.moms)
-            rows = {mom: f"{curve.case.name}, {value} {curve.argument}, {mom}" for mom in moms}
-            missing = [mom for mom in moms if (_FIXED, rows[mom], _FIXED_RATE) not in self._known]
-            exact = self._timed(curve, value, EXACT) if missing else None
-            for mom in missing:
-                own = exact if mom == EXACT else self._timed(curve, value, mom)
-                yield from self._of_fixed(rows[mom], own, exact)
+
+        def unit(value: int, mom: str) -> Unit:
+            row = f"{curve.case.name}, {value} {curve.argument}, {mom}"
+
+            def make(known: Known) -> Iterator[Figure]:
+                exact, own = (self._timed(curve, value, one) for one in (EXACT, mom))
+                return self._of_fixed(row, own, None if mom == EXACT else exact)
+
+            return Unit(table=_FIXED, row=row, column=_FIXED_RATE, make=make)
+
+        return [unit(value, mom) for value in curve.values for mom in (EXACT, *curve.case.moms)]
 
     def _timed(self, curve: Fixed, value: int, mom: str) -> TrialResult | str:
         """What was measured, or why it was refused."""
@@ -223,15 +236,16 @@ class _Bench:
             limit_bytes=self._limit(curve.case),
         )
 
-    def _of_fixed(self, row: str, own: TrialResult | str | None, exact: TrialResult | str | None) -> Iterator[Figure]:
-        measured = None if own is None or isinstance(own, str) else own.measurement
-        base = None if exact is None or isinstance(exact, str) else exact.measurement
-        reason = own if isinstance(own, str) else "" if own is None else why(own)
+    def _of_fixed(self, row: str, own: TrialResult | str, exact: TrialResult | str | None) -> Iterator[Figure]:
+        """Of one run, and relative to exact training, if it is not that."""
+        measured = None if isinstance(own, str) else own.measurement
+        reason = own if isinstance(own, str) else why(own)
         rate = None if measured is None else measured.samples_per_second
         yield self._figure(_FIXED, row, _FIXED_RATE, rate, reason=reason)
         peak = None if measured is None else measured.memory.peak_bytes / 2**20
         yield self._figure(_FIXED, row, "peak, MiB", peak, reason=reason)
-        if own is not exact:
+        if exact is not None:
+            base = None if isinstance(exact, str) else exact.measurement
             ratio = rate / base.samples_per_second if rate and base else None
             unless = reason or ("" if base else "exact training has none")
             yield self._figure(_FIXED, row, "throughput / exact", ratio, reason=unless)
@@ -239,9 +253,12 @@ class _Bench:
     def _figure(
         self, table: str, row: str, column: str, ours: float | None, *, theirs: float | None = None, reason: str = ""
     ) -> Figure:
-        one = figure(self._options, _PAPER, table, row, column, ours, theirs=theirs, reason=reason)
-        self._known[table, row, column] = one
-        return one
+        return figure(self._options, _PAPER, table, row, column, ours, theirs=theirs, reason=reason)
+
+
+def _ours(known: Known, table: str, row: str, column: str) -> float | None:
+    one = known.get((table, row, column))
+    return None if one is None else one.ours
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -46,8 +46,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return self.paper, self.table, self.row, self.column, self.size, self.device
 
 
-def read(path: Path) -> list[Figure]:
-    """The figures of a file, the last of each place; empty when there is none. A line that was cut off is left out."""
+def read(path: Path, *, latest_last: bool = False) -> list[Figure]:
+    """The figures of a file, the last of each place; empty when there is none. A line that was cut off is left out.
+
+    Args:
+        path: The file.
+        latest_last: In the order in which they were last written, instead of first.
+    """
     if not path.exists():
         return []
     found: dict[tuple[str, ...], Figure] = {}
@@ -56,16 +61,26 @@ def read(path: Path) -> list[Figure]:
             figure = msgspec.json.decode(line, type=Figure)
         except msgspec.DecodeError:
             continue  # the process ended while it wrote; the figure is measured again
+        if latest_last:
+            found.pop(figure.place, None)
         found[figure.place] = figure
     return list(found.values())
 
 
-def append(path: Path, figure: Figure) -> None:
-    """Add one; on the disk when this returns."""
+def append(path: Path, *figures: Figure) -> None:
+    """Add some, all or none; on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
-        file.write(msgspec.json.encode(figure) + b"\n")
-        file.flush()
+        begin = file.tell()
+        # A process that was ended while it wrote has left a line without its end.
+        cut_off = begin > 0 and not path.read_bytes().endswith(b"\n")
+        lines = b"".join(msgspec.json.encode(figure) + b"\n" for figure in figures)
+        try:
+            file.write(b"\n" + lines if cut_off else lines)
+            file.flush()
+        except OSError:  # the disk is full, say: half of what belongs together would pass for all of it
+            file.truncate(begin)
+            raise
         os.fsync(file.fileno())
 
 
@@ -75,11 +90,20 @@ def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:
     for heading in dict.fromkeys((one.table, one.size, one.device) for one in figures):
         rows = [one for one in figures if (one.table, one.size, one.device) == heading]
         table, size, device = heading
-        last = rows[-1]
-        versions = ", ".join(f"{package} {version}" for package, version in last.versions.items())
-        title = f"{'#' * level} {table}"
-        parts.append(f"{title}\n\nOn {device}, size {size}, {last.date}, with {versions}.\n\n{_table(rows)}")
+        parts.append(f"{'#' * level} {table}\n\n{_circumstances(rows, device, size)}\n\n{_table(rows)}")
     return "\n\n".join(parts)
+
+
+def _circumstances(rows: Sequence[Figure], device: str, size: str) -> str:
+    """Device, dates and versions; every version that any of the rows was measured with."""
+    dates = sorted({one.date for one in rows})
+    versions: dict[str, dict[str, None]] = {}
+    for one in sorted(rows, key=lambda one: one.date):
+        for package, version in one.versions.items():
+            versions.setdefault(package, {})[version] = None
+    with_them = ", ".join(f"{package} {' and '.join(found)}" for package, found in versions.items())
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"On {device}, size {size}, {days}, with {with_them}."
 
 
 def _table(rows: Sequence[Figure]) -> str:

@@ -15,7 +15,7 @@ Megabytes are millions of bytes. The paper's figures stand beside its networks o
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,6 +31,7 @@ from benchmarks.papers.lessons import Learned, Learner, Lesson
 from benchmarks.papers.low_memory_ladders import LADDERS, SIZES, Ladder, Rung, Size
 from benchmarks.papers.runs import WORKLOADS, completed, figure, why
 from benchmarks.papers.specs import spec_of
+from benchmarks.papers.units import Known, Unit, run_units
 
 __all__ = ["main", "run"]
 
@@ -133,56 +134,52 @@ class _Climb(msgspec.Struct, frozen=True):
         return figure(self.options, _PAPER, self.ladder.table, rung.name, column, ours, theirs=theirs, reason=reason)
 
 
-def _figures(options: Options) -> Iterator[Figure]:
+def _figures(options: Options) -> Iterator[list[Figure]]:
     with (
         tempfile.TemporaryDirectory() as folder,
         Runner(Path(folder)) as runner,
         Learner(options.at_most(_LESSON_SECONDS)) as learner,
     ):
         climbs = [_Climb(options, ladder, SIZES[options.size][ladder.name]) for ladder in LADDERS]
-        known = {climb.ladder.table: _known(climb) for climb in climbs}
-        rungs = [(climb, rung, known[climb.ladder.table]) for climb in climbs for rung in climb.rungs]
+        rungs = [(climb, rung) for climb in climbs for rung in climb.rungs]
+        units = [unit for climb, rung in rungs for unit in _needed(climb, rung, runner, learner)]
         # What they learn takes much longer than to see what they need.
-        for figures in (
-            *(_needed(climb, rung, runner, learner, of_ladder) for climb, rung, of_ladder in rungs),
-            *(_learned(climb, rung, learner, of_ladder) for climb, rung, of_ladder in rungs),
-        ):
-            for one in figures:
-                known[one.table][one.row, one.column] = one.ours
-                yield one
+        units += [_lesson(climb, rung, learner) for climb, rung in rungs if rung.learns]
+        yield from run_units(options, _PAPER, units)
 
 
-def _known(climb: _Climb) -> dict[tuple[str, str], float | None]:
-    """Row and column -> what is there already of a ladder."""
-    found = climb.options.known(_PAPER)
-    return {
-        (one.row, one.column): one.ours for one in found if one.table == climb.ladder.table and one.ours is not None
-    }
+def _needed(climb: _Climb, rung: Rung, runner: Runner, learner: Learner) -> list[Unit]:
+    """One rung's memory. Ratios are taken within one run: plain training is then measured again."""
 
+    def unit(column: str, make: Callable[[Known], Iterator[Figure]]) -> Unit:
+        return Unit(table=climb.ladder.table, row=rung.name, column=column, make=make)
 
-_Known = Mapping[tuple[str, str], float | None]
+    def taken(known: Known) -> Iterator[Figure]:
+        plain = climb.ladder.rungs[0]
+        results = [climb.trial(runner, TrialKind.TIME, one) for one in (rung, plain)]
+        figures = list(_taken(climb, rung, *results))
+        yield from figures
+        yield from _summed(climb, rung, {**known, **{(one.table, one.row, one.column): one for one in figures}})
 
+    def sparse(known: Known) -> Iterator[Figure]:
+        return _sparse(climb, rung, climb.learned(learner, climb.first_lesson(rung)), known)
 
-def _needed(climb: _Climb, rung: Rung, runner: Runner, learner: Learner, known: _Known) -> Iterator[Figure]:
-    """What is missing of one rung's memory. Ratios are taken within one run: plain training is then measured again."""
-    plain = climb.ladder.rungs[0]
-    if (rung.name, _PEAK) not in known:
-        trials = [climb.trial(runner, TrialKind.TIME, one) for one in (rung, plain)]
-        yield from _taken(climb, rung, *trials)
-    yield from _summed(climb, rung, known)
-    if rung.sparse_megabytes is not None and (rung.name, _SPARSE_SUM) not in known:
-        yield from _sparse(climb, rung, climb.learned(learner, climb.first_lesson(rung)), known)
-    if rung.name in climb.size.predicted and (rung.name, _OFF) not in known:
+    def predicted(known: Known) -> Iterator[Figure]:
         result, prediction = (climb.trial(runner, kind, rung) for kind in (TrialKind.TIME, TrialKind.PREDICT))
         yield _predicted(climb, rung, result, prediction)
 
+    units = [unit(_PEAK, taken)]
+    if rung.sparse_megabytes is not None:
+        units.append(unit(_SPARSE_SUM, sparse))
+    if rung.name in climb.size.predicted:
+        units.append(unit(_OFF, predicted))
+    return units
 
-def _summed(climb: _Climb, rung: Rung, known: _Known) -> Iterator[Figure]:
+
+def _summed(climb: _Climb, rung: Rung, known: Known) -> Iterator[Figure]:
     """The paper's own figure: the sum of what was measured of each part."""
-    if (rung.name, _SUM) in known:
-        return
     plain = climb.ladder.rungs[0]
-    own, base = (_sum_of(one.name, known) for one in (rung, plain))
+    own, base = (_sum_of(climb, one.name, known) for one in (rung, plain))
     if own is None:
         return  # the peak's line says why
     yield climb.figure(rung, _SUM, own, rung.megabytes, "")
@@ -190,15 +187,23 @@ def _summed(climb: _Climb, rung: Rung, known: _Known) -> Iterator[Figure]:
         yield climb.figure(rung, _SUM_RATIO, base / own, rung.times_smaller, "")
 
 
-def _sum_of(row: str, known: _Known) -> float | None:
-    parts = [known.get((row, part)) for part in _PARTS]
+def _sum_of(climb: _Climb, row: str, known: Known) -> float | None:
+    parts = [_ours(climb, row, part, known) for part in _PARTS]
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def _learned(climb: _Climb, rung: Rung, learner: Learner, known: _Known) -> Iterator[Figure]:
-    """What is missing of what one rung learns."""
-    if rung.learns and (rung.name, climb.ladder.score) not in known:
-        yield from _scored(climb, rung, climb.learned(learner, climb.lesson(rung)))
+def _ours(climb: _Climb, row: str, column: str, known: Known) -> float | None:
+    one = known.get((climb.ladder.table, row, column))
+    return None if one is None else one.ours
+
+
+def _lesson(climb: _Climb, rung: Rung, learner: Learner) -> Unit:
+    """What one rung learns."""
+
+    def make(known: Known) -> Iterator[Figure]:
+        return _scored(climb, rung, climb.learned(learner, climb.lesson(rung)))
+
+    return Unit(table=climb.ladder.table, row=rung.name, column=climb.ladder.score, make=make)
 
 
 def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
@@ -260,15 +265,15 @@ def _scored(climb: _Climb, rung: Rung, learned: Learned) -> Iterator[Figure]:
         yield climb.figure(rung, ladder.their_score, None, rung.score, instead)
 
 
-def _sparse(climb: _Climb, rung: Rung, learned: Learned, known: _Known) -> Iterator[Figure]:
+def _sparse(climb: _Climb, rung: Rung, learned: Learned, known: Known) -> Iterator[Figure]:
     """What sparse weights would take if they were stored as such: calculated, as the paper's figures are."""
     stored = learned.stored
     values, indices = (None, None) if stored is None else (stored.values / _MB, stored.indices / _MB)
     yield climb.figure(rung, "sparse format, values, MB", values, None, learned.reason)
     yield climb.figure(rung, "sparse format, indices, MB", indices, None, learned.reason)
     plain = climb.ladder.rungs[0].name
-    of_peak = known.get((rung.name, _PEAK)), known.get((plain, _PEAK))
-    of_sum = _sum_of(rung.name, known), _sum_of(plain, known)
+    of_peak = _ours(climb, rung.name, _PEAK, known), _ours(climb, plain, _PEAK, known)
+    of_sum = _sum_of(climb, rung.name, known), _sum_of(climb, plain, known)
     # Masks are buffers of no module: they are in the peak, and in no part.
     masks = 0 if stored is None else stored.masks
     for column, (dense, base), beside in ((_SPARSE_PEAK, of_peak, masks), (_SPARSE_SUM, of_sum, 0)):

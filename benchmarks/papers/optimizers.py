@@ -24,6 +24,7 @@ from advisor.methods.compose import judge
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.problem.hardware import DeviceKind
+from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options, options_of, report
@@ -40,6 +41,7 @@ from benchmarks.papers.optimizers_table import (
 )
 from benchmarks.papers.runs import WORKLOADS, completed, figure, why
 from benchmarks.papers.specs import spec_of
+from benchmarks.papers.units import Known, Unit, run_units
 
 __all__ = ["main", "run"]
 
@@ -98,27 +100,30 @@ def run(options: Options) -> None:
     report(_PAPER, options, _figures(options))
 
 
-def _figures(options: Options) -> Iterator[Figure]:
-    size = _SIZES[options.size]
-    devices = _devices(options)
-    known = {one.row for one in options.known(_PAPER) if one.column == _TELLING and one.ours is not None}
+def _figures(options: Options) -> Iterator[list[Figure]]:
     # By stage: the first row is what all others are compared with. 1-bit Adam is at stage 0 only, there too.
     cells = [(optimizer, stage) for stage in STAGES for optimizer in _OPTIMIZERS]
     cells.insert(len(_OPTIMIZERS), (ONE_BIT_ADAM, 0))
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
-        for cell in cells:
-            row = _row(*cell, devices)
-            if row in known:
-                continue
-            if reason := _refusal(options, size, cell, devices):
-                # One line, and one for each figure that the paper has.
-                for column, theirs in _columns(cell, size):
-                    if theirs is not None or column == _TELLING:
-                        yield figure(options, _PAPER, _TABLE, row, column, None, theirs=theirs, reason=reason)
-                continue
-            # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
-            results = [_results(runner, options, size, one, devices) for one in (cell, BASE)]
-            yield from _of(options, size, cell, row, *results)
+        yield from run_units(options, _PAPER, [_unit(options, runner, cell) for cell in cells])
+
+
+def _unit(options: Options, runner: Runner, cell: tuple[str, int]) -> Unit:
+    size, devices = _SIZES[options.size], _devices(options)
+    row = _row(*cell, devices)
+
+    def make(known: Known) -> Iterator[Figure]:
+        if reason := _refusal(options, size, cell, devices):
+            # One line, and one for each figure that the paper has.
+            for column, theirs in _columns(cell, size):
+                if theirs is not None or column == _TELLING:
+                    yield figure(options, _PAPER, _TABLE, row, column, None, theirs=theirs, reason=reason)
+            return
+        # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+        results = [_results(runner, options, size, one, devices) for one in (cell, BASE)]
+        yield from _of(options, size, cell, row, *results)
+
+    return Unit(table=_TABLE, row=row, column=_TELLING, make=make)
 
 
 def _devices(options: Options) -> int:
@@ -150,10 +155,10 @@ def _uses(cell: tuple[str, int], devices: int) -> tuple[MethodUse, ...]:
 def _refusal(options: Options, size: _Size, cell: tuple[str, int], devices: int) -> str:
     """Why a cell is not run; empty when it is."""
     if cell[0] == ONE_BIT_ADAM:
-        return _NO_ONE_BIT
+        return f"{Outcome.REFUSED.value}: {_NO_ONE_BIT}"
     verdict = judge(_uses(cell, devices), facts=None, hardware=options.hardware, gpu_count=devices)
     if not verdict.applicable:
-        return verdict.reason
+        return f"{Outcome.REFUSED.value}: {verdict.reason}"
     if size.cells is not None and cell not in size.cells:
         return f"left out of --size {options.size}"
     return ""
@@ -206,14 +211,14 @@ def _of(
 
 
 def _columns(cell: tuple[str, int], size: _Size) -> list[tuple[str, float | None]]:
-    """Columns, and the paper's figures in them: ratios, for its model is another one."""
+    """Columns, and the paper's figures in them: ratios, for its model is another one; none beside a tiny model."""
     columns: list[tuple[str, float | None]] = [
         (_TELLING, None),
         ("step time, ms", None),
         (f"loss after {size.steps} steps", None),
     ]
     if cell != BASE:
-        theirs = THEIRS.get(cell)
+        theirs = THEIRS.get(cell) if size.cells is None else None
         for number, what in enumerate(("peak", "step time", "loss")):
             column = f"{what} / Adam's at stage 0"
             columns.append((column, None if theirs is None else theirs[number] / THEIRS[BASE][number]))

@@ -33,6 +33,7 @@ from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.runs import WORKLOADS, completed, figure, timed, why
 from benchmarks.papers.specs import policy_of, spec_of
+from benchmarks.papers.units import Known, Unit, run_units
 
 __all__ = ["main", "run"]
 
@@ -41,10 +42,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = _ROOT / "examples"
 
 _SLOWER = "wrapper slower, % (bar: 1)"
+_WALL, _ERROR = "wall, s", "error of the peak, %"
 _LOOPS, _START, _TRIALS, _PREDICTED = "Wrapper beside a hand-written loop", "Start", "Trials", "Predicted memory"
 
 _BF16, _EVERY, _FUSED = use("precision", dtype="bf16"), use("checkpoint", every=1), use("fused_optimizer")
 _TIME_LIMIT_SECONDS = 180.0
+_START_LIMIT_SECONDS = 30.0
 
 _STARTS = {
     "python, nothing": ("-c", "pass"),
@@ -102,64 +105,72 @@ def run(options: Options) -> None:
     report(_PAPER, options, _figures(options))
 
 
-def _figures(options: Options) -> Iterator[Figure]:
+def _figures(options: Options) -> Iterator[list[Figure]]:
     size = _SIZES[options.size]
-    known = {(one.table, one.row) for one in options.known(_PAPER) if one.ours is not None}
-    for name, arguments in _STARTS.items():
-        if (_START, name) not in known:
-            yield _start(options, name, arguments, size.starts)
-    for model in size.models:
-        for uses in _missing(known, _LOOPS, model):
-            yield from _beside(options, model, uses, size.seconds)
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
+        units = [_start(options, name, arguments, size.starts) for name, arguments in _STARTS.items()]
+        units += [_beside(options, model, uses, size.seconds) for model in size.models for uses in model.policies]
         for model in size.models:
-            missing = _missing(known, _PREDICTED, model)
-            if missing or (_TRIALS, _row(model, ())) not in known:
-                yield from _trials(runner, options, model, missing, min(size.seconds, 3.0))
+            seconds = min(size.seconds, 3.0)
+            units.append(_trials(runner, options, model, seconds))
+            units += [_predicted(runner, options, model, uses, seconds) for uses in model.policies]
+        yield from run_units(options, _PAPER, units)
 
 
 def _row(model: _Model, uses: Sequence[MethodUse]) -> str:
     return f"{model.name}, {Policy(methods=tuple(uses), micro_batch=model.batch).label}"
 
 
-def _missing(known: set[tuple[str, str]], table: str, model: _Model) -> list[tuple[MethodUse, ...]]:
-    return [uses for uses in model.policies if (table, _row(model, uses)) not in known]
-
-
-def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) -> Figure:
+def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) -> Unit:
     """The median of some runs, after one that reads the files from the disk."""
-    seconds = []
-    for _ in range(count + 1):
-        begin = time.perf_counter()
-        done = subprocess.run([sys.executable, *arguments], cwd=_ROOT, capture_output=True, check=False)
-        seconds.append(time.perf_counter() - begin)
-        if done.returncode:
-            reason = f"exit status {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}"
-            return figure(options, _PAPER, _START, name, "seconds", None, reason=reason)
-    return figure(options, _PAPER, _START, name, "seconds", statistics.median(seconds[1:]))
+
+    def make(known: Known) -> Iterator[Figure]:
+        seconds = []
+        for _ in range(count + 1):
+            begin = time.perf_counter()
+            command = [sys.executable, *arguments]
+            try:
+                done = subprocess.run(
+                    command, cwd=_ROOT, capture_output=True, check=False, timeout=_START_LIMIT_SECONDS
+                )
+            except subprocess.TimeoutExpired:
+                yield figure(options, _PAPER, _START, name, "seconds", None, reason=f"over {_START_LIMIT_SECONDS:g} s")
+                return
+            seconds.append(time.perf_counter() - begin)
+            if done.returncode:
+                reason = f"exit status {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}"
+                yield figure(options, _PAPER, _START, name, "seconds", None, reason=reason)
+                return
+        yield figure(options, _PAPER, _START, name, "seconds", statistics.median(seconds[1:]))
+
+    return Unit(table=_START, row=name, column="seconds", make=make)
 
 
-def _beside(options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Iterator[Figure]:
+def _beside(options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
     """One comparison, in a process of its own."""
-    options.check_time()
-    request = BesideRequest(
-        workload=str(model.workload),
-        policies=(uses,),
-        block=model.block,
-        batch=model.batch,
-        device=options.hardware.device,
-        seconds=seconds,
-    )
-    limit = options.at_most(_TIME_LIMIT_SECONDS) + seconds
-    answer, reason = ask(
-        "benchmarks.papers.beside_loop", request, BesideAnswer, time_limit_seconds=limit, until=options.end
-    )
-    (found,) = [Lost(reason=reason)] if answer is None else answer.found
-    if isinstance(found, Lost):
-        yield figure(options, _PAPER, _LOOPS, _row(model, uses), _SLOWER, None, reason=found.reason)
-        return
-    for column, ours in _columns(found).items():
-        yield figure(options, _PAPER, _LOOPS, _row(model, uses), column, ours)
+    row = _row(model, uses)
+
+    def make(known: Known) -> Iterator[Figure]:
+        request = BesideRequest(
+            workload=str(model.workload),
+            policies=(uses,),
+            block=model.block,
+            batch=model.batch,
+            device=options.hardware.device,
+            seconds=seconds,
+        )
+        limit = options.at_most(_TIME_LIMIT_SECONDS) + seconds
+        answer, reason = ask(
+            "benchmarks.papers.beside_loop", request, BesideAnswer, time_limit_seconds=limit, until=options.end
+        )
+        (found,) = [Lost(reason=reason)] if answer is None else answer.found
+        if isinstance(found, Lost):
+            yield figure(options, _PAPER, _LOOPS, row, _SLOWER, None, reason=found.reason)
+            return
+        for column, ours in _columns(found).items():
+            yield figure(options, _PAPER, _LOOPS, row, column, ours)
+
+    return Unit(table=_LOOPS, row=row, column=_SLOWER, make=make)
 
 
 def _columns(found: Beside) -> dict[str, float]:
@@ -181,36 +192,47 @@ def _percent(ratio: float) -> float:
     return 100 * (ratio - 1)
 
 
-def _trials(
-    runner: Runner, options: Options, model: _Model, missing: Sequence[tuple[MethodUse, ...]], seconds: float
-) -> Iterator[Figure]:
-    """Timed trials, the first of which warms the worker up; and what traces would have foretold of them."""
-    # Another batch: an equal trial would be answered from the folder.
-    timed(runner, options, model.workload, (), batch=max(1, model.batch // 2), seconds=0.1)
-    plain = timed(runner, options, model.workload, (), batch=model.batch, seconds=seconds)
-    row, own = _row(model, ()), plain.measurement
-    if own is None:
-        yield figure(options, _PAPER, _TRIALS, row, "wall, s", None, reason=why(plain))
-    else:
+def _trials(runner: Runner, options: Options, model: _Model, seconds: float) -> Unit:
+    """What a warm trial takes besides its timed steps."""
+    row = _row(model, ())
+
+    def make(known: Known) -> Iterator[Figure]:
+        # Another batch: an equal trial would be answered from the folder.
+        timed(runner, options, model.workload, (), batch=max(1, model.batch // 2), seconds=0.1)
+        plain = timed(runner, options, model.workload, (), batch=model.batch, seconds=seconds)
+        own = plain.measurement
+        if own is None:
+            yield figure(options, _PAPER, _TRIALS, row, _WALL, None, reason=why(plain))
+            return
         stepped = own.step_seconds * own.timed_steps
         parts = {
-            "wall, s": plain.wall_seconds,
+            _WALL: plain.wall_seconds,
             "of timed steps, s": stepped,
             "of all else, s": plain.wall_seconds - stepped,
         }
         for column, ours in parts.items():
             reason = "" if plain.warm else "the worker was not warm"
             yield figure(options, _PAPER, _TRIALS, row, column, ours, reason=reason)
-    for uses in missing:
-        result = timed(runner, options, model.workload, uses, batch=model.batch, seconds=seconds) if uses else plain
-        traced = _traced(runner, options, model, uses)
+
+    return Unit(table=_TRIALS, row=row, column=_WALL, make=make)
+
+
+def _predicted(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
+    """What traces foretell of a trial's peak."""
+    row = _row(model, uses)
+
+    def make(known: Known) -> Iterator[Figure]:
+        result = timed(runner, options, model.workload, uses, batch=model.batch, seconds=seconds)
         error, reason = None, why(result)
-        if traced.prediction is None:
-            reason = reason or f"no trace: {traced.reason or traced.outcome.value}"
-        elif result.measurement is not None:
-            peak = result.measurement.memory.tensor_peak_bytes
-            error = _percent(traced.prediction.peak(model.batch) / peak)
-        yield figure(options, _PAPER, _PREDICTED, _row(model, uses), "error of the peak, %", error, reason=reason)
+        if result.measurement is not None:
+            traced = _traced(runner, options, model, uses)
+            if traced.prediction is None:
+                reason = f"no trace: {traced.reason or traced.outcome.value}"
+            else:
+                error = _percent(traced.prediction.peak(model.batch) / result.measurement.memory.tensor_peak_bytes)
+        yield figure(options, _PAPER, _PREDICTED, row, _ERROR, error, reason=reason)
+
+    return Unit(table=_PREDICTED, row=row, column=_ERROR, make=make)
 
 
 def _traced(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...]) -> TrialResult:

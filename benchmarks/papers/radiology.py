@@ -33,7 +33,8 @@ from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.largest import refusal
 from benchmarks.papers.learning import Learned, Learning
-from benchmarks.papers.runs import WORKLOADS, figure, settled, timed, why
+from benchmarks.papers.runs import WORKLOADS, figure, timed, why
+from benchmarks.papers.units import Known, Unit, run_units
 
 __all__ = ["main", "run"]
 
@@ -142,14 +143,24 @@ def run(options: Options) -> None:
     report(_PAPER, options, _figures(options))
 
 
-def _figures(options: Options) -> Iterator[Figure]:
+def _figures(options: Options) -> Iterator[list[Figure]]:
     size = _SIZES[options.size]
-    known = {(one.table, one.row, one.column) for one in options.known(_PAPER) if settled(one)}
+    first, *larger = size.pixels
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
-        yield from _memory(options, runner, size.pixels[0], known)
-        yield from _losses(options, runner, Path(folder), known)
-        for pixels in size.pixels[1:]:
-            yield from _memory(options, runner, pixels, known)
+        learning = Learning(
+            runner,
+            options,
+            batch=size.batch,
+            steps=size.steps,
+            model_size={"width": size.width, "pixels": first},
+            folder=Path(folder),
+        )
+        units = [
+            *(_memory(options, runner, first, way) for way in size.ways),
+            *(_loss(options, learning, first, way) for way in (_PLAIN, _CHANCE, *size.ways[1:])),
+            *(_memory(options, runner, pixels, way) for pixels in larger for way in size.ways),
+        ]
+        yield from run_units(options, _PAPER, units)
 
 
 def _workload(uses: Sequence[MethodUse]) -> Path:
@@ -160,19 +171,15 @@ def _row(pixels: int, way: str) -> str:
     return f"{pixels:,} pixels, {way}"
 
 
-def _memory(options: Options, runner: Runner, pixels: int, known: set[tuple[str, str, str]]) -> Iterator[Figure]:
-    missing = [way for way in _SIZES[options.size].ways if (_MEMORY, _row(pixels, way), _TELLING) not in known]
-    if not missing:
-        return
-    # Ratios are taken within one run: plain training is measured again beside whatever is missing.
-    plain = _timed(options, runner, pixels, ())
-    for way in missing:
+def _memory(options: Options, runner: Runner, pixels: int, way: str) -> Unit:
+    def make(known: Known) -> Iterator[Figure]:
+        # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+        plain = _timed(options, runner, pixels, ())
         reason = refusal(options, _WAYS[way])
-        if reason:
-            yield from _peaks(options, pixels, way, None, plain, reason)
-        else:
-            own = plain if way == _PLAIN else _timed(options, runner, pixels, _WAYS[way])
-            yield from _peaks(options, pixels, way, own, plain, why(own) or why(plain))
+        own = None if reason else _timed(options, runner, pixels, _WAYS[way])
+        return _peaks(options, pixels, way, own, plain, reason if own is None else why(own, plain))
+
+    return Unit(table=_MEMORY, row=_row(pixels, way), column=_TELLING, make=make)
 
 
 def _timed(options: Options, runner: Runner, pixels: int, uses: Sequence[MethodUse]) -> TrialResult:
@@ -206,26 +213,17 @@ def _peaks(
             yield figure(options, _PAPER, _MEMORY, _row(pixels, way), column, ours, theirs=expected, reason=reason)
 
 
-def _losses(options: Options, runner: Runner, folder: Path, known: set[tuple[str, str, str]]) -> Iterator[Figure]:
-    size = _SIZES[options.size]
-    pixels = size.pixels[0]
-    ways = [way for way in (_PLAIN, _CHANCE, *size.ways[1:]) if (_LOSS, _row(pixels, way), _FINAL) not in known]
-    learning = Learning(
-        runner,
-        options,
-        batch=size.batch,
-        steps=size.steps,
-        model_size={"width": size.width, "pixels": pixels},
-        folder=folder,
-    )
-    for way in ways:
+def _loss(options: Options, learning: Learning, pixels: int, way: str) -> Unit:
+    def make(known: Known) -> Iterator[Figure]:
         uses = _WAYS.get(way, ())
         reason = refusal(options, uses)
         if reason:
             learned = Learned(found=None, reason=reason)
         else:
             learned = learning.chance(_WORKLOAD) if way == _CHANCE else learning.under(_workload(uses), uses)
-        yield from _of_loss(options, pixels, way, learned)
+        return _of_loss(options, pixels, way, learned)
+
+    return Unit(table=_LOSS, row=_row(pixels, way), column=_FINAL, make=make)
 
 
 def _of_loss(options: Options, pixels: int, way: str, learned: Learned) -> Iterator[Figure]:

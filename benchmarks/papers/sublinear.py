@@ -29,6 +29,7 @@ from advisor.trial.spec import TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.runs import WORKLOADS, figure, timed, why
+from benchmarks.papers.units import Known, Unit, run_units
 
 __all__ = ["main", "run"]
 
@@ -78,25 +79,27 @@ def run(options: Options) -> None:
     report(_PAPER, options, _figures(options))
 
 
-def _figures(options: Options) -> Iterator[Figure]:
+def _figures(options: Options) -> Iterator[list[Figure]]:
     size = _SIZES[options.size]
-    known = {(one.row, one.column): one for one in options.known(_PAPER) if one.ours is not None}
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
-        for layers in size.layers:
-            missing = [way for way in _WAYS if (_row(layers, way), _TELLING) not in known]
-            # Ratios are taken within one run: plain training is measured again beside whatever is missing.
-            plain = _timed(runner, options, size, layers, ()) if missing else None
-            for way, uses in _WAYS.items():
-                if way in missing:
-                    assert plain is not None, "something is missing"
-                    result = plain if way == _PLAIN else _timed(runner, options, size, layers, uses)
-                    for one in _of(options, way, layers, result, plain):
-                        known[one.row, one.column] = one
-                        yield one
-    for way in _WAYS:
-        for column in (_TELLING, _PEAK, _BEYOND):
-            found = [(layers, known[_row(layers, way), column].ours) for layers in size.layers]
-            yield _exponent(options, way, column, [(layers, ours) for layers, ours in found if ours is not None])
+
+        def unit(layers: int, way: str) -> Unit:
+            def make(known: Known) -> Iterator[Figure]:
+                # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+                plain, own = (_timed(runner, options, size, layers, _WAYS[one]) for one in (_PLAIN, way))
+                return _of(options, way, layers, own, plain)
+
+            return Unit(table=_TABLE, row=_row(layers, way), column=_TELLING, make=make)
+
+        def exponents(known: Known) -> Iterator[Figure]:
+            for way in _WAYS:
+                for column in (_TELLING, _PEAK, _BEYOND):
+                    found = [(layers, known.get((_TABLE, _row(layers, way), column))) for layers in size.layers]
+                    points = [(layers, one.ours) for layers, one in found if one is not None and one.ours is not None]
+                    yield _exponent(options, way, column, points)
+
+        units = [unit(layers, way) for layers in size.layers for way in _WAYS]
+        yield from run_units(options, _PAPER, units, exponents)
 
 
 def _row(layers: int, way: str) -> str:

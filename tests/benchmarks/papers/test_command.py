@@ -31,8 +31,8 @@ def test_no_run_begins_after_the_minutes_and_what_is_there_stays(
 ) -> None:
     over = msgspec.structs.replace(options, minutes=1.0, begin=options.begin - 61)
 
-    def figures() -> Iterator[Figure]:
-        yield figure(over, "one", "Table", "row", "column", 1.0)
+    def figures() -> Iterator[list[Figure]]:
+        yield [figure(over, "one", "Table", "row", "column", 1.0)]
         over.check_time()
         raise AssertionError("time is up")
 
@@ -49,7 +49,7 @@ def test_where_nothing_came_to_its_end_going_on_in_the_same_way_is_not_advised(
 ) -> None:
     over = msgspec.structs.replace(options, minutes=0.5, begin=options.begin - 61)
 
-    def figures() -> Iterator[Figure]:
+    def figures() -> Iterator[list[Figure]]:
         over.check_time()
         raise AssertionError("time is up")
         yield

@@ -55,3 +55,27 @@ def test_a_later_figure_takes_the_place_and_a_line_that_was_cut_off_is_left_out(
     with path.open("ab") as file:
         file.write(b'{"paper": "subl')
     assert read(path) == [later]
+
+
+def test_a_table_of_several_days_names_them_and_every_version() -> None:
+    later = msgspec.structs.replace(FIGURE, row="2,000 layers", versions={"torch": "2.14.0"}, date="2026-02-03")
+    assert "On a GPU, size paper, 2026-01-02 to 2026-02-03, with torch 2.13.0 and 2.14.0." in markdown([FIGURE, later])
+
+
+def test_lines_can_be_read_in_the_order_in_which_they_were_last_written(tmp_path: Path) -> None:
+    path = tmp_path / "papers.jsonl"
+    other = msgspec.structs.replace(FIGURE, row="2,000 layers")
+    append(path, FIGURE, other)
+    append(path, FIGURE)
+    assert read(path) == [FIGURE, other]
+    assert read(path, latest_last=True) == [other, FIGURE]
+
+
+def test_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "papers.jsonl"
+    append(path, FIGURE)
+    with path.open("ab") as file:
+        file.write(b'{"paper":"subl')
+    other = msgspec.structs.replace(FIGURE, row="2,000 layers")
+    append(path, other)
+    assert read(path) == [FIGURE, other]

@@ -45,8 +45,8 @@ def test_the_small_size_has_every_figure_and_is_not_measured_again(
     assert ours("prediction off by, %", "32 bit") < 5, "as near as the paper's profiler"
     assert "## DynamicConv transformer" in capsys.readouterr().out
 
-    monkeypatch.setattr(low_memory.Runner, "run", lambda *_: pytest.fail("it is there already"))
-    monkeypatch.setattr(low_memory.Learner, "run", lambda *_: pytest.fail("it is there already"))
+    monkeypatch.setattr(low_memory.Runner, "run", lambda *_, **__: pytest.fail("it is there already"))
+    monkeypatch.setattr(low_memory.Learner, "run", lambda *_, **__: pytest.fail("it is there already"))
     low_memory.main(arguments)
     assert len(read(output)) == len(figures)
 

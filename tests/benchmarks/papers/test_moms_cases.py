@@ -45,10 +45,23 @@ def test_a_crossing_is_the_smallest_size_at_which_a_method_pays(
     bench: _Bench, ratios: tuple[float | None, ...], exact_fits: bool, expected: int | None
 ) -> None:
     cases = GROWN["paper"]["ResNet", "layers"]
+    known = {}
     for case, ratio in zip(cases.values(), ratios, strict=True):
         fits = exact_fits or ratio is not None
-        bench._figure(_GROWN, f"{case.name}, {EXACT}", _TELLING, 8 if fits else None, reason="out of memory: too large")
-        bench._figure(_GROWN, f"{case.name}, 4 bits", _TELLING, 16)
-        bench._figure(_GROWN, f"{case.name}, 4 bits", RATE, ratio)
-    found = bench.crossing("ResNet", "layers", cases)
+        columns = {(mom, _TELLING): 16.0 for mom in case.moms} | {("4 bits", RATE): ratio}
+        columns[EXACT, _TELLING] = 8.0 if fits else None
+        for (mom, column), ours in columns.items():
+            row = f"{case.name}, {mom}"
+            known[_GROWN, row, column] = bench._figure(_GROWN, row, column, ours, reason="out of memory: too large")
+    (found,) = bench.crossing(known, "ResNet", "layers", cases)
     assert (found.ours, found.theirs) == (expected, 280)
+
+
+def test_a_crossing_is_of_the_sizes_that_were_run_and_says_nothing_without_any(bench: _Bench) -> None:
+    cases = GROWN["paper"]["ResNet", "layers"]
+    assert not list(bench.crossing({}, "ResNet", "layers", cases))
+    smallest, case = next(iter(cases.items()))
+    rows = [f"{case.name}, {mom}" for mom in (EXACT, *case.moms)]
+    known = {(_GROWN, row, _TELLING): bench._figure(_GROWN, row, _TELLING, 8.0) for row in rows}
+    (found,) = bench.crossing(known, "ResNet", "layers", cases)
+    assert (found.ours, found.reason) == (None, f"at none of {smallest}")

@@ -36,9 +36,9 @@ def test_the_small_size_has_every_figure_and_the_wrapper_trains_as_the_loop_does
     assert {place[1] for place in figures if place[0] == "Start"} == set(overhead._STARTS)
     assert f"## {LOOPS}" in capsys.readouterr().out
 
-    monkeypatch.setattr(overhead, "_start", lambda *_: pytest.fail("it is there already"))
-    monkeypatch.setattr(overhead, "ask", lambda *_: pytest.fail("it is there already"))
-    monkeypatch.setattr(overhead, "_trials", lambda *_: pytest.fail("it is there already"))
+    monkeypatch.setattr(overhead.subprocess, "run", lambda *_, **__: pytest.fail("it is there already"))
+    monkeypatch.setattr(overhead, "ask", lambda *_, **__: pytest.fail("it is there already"))
+    monkeypatch.setattr(overhead, "timed", lambda *_, **__: pytest.fail("it is there already"))
     overhead.main(arguments)
     assert len(read(output)) == len(figures)
 
