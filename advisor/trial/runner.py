@@ -31,7 +31,7 @@ _LOG_TAIL_BYTES = 8192
 
 
 class CutShortError(Exception):
-    """The caller's time was over before the trial came to any end; it left nothing behind."""
+    """The caller's time was over before the trial had a result."""
 
 
 class RunnerEventKind(enum.Enum):
@@ -138,7 +138,7 @@ class Runner:
 
         try:
             result, healthy, why = self._run(spec, folder, until)
-        except BaseException:
+        except BaseException as error:
             # Ctrl-C above all. The worker may have finished a moment before, and what is finished is not lost: the
             # old result went before this request was written, so a complete one belongs to it.
             self._end_worker("interrupted")
@@ -148,6 +148,8 @@ class Runner:
             else:
                 with contextlib.suppress(OutputFolderError):  # as the worker wrote it, it is good enough
                     folder.write_result(completed(complete))
+                if isinstance(error, CutShortError):
+                    return completed(complete)
             raise
         result = completed(result)
         if result.outcome is not Outcome.OK or not healthy or fresh:

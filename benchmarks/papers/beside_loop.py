@@ -12,7 +12,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +31,6 @@ from advisor.problem.source import resolve_source
 from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.papers.child import answer
 from benchmarks.papers.hand_written import HandWritten
-from benchmarks.search.in_turn import ratio_of
 
 __all__ = ["beside_loop"]
 
@@ -79,15 +78,14 @@ def _compared(
     loop_losses, loop_peak = _looked_at(written(), batches, device)
     with _wrapped(workload, policy, device) as training:
         losses, peak = _looked_at(training, batches, device)
-    ratios: list[float] = []
+    rounds: list[list[float]] = []
     times: list[float] = []
     for number in range(_ROUNDS):
-        earlier = written() if number % 2 else None
-        with _wrapped(workload, policy, device) as training:
-            found = _in_turn(training, earlier or written(), batches, device, request.seconds / _ROUNDS)
-        ratios += found[0]
-        times += found[1]
-    ratio, error = ratio_of([math.log(one) for one in ratios])
+        own, other = _round(written, workload, policy, batches, device, request.seconds / _ROUNDS, number)
+        rounds.append(own)
+        times += other
+    ratio, error = _over(rounds)
+    ratios = [one for of_round in rounds for one in of_round]
     low, _, high = statistics.quantiles(ratios, n=4)
     return Beside(
         ratio=ratio,
@@ -101,6 +99,27 @@ def _compared(
         peak_bytes=peak,
         loop_peak_bytes=loop_peak,
     )
+
+
+def _round(
+    written: Callable[[], HandWritten],
+    workload: Workload,
+    policy: Policy,
+    batches: list[Any],
+    device: torch.device,
+    seconds: float,
+    number: int,
+) -> tuple[list[float], list[float]]:
+    """Both made anew, one of them first; neither is left when this returns."""
+    earlier = written() if number % 2 else None
+    with _wrapped(workload, policy, device) as training:
+        return _in_turn(training, earlier or written(), batches, device, seconds)
+
+
+def _over(rounds: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The ratio behind those of all rounds, and its relative standard error over them."""
+    means = [statistics.median(math.log(one) for one in of_round) for of_round in rounds]
+    return math.exp(statistics.fmean(means)), statistics.stdev(means) / math.sqrt(len(means))
 
 
 @contextlib.contextmanager

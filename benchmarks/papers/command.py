@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -100,7 +102,7 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
         "--patience",
         type=_positive,
         default=1.0,
-        help="end a run after so many times what it may take on a GPU (a paper's size on a CPU: 20)",
+        help="end a run after so many times what it may take on a GPU (a paper's size on a CPU: 6 or more)",
     )
     asked = parser.parse_args(arguments)
     try:
@@ -145,6 +147,9 @@ def report(paper: str, options: Options, rows: Iterable[Sequence[Figure]]) -> No
                 found += figure.ours is not None
                 ours = figure.reason or "-" if figure.ours is None else f"{figure.ours:.4g}"
                 print(f"{figure.row}, {figure.column}: {ours}", flush=True)
+    except BrokenPipeError:  # whoever reads has seen enough; what was measured is written down
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     except TimeIsUpError:
         print(f"\n{options.minutes:g} minutes are over; {_how_to_go_on(options, found)}.")
     mine = (paper, options.size, options.hardware.name)

@@ -149,7 +149,7 @@ class Learner:
                 raise TimeIsUpError from None
             ended = f"took longer than {self._time_limit_seconds:g} s" if late.is_set() else how_it_ended(status)
             learned = Learned(reason=f"the process that trains {ended}")
-        if learned.score is None and learned.stored is None:
+        if late.is_set() or (learned.score is None and learned.stored is None):
             self._end()
         return learned
 

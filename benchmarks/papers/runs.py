@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -23,6 +26,8 @@ WORKLOADS = Path(__file__).resolve().parent / "workloads"
 """Where the papers' models are: one file each, as ``momadvise`` takes it."""
 
 _TIME_LIMIT_SECONDS = 120.0
+
+_BESIDE = ("accelerate", "scikit-learn")
 
 
 def timed(
@@ -123,6 +128,16 @@ def figure(
         reason=reason,
         size=options.size,
         device=options.hardware.name,
-        versions=versions(),
+        versions=_all_versions(),
         date=datetime.date.today().isoformat(),
     )
+
+
+@functools.cache
+def _all_versions() -> dict[str, str]:
+    """Those of the product, and of what only the papers' commands use."""
+    found = versions()
+    for package in _BESIDE:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found

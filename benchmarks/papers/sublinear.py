@@ -54,6 +54,7 @@ _WAYS: dict[str, tuple[MethodUse, ...]] = {
 }
 
 _THEIR_MEMORY = {"sqrt(n) segments": 7 / 48}
+_OTHER_NETWORK = "the paper's is of another residual network, and images of 224 pixels"
 _THEIR_TIME = {"sqrt(n) segments": 1.3}
 _THEIR_EXPONENT = {_PLAIN: 1.0, "sqrt(n) segments": 0.5}
 _DEEPEST_OF_PAPER = 1000
@@ -128,7 +129,8 @@ def _of(options: Options, way: str, layers: int, result: TrialResult, plain: Tri
             "step time / plain": (_THEIR_TIME.get(way) if deepest else None, seconds),
         }
     for column, (theirs, ours) in columns.items():
-        yield figure(options, _PAPER, _TABLE, _row(layers, way), column, ours, theirs=theirs, reason=why(result, plain))
+        reason = why(result, plain) or ("" if theirs is None else _OTHER_NETWORK)
+        yield figure(options, _PAPER, _TABLE, _row(layers, way), column, ours, theirs=theirs, reason=reason)
 
 
 def _beyond(own: Measurement) -> int:

@@ -69,6 +69,9 @@ def behave(name: str, folder: TrialFolder, answers: int) -> TrialResult | None:
     elif name == "crashes after its result":
         folder.write_result(result)
         os._exit(3)
+    elif name == "stores its result and hangs":
+        folder.write_result(result)
+        time.sleep(600)
     elif name == "prints":
         print("garbage " * 2000, "\x00\xff")
         print("the last line", file=sys.stderr)

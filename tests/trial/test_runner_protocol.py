@@ -125,6 +125,15 @@ def test_a_caller_that_waits_no_longer_gets_no_result_and_none_is_stored(runner:
     assert runner.run(msgspec.structs.replace(trial, time_limit_seconds=0.5)).outcome is Outcome.TIMEOUT
 
 
+def test_a_result_that_was_complete_before_the_caller_left_is_its_answer(runner: Runner) -> None:
+    runner.run(spec("well"))
+    trial = spec("stores its result and hangs")
+    result = runner.run(trial, until=time.monotonic() + 2.0)
+    assert result.outcome is Outcome.OK
+    assert result.wall_seconds > 0
+    assert my_children() == []
+
+
 def test_a_caller_does_not_wait_for_a_worker_to_start_either(tmp_path: Path) -> None:
     with (
         Runner(tmp_path, worker_command=(sys.executable, "-c", "import time; time.sleep(600)")) as runner,

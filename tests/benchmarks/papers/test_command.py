@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from advisor.trial.folder import StudyFolder
-from advisor.trial.runner import Runner
+from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind
 from benchmarks.papers.beside import Lost
 from benchmarks.papers.child import ask
@@ -73,14 +73,20 @@ def test_a_run_that_must_not_be_cut_short_begins_only_if_it_has_its_time(options
         paper.check_time(needed_seconds=480.0)
 
 
+@pytest.mark.slow
 def test_a_trial_that_the_end_of_the_call_cuts_short_is_no_result(options: Options, tmp_path: Path) -> None:
-    soon = msgspec.structs.replace(options, minutes=0.02)
     tiny = WORKLOADS / "tiny_transformer.py"
-    trial = spec_of(TrialKind.FIDELITY, soon, tiny, policy_of((), 2), seconds=600.0, steps=10**9)
-    with Runner(tmp_path) as runner, pytest.raises(TimeIsUpError):
-        completed(runner, soon, trial)
-    assert trial.time_limit_seconds == 120.0, "its own limit decides what a trial makes of its time"
-    assert StudyFolder(tmp_path).trial(trial.key).read_result() is None
+    events: list[RunnerEvent] = []
+    endless = spec_of(TrialKind.FIDELITY, options, tiny, policy_of((), 2), seconds=600.0, steps=10**9)
+    with Runner(tmp_path, on_event=events.append) as runner:
+        completed(runner, options, spec_of(TrialKind.TIME, options, tiny, policy_of((), 2), seconds=0.05))
+        soon = msgspec.structs.replace(options, minutes=0.03, begin=time.monotonic())
+        with pytest.raises(TimeIsUpError):
+            completed(runner, soon, endless)
+    started = [event.key for event in events if event.kind is RunnerEventKind.TRIAL_STARTED]
+    assert endless.key in started
+    assert endless.time_limit_seconds == 120.0, "its own limit decides what a trial makes of its time"
+    assert StudyFolder(tmp_path).trial(endless.key).read_result() is None
 
 
 def test_a_program_that_the_end_of_the_call_cuts_short_is_no_answer() -> None:
