@@ -6,13 +6,16 @@
 No paper has these figures. Everybody is given the same model, device and memory; what they say to train with is then
 measured by one harness, whatever they measured themselves, and held against the untouched file: plain training at its
 own batch, measured in the same call. *hand-tuned* is bf16 autocast, the fused optimizer, compiled blocks and the
-largest batch that fits; *accelerate* is plain training at the batch of its `find_executable_batch_size`, which tries
-128 and less; *grid* is the best of a recorded exhaustive table. Trials are the policies or batches that were run on the
-way, and the wall seconds are those until the answer, without the harness. `faster` compares samples per second;
-`cheapest` device-seconds per iteration of the file's own batch, on one device; `bigger` the size of the model (in
-parameters, or where these do not change in the product of what does) that keeps half of the untouched throughput. Of
-the size paper a call begins nothing new after five minutes, and the next call goes on; momadvise has 90 seconds for
-each question instead of the 210 that it takes unless told otherwise. `--patience` multiplies both.
+largest batch that fits, without bf16 where a short trial shows that it is slower than 32 bits; *accelerate* is plain
+training at the batch of its `find_executable_batch_size`, which tries 128 and less; *grid* is the best of a recorded
+exhaustive table. Such tables are of small models on a CPU, each below a memory limit of its own: there they are asked
+about first, for `faster`, so that everybody can be held against a best that is known. Trials are the policies or
+batches that were run on the way, and the wall seconds are those until the answer, as whoever asks waits for it, without
+the harness. `faster` compares samples per second; `cheapest` device-seconds per iteration of the file's own batch, on
+one device; `bigger` the size of the model (in parameters, or where these do not change in the product of what does)
+that keeps half of the untouched throughput. A call of the size paper is over after eight minutes, and the next one goes
+on; momadvise has 90 seconds for each question instead of the 210 that it takes unless told otherwise. `--patience`
+multiplies both.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from advisor.policy.policy import Policy
 from advisor.problem.goal import GoalKind
+from advisor.problem.hardware import DeviceKind
 from advisor.trial.forking import servers_are_kept
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialResult
@@ -36,6 +40,7 @@ from benchmarks.papers.contest import FLOOR, Arena, Contest, Found
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.runs import WORKLOADS, figure, why
 from benchmarks.papers.units import Known, Unit, run_units
+from benchmarks.search.recordings import RECORDINGS
 
 __all__ = ["main", "run"]
 
@@ -54,12 +59,41 @@ _UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE = "untouched", "hand-tun
 _CONTENDERS = (_UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE)
 
 
+class _Model(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom it is asked about.
+
+    Attributes:
+        name: Its name.
+        workload: Its file.
+        limit_bytes: Memory limit, or ``None`` for what is free.
+        goals: What is asked for.
+        kind: On which kind of device; ``None`` for all.
+    """
+
+    name: str
+    workload: Path
+    limit_bytes: int | None = None
+    goals: tuple[GoalKind, ...] = tuple(GoalKind)
+    kind: DeviceKind | None = None
+
+
+def _recorded(name: str, recording: str) -> _Model:
+    """A model of which an exhaustive table is recorded, below its limit: on a GPU, less than a context takes."""
+    known = RECORDINGS[recording]
+    return _Model(
+        name=name,
+        workload=known.workload,
+        limit_bytes=known.limit_bytes,
+        goals=(GoalKind.FASTER,),
+        kind=DeviceKind.CPU,
+    )
+
+
 class _Size(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of whom.
 
     Attributes:
-        models: Name -> file.
-        limit_bytes: Memory limit, or ``None`` for what is free.
+        models: Whom it is asked about.
         seconds: How long steps are timed.
         compiled: Whether the hand-tuned default compiles.
         first: The batch that accelerate begins with; 128 is its own default.
@@ -68,8 +102,7 @@ class _Size(msgspec.Struct, frozen=True, kw_only=True):
         time_limit_seconds: Its time limit.
     """
 
-    models: Mapping[str, Path]
-    limit_bytes: int | None = None
+    models: tuple[_Model, ...]
     seconds: float
     compiled: bool
     first: int = 128
@@ -80,8 +113,7 @@ class _Size(msgspec.Struct, frozen=True, kw_only=True):
 
 _SIZES = {
     "smoke": _Size(
-        models={"tiny transformer": WORKLOADS / "tiny_transformer.py"},
-        limit_bytes=8 * 2**20,
+        models=(_Model(name="tiny transformer", workload=WORKLOADS / "tiny_transformer.py", limit_bytes=8 * 2**20),),
         seconds=0.2,
         compiled=False,
         first=40,
@@ -90,12 +122,16 @@ _SIZES = {
         time_limit_seconds=8.0,
     ),
     "paper": _Size(
-        models={
-            "GPT-2": _EXAMPLES / "gpt2.py",
-            "BERT": WORKLOADS / "bert_sizes.py",
-            "ResNet-50": _EXAMPLES / "resnet50.py",
-            "U-Net": _EXAMPLES / "unet.py",
-        },
+        models=(
+            _recorded("small GPT-2", "gpt2"),
+            _recorded("small BERT", "bert"),
+            _recorded("small ResNet", "resnet"),
+            _recorded("small U-Net", "unet"),
+            _Model(name="GPT-2", workload=_EXAMPLES / "gpt2.py"),
+            _Model(name="BERT", workload=WORKLOADS / "bert_sizes.py"),
+            _Model(name="ResNet-50", workload=_EXAMPLES / "resnet50.py"),
+            _Model(name="U-Net", workload=_EXAMPLES / "unet.py"),
+        ),
         seconds=3.0,
         compiled=True,
         space="default",
@@ -113,9 +149,10 @@ def run(options: Options) -> None:
 def _figures(options: Options) -> Iterator[list[Figure]]:
     size = _SIZES[options.size]
     asked = [
-        (Contest(model=model, workload=path, goal=goal, limit_bytes=size.limit_bytes), who)
+        (Contest(model=one.name, workload=one.workload, goal=goal, limit_bytes=one.limit_bytes), who)
         for goal in GoalKind
-        for model, path in size.models.items()
+        for one in size.models
+        if goal in one.goals and one.kind in (None, options.hardware.kind)
         for who in _CONTENDERS
     ]
     # Loading torch once is for the tests alone: whoever asks momadvise waits for that too.
@@ -148,7 +185,7 @@ def _asked(who: str, arena: Arena, size: _Size) -> Found:
     if who == _ACCELERATE:
         return contenders.accelerate(arena, size.first)
     if who == _GRID:
-        return contenders.grid(arena)
+        return contenders.grid(arena, space=size.space)
     seconds = arena.options.at_most(size.time_limit_seconds)
     return contenders.momadvise(arena, space=size.space, trials=size.trials, time_limit_seconds=seconds)
 

@@ -1,11 +1,14 @@
 """Ask a program of this folder that loads torch, so that the process of the command never does.
 
-For what is no trial of momadvise: a loop of somebody else's beside ours, or somebody else's search.
+For what is no trial of momadvise: a loop of somebody else's beside ours, somebody else's search, or a whole answer.
+Whatever ends the command ends the program as well, and what it has started.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import subprocess
 import sys
 import time
@@ -14,12 +17,19 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import psutil
 
+from advisor.trial.guardian import end_with_parent
 from benchmarks.papers.command import TimeIsUpError
 
 __all__ = ["answer", "ask"]
 
 _ROOT = Path(__file__).resolve().parents[2]
+
+_GONE_SECONDS = 5.0
+"""So long it may take until what a program has started has ended with it."""
+
+_POLL_SECONDS = 0.01
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
@@ -49,31 +59,62 @@ def ask(
         TimeIsUpError: That moment came before the program's own limit.
     """
     left = until - time.monotonic()
+    command = [sys.executable, "-m", module, str(os.getpid())]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=_ROOT) as program:
+        try:
+            printed, errors = program.communicate(
+                msgspec.json.encode(request), timeout=max(0.0, min(time_limit_seconds, left))
+            )
+        except subprocess.TimeoutExpired:
+            if left < time_limit_seconds:
+                raise TimeIsUpError from None
+            return None, f"timeout: it took longer than its limit of {time_limit_seconds:g} s"
+        finally:
+            _end(program)
+    if program.returncode != 0:
+        return None, f"exit status {program.returncode}: {_last_line(errors)}"
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", module],
-            input=msgspec.json.encode(request),
-            capture_output=True,
-            cwd=_ROOT,
-            timeout=max(0.0, min(time_limit_seconds, left)),
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        if left < time_limit_seconds:
-            raise TimeIsUpError from None
-        return None, f"timeout: it took longer than its limit of {time_limit_seconds:g} s"
-    if done.returncode != 0:
-        return None, f"exit status {done.returncode}: {_last_line(done.stderr)}"
-    try:
-        return msgspec.json.decode(_last_line(done.stdout), type=answer_type), ""
+        return msgspec.json.decode(_last_line(printed), type=answer_type), ""
     except msgspec.DecodeError as error:
         return None, f"it printed no answer: {error}"
 
 
 def answer(request_type: type[_Request], work: Callable[[_Request], msgspec.Struct]) -> None:
-    """The other end: read the request, do the work, print the answer."""
+    """The other end: read the request, do the work, print the answer; the process ends when whoever asks does."""
+    end_with_parent(int(sys.argv[1]))
     found = work(msgspec.json.decode(sys.stdin.buffer.read(), type=request_type))
     print(msgspec.json.encode(found).decode(), flush=True)
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    """End a program that still runs, and wait for what it has started.
+
+    The guardian of a worker ends it as soon as the program is gone. Until then it may hold memory of the device that is
+    measured next, and write into a folder that is about to be removed.
+    """
+    if program.returncode is not None:
+        return
+    below: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        below = psutil.Process(program.pid).children(recursive=True)
+    program.kill()
+    program.wait()
+    deadline = time.monotonic() + _GONE_SECONDS
+    while below := [one for one in below if _runs(one)]:
+        if time.monotonic() > deadline:
+            for one in below:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _last_line(output: bytes) -> str:

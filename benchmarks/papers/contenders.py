@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-import advisor
 from advisor.errors import OptionError
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
@@ -19,10 +18,12 @@ from advisor.problem.source import resolve_source
 from advisor.search.batching import choose_batch
 from advisor.search.chain import chain_of
 from advisor.search.ladder import Climb, Reached
+from benchmarks.papers.advised import AdviceRequest, Advised
 from benchmarks.papers.child import ask
-from benchmarks.papers.contest import FLOOR, Arena, Found
+from benchmarks.papers.contest import FIRST_BATCH, FLOOR, Arena, Found
 from benchmarks.papers.runs import why
-from benchmarks.search.rows import Header, Timed, read
+from benchmarks.search.recordings import RECORDINGS
+from benchmarks.search.rows import Header, Line, Paired, Sized, read
 from benchmarks.search.table import Table
 
 __all__ = ["ExecutableBatch", "ExecutableBatchRequest", "accelerate", "grid", "hand_tuned", "momadvise"]
@@ -30,10 +31,20 @@ __all__ = ["ExecutableBatch", "ExecutableBatchRequest", "accelerate", "grid", "h
 _TABLES = Path(__file__).resolve().parents[1] / "tables"
 
 _COMPILED = use("compile", scope="blocks")
-_TUNED = (use("fused_optimizer"), use("precision", dtype="bf16"))
+_FUSED = (use("fused_optimizer"),)
+_TUNED = (*_FUSED, use("precision", dtype="bf16"))
 """SDPA is the attention of the models' own code; it is no method."""
 
+_GROWTH = 4
+"""How many times as many samples a quick step has when two formats are held against each other again."""
+
 _CHILD_SECONDS = 240.0
+
+_BEYOND = 0.5
+"""Share of momadvise's time limit by which its answer may come later: what runs comes to its end, and is confirmed."""
+
+_START_SECONDS = 180.0
+"""What momadvise may take beside twice its time limit until it is ended: some of it before its clock begins."""
 
 
 class ExecutableBatchRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,25 +80,65 @@ class ExecutableBatch(msgspec.Struct, frozen=True, kw_only=True):
 def hand_tuned(arena: Arena, *, compiled: bool) -> Found:
     """bf16 autocast, the fused optimizer, compiled blocks, and the largest batch that fits.
 
-    For ``bigger`` the largest size of the model that keeps the floor with them. Blocks are then not compiled: they
-    would be anew at every size.
+    Without bf16 where that is seen to be slower than 32 bits, as it is on a device that emulates it. For ``bigger`` the
+    largest size of the model that keeps the floor with them. Blocks are then not compiled: they would be anew at every
+    size.
 
     Args:
         arena: Runs its trials; for ``bigger`` plain training at its own size and batch is in it.
         compiled: Whether blocks are compiled where that works.
     """
-    begin = time.monotonic()
+    before = arena.wall_seconds
+    tuned, compared, slower = _tuned(arena)
     if arena.contest.goal is GoalKind.BIGGER:
-        found = _climbed(arena, _TUNED)
-        return msgspec.structs.replace(found, seconds=time.monotonic() - begin)
+        found = _climbed(arena, tuned)
+    else:
+        found = _at_its_largest(arena, tuned, compiled=compiled)
+    return msgspec.structs.replace(
+        found,
+        trials=compared + found.trials,
+        seconds=arena.wall_seconds - before,
+        reason="; ".join(filter(None, (slower, found.reason))),
+    )
+
+
+def _tuned(arena: Arena) -> tuple[tuple[MethodUse, ...], int, str]:
+    """The methods of the default, the trials until that was clear, and why bf16 is not among them if it is not.
+
+    A quick step of few samples may be nothing but launches, of which autocast has more: where bf16 loses, it is seen
+    again with more samples as long as steps take no longer than they are timed.
+    """
+    batch, trials, slower = min(FIRST_BATCH, arena.contest.own_batch), 0, ""
+    while True:
+        wide = arena.time(Policy(methods=_FUSED, micro_batch=batch))
+        trials += 1
+        if wide.measurement is None:
+            break
+        narrow = arena.time(Policy(methods=_TUNED, micro_batch=batch))
+        trials += 1
+        if narrow.measurement is None:
+            slower = slower or f"without bf16 ({why(narrow)})"
+            break
+        ratio = narrow.measurement.step_seconds / wide.measurement.step_seconds
+        if ratio <= 1:
+            return _TUNED, trials, ""
+        slower = f"without bf16, which took {ratio:.2f} times as long here"
+        if _GROWTH * narrow.measurement.step_seconds > arena.seconds:
+            break
+        batch *= _GROWTH
+    return _FUSED if slower else _TUNED, trials, slower
+
+
+def _at_its_largest(arena: Arena, tuned: tuple[MethodUse, ...], *, compiled: bool) -> Found:
+    """These methods at the largest batch that fits, with compiled blocks where that works."""
     policy, trials, reason = None, 0, ""
     if compiled:
-        policy, _, trials, reason = arena.largest((_COMPILED, *_TUNED))
+        policy, _, trials, reason = arena.largest((_COMPILED, *tuned))
     if policy is None:
         given_up = f"not compiled ({reason})" if reason else "not compiled"
-        policy, _, more, reason = arena.largest(_TUNED)
+        policy, _, more, reason = arena.largest(tuned)
         trials, reason = trials + more, reason or given_up
-    return Found(policy=policy, trials=trials, seconds=time.monotonic() - begin, reason=reason)
+    return Found(policy=policy, trials=trials, reason=reason)
 
 
 def _climbed(arena: Arena, uses: tuple[MethodUse, ...]) -> Found:
@@ -162,11 +213,12 @@ def _executable(
     return found, reason, time.monotonic() - begin
 
 
-def grid(arena: Arena, tables: Path = _TABLES) -> Found:
+def grid(arena: Arena, *, space: str, tables: Path = _TABLES) -> Found:
     """The best of every valid combination at every recorded batch, where this model was recorded on this device.
 
     Args:
         arena: Says what is asked.
+        space: momadvise's search space: where a table is of another one, the answer says so.
         tables: Folder of the recordings.
     """
     if arena.contest.goal is not GoalKind.FASTER:
@@ -184,17 +236,35 @@ def grid(arena: Arena, tables: Path = _TABLES) -> Found:
         except OptionError as error:
             return Found(reason=str(error))
         best = max(table.estimates.values(), key=lambda one: one.rate)
+        settled = {line.combination.label: line.settled for line in lines if isinstance(line, Sized)}
+        of = f"the space {header.space_name}" + ("" if header.space_name == space else f", not of {space}")
         return Found(
-            policy=Policy(methods=best.combination.uses, micro_batch=best.batch),
+            policy=Policy(
+                methods=best.combination.uses, micro_batch=best.batch, settled=settled[best.combination.label]
+            ),
             trials=table.policies,
-            seconds=sum(line.wall_seconds for line in lines if isinstance(line, Timed)),
-            reason=f"recorded on {header.date}",
+            seconds=sum(_seconds_of(line) for line in lines),
+            reason=f"recorded on {header.date}: the best of all {table.space.count} combinations of {of}",
         )
-    return Found(reason="no table was recorded of this model on this device (python -m benchmarks.search.record)")
+    return Found(reason=f"no exhaustive table was recorded of this model on this device: {_how_to_record(arena)}")
+
+
+def _seconds_of(line: Line) -> float:
+    """What a line of a table took to record."""
+    if isinstance(line, Paired):
+        return line.seconds
+    return 0.0 if isinstance(line, Header) else line.wall_seconds
+
+
+def _how_to_record(arena: Arena) -> str:
+    name = next((one.name for one in RECORDINGS.values() if one.workload == arena.contest.workload), None)
+    if name is None:
+        return "only those of benchmarks.search.record are enumerated"
+    return f"python -m benchmarks.search.record --model {name} --device {arena.options.hardware.device}"
 
 
 def momadvise(arena: Arena, *, space: str, trials: int, time_limit_seconds: float) -> Found:
-    """What ``advisor.tune`` answers.
+    """What ``advisor.tune`` answers, asked in a program of its own, which the end of the call ends as well.
 
     Args:
         arena: Says what is asked.
@@ -203,34 +273,36 @@ def momadvise(arena: Arena, *, space: str, trials: int, time_limit_seconds: floa
         time_limit_seconds: Most seconds.
 
     Raises:
-        TimeIsUpError: The minutes of this call do not hold as many any more.
+        TimeIsUpError: The minutes of this call do not hold its answer any more.
     """
-    contest = arena.contest
+    contest, options = arena.contest, arena.options
     arena.leave()
-    arena.options.check_time(time_limit_seconds)  # an answer that was cut short is not its answer
+    options.check_time((1 + _BEYOND) * time_limit_seconds)  # an answer that was cut short is not its answer
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            answer = advisor.tune(
-                contest.workload,
-                goal=contest.goal.value,
-                device=arena.options.hardware.device,
-                memory_limit=contest.limit_bytes,
-                search_space=space,
-                trials=trials,
-                time_limit=time_limit_seconds,
-                global_batch=contest.global_batch,
-                gpus=1,
-                price=1.0 if contest.goal is GoalKind.CHEAPEST else None,  # any: one device is compared with itself
-                min_throughput=f"{FLOOR}x" if contest.goal is GoalKind.BIGGER else None,
-                output=Path(folder) / "study",
-            )
-        except Exception as error:  # Its own failures too: they are an answer like any other, and no end of the table.
-            return Found(seconds=time.monotonic() - begin, reason=f"{type(error).__name__}: {error}")
-    winner = answer.recommendation.winner
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        request = AdviceRequest(
+            model=str(contest.workload),
+            goal=contest.goal.value,
+            device=options.hardware.device,
+            memory_limit=contest.limit_bytes,
+            search_space=space,
+            trials=trials,
+            time_limit=time_limit_seconds,
+            global_batch=contest.global_batch,
+            price=1.0 if contest.goal is GoalKind.CHEAPEST else None,  # any: one device is compared with itself
+            min_throughput=f"{FLOOR}x" if contest.goal is GoalKind.BIGGER else None,
+            output=str(Path(folder) / "study"),
+        )
+        limit = 2 * time_limit_seconds + options.at_most(_START_SECONDS)
+        program = "benchmarks.papers.advised"
+        found, reason = ask(program, request, Advised, time_limit_seconds=limit, until=options.end)
+        seconds = time.monotonic() - begin
+    if found is None:
+        return Found(seconds=seconds, reason=reason)
     return Found(
-        policy=winner.policy,
-        model_size=winner.model_size,
-        trials=answer.trials,
-        seconds=time.monotonic() - begin,
+        policy=found.policy,
+        model_size=found.model_size,
+        trials=found.trials,
+        seconds=seconds,
+        reason=found.reason,
     )

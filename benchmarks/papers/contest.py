@@ -18,17 +18,17 @@ from advisor.search.short_runs import memory_model_of
 from advisor.session.limits import memory_budget
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.papers.command import Options
-from benchmarks.papers.runs import completed, timed, why
+from benchmarks.papers.runs import completed, why
 from benchmarks.papers.specs import spec_of
 
-__all__ = ["FLOOR", "Arena", "Contest", "Found"]
+__all__ = ["FIRST_BATCH", "FLOOR", "Arena", "Contest", "Found"]
 
 FLOOR = 0.5
 """``bigger``: share of the untouched throughput that a larger model must keep."""
 
-_FIRST_BATCH = 2
+FIRST_BATCH = 2
 """Of short runs: one sample alone is a case of its own to normalization by batch."""
 
 _ATTEMPTS = 4
@@ -90,32 +90,29 @@ class Arena:
         contest: What is asked.
         seconds: How long steps are timed.
         time_limit_seconds: Of one trial.
+
+    Attributes:
+        options: Of the command.
+        contest: What is asked.
+        seconds: How long steps are timed.
+        limit_bytes: The most a training may take.
+        wall_seconds: What its trials took; one that was run before, for another goal, counts as if it had not been.
     """
 
     def __init__(
         self, runner: Runner, options: Options, contest: Contest, *, seconds: float, time_limit_seconds: float
     ) -> None:
         self._runner = runner
-        self._seconds = seconds
         self._time_limit_seconds = time_limit_seconds
+        self.seconds = seconds
+        self.wall_seconds = 0.0
         self.options = options
         self.contest = contest
         self.limit_bytes = memory_budget(options.hardware, contest.limit_bytes).limit_bytes
 
     def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
         """Measure a policy; one that was measured before has the figures that it had then."""
-        return timed(
-            self._runner,
-            self.options,
-            self.contest.workload,
-            policy.methods,
-            batch=policy.micro_batch,
-            accumulation_steps=policy.accumulation_steps,
-            seconds=self._seconds,
-            model_size=size,
-            limit_bytes=self.limit_bytes,
-            time_limit_seconds=self._time_limit_seconds,
-        )
+        return self._completed(self._spec(TrialKind.TIME, policy, size))
 
     def leave(self) -> None:
         """End the worker, so that nothing of it is in the way of other processes; the next trial has another one."""
@@ -123,7 +120,7 @@ class Arena:
 
     def count(self) -> TrialResult:
         """The sizes of the model with their parameters."""
-        return self._run(TrialKind.COUNT, Policy(micro_batch=_FIRST_BATCH), {})
+        return self._short_runs(TrialKind.COUNT, Policy(micro_batch=FIRST_BATCH))
 
     def largest(
         self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
@@ -139,13 +136,13 @@ class Arena:
         Returns:
             The policy, which was timed; what short runs taught; the trials that were run; and why there is no policy.
         """
-        sized = self._run(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=_FIRST_BATCH), dict(size or {}))
+        sized = self._short_runs(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=FIRST_BATCH), size)
         if sized.sizing is None or not sized.sizing.points:
             return None, None, 1, why(sized) or "not even two samples fit"
         model = memory_model_of(sized.sizing, sized.prediction)
         known, result = model, sized
         for trials in range(2, _ATTEMPTS + 2):
-            largest = min(model.largest_batch(self.limit_bytes), model.largest_within_seconds(self._seconds))
+            largest = min(model.largest_batch(self.limit_bytes), model.largest_within_seconds(self.seconds))
             batch = choose_batch(largest=largest, fraction=1.0, global_batch=self.contest.global_batch)
             if batch is None:
                 return None, known, trials - 1, "not even one sample fits"
@@ -163,17 +160,25 @@ class Arena:
             return None, known, trials, why(result)
         return policy, known, trials, ""
 
-    def _run(self, kind: TrialKind, policy: Policy, size: dict[str, int | float]) -> TrialResult:
-        spec = spec_of(
+    def _short_runs(
+        self, kind: TrialKind, policy: Policy, size: Mapping[str, int | float] | None = None
+    ) -> TrialResult:
+        spec = self._spec(kind, policy, size)
+        return self._completed(msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes))
+
+    def _spec(self, kind: TrialKind, policy: Policy, size: Mapping[str, int | float] | None) -> TrialSpec:
+        return spec_of(
             kind,
             self.options,
             self.contest.workload,
             policy,
-            seconds=self._seconds,
+            seconds=self.seconds,
             model_size=size,
             limit_bytes=self.limit_bytes,
             time_limit_seconds=self._time_limit_seconds,
         )
-        return completed(
-            self._runner, self.options, msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes)
-        )
+
+    def _completed(self, spec: TrialSpec) -> TrialResult:
+        result = completed(self._runner, self.options, spec)
+        self.wall_seconds += result.wall_seconds
+        return result

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from advisor.errors import TrialError
@@ -15,20 +17,26 @@ from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.problem.detect import detect_hardware
 from advisor.problem.goal import GoalKind
+from advisor.problem.hardware import DeviceKind
 from advisor.problem.missing_sizes import check_sizes
 from advisor.problem.sizes import CountedSize, SizeCounts
 from advisor.problem.source import resolve_source
 from advisor.search.memory_model import MemoryModel
+from advisor.session.limits import CUDA_CONTEXT_BYTES
 from advisor.session.request import TuneRequest
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
-from advisor.trial.spec import TrialResult
-from benchmarks.papers import advice, contenders
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from benchmarks.papers import advice, child, contenders
+from benchmarks.papers import advised as advised_module
+from benchmarks.papers.advised import AdviceRequest, Advised, advised
 from benchmarks.papers.command import Options, TimeIsUpError
 from benchmarks.papers.contest import Arena, Contest, Found
 from benchmarks.papers.figures import read
 from benchmarks.papers.runs import WORKLOADS
-from benchmarks.search.rows import Header, Line, append
+from benchmarks.search.recordings import RECORDINGS
+from benchmarks.search.rows import Header, Line, Sized, append
+from benchmarks.search.rows import read as read_table
 from benchmarks.search.table import Table
 from tests.benchmarks.search.tables import complete
 from tests.decide.examples import measurement
@@ -71,7 +79,7 @@ def test_the_small_size_has_an_answer_or_a_reason_for_each_and_is_not_measured_a
     assert set(rates) == {(goal.value, who) for goal in GoalKind for who in advice._CONTENDERS}
     without = {place: one.reason for place, one in rates.items() if one.ours is None}
     assert {who for _, who in without} <= {"grid", "accelerate"}
-    assert without["faster", "grid"].startswith("no table was recorded")
+    assert without["faster", "grid"].startswith("no exhaustive table was recorded of this model on this device")
     assert without["bigger", "accelerate"] == "it looks for a batch, not for a size of the model"
     assert all(one.ours is not None for place, one in figures.items() if place[:2] not in without)
 
@@ -81,7 +89,9 @@ def test_the_small_size_has_an_answer_or_a_reason_for_each_and_is_not_measured_a
     assert rates["faster", "untouched"].reason == "plain, batch 4"
     assert rates["bigger", "momadvise"].reason == "checkpoint(every=1), batch 4, layers 8"
     assert 1.5 < figures["bigger", "momadvise", "size / untouched"].ours < 2  # type: ignore[operator]
-    assert rates["cheapest", "hand-tuned"].reason.startswith("fused_optimizer + precision(dtype=bf16), batch 4;")
+    by_hand = rates["cheapest", "hand-tuned"].reason
+    kept = by_hand.startswith("fused_optimizer + precision(dtype=bf16), batch 4; not compiled")
+    assert kept or by_hand.startswith("fused_optimizer, batch 4; without bf16, which took "), by_hand
     if importlib.util.find_spec("accelerate") is not None:
         assert 1 < figures["faster", "accelerate", "trials"].ours < 20, "40 samples do not fit"  # type: ignore[operator]
         assert rates["cheapest", "accelerate"].reason == "plain, batch 4"
@@ -111,11 +121,17 @@ def test_momadvise_is_asked_only_if_it_has_all_of_its_time(tmp_path: Path) -> No
 
 
 def recorded(folder: Path, **changes: object) -> Table:
-    """A made-up table of the tiny transformer on this machine."""
+    """A made-up table of the tiny transformer on this machine, of which checkpointing settled on something."""
     here = {"fingerprint": resolve_source(TINY).fingerprint, "device": detect_hardware("cpu").name, **changes}
-    lines: list[Line] = [
-        msgspec.structs.replace(line, **here) if isinstance(line, Header) else line for line in complete()
-    ]
+    lines: list[Line] = []
+    for line in complete():
+        if isinstance(line, Header):
+            lines.append(msgspec.structs.replace(line, **here))
+        elif isinstance(line, Sized):
+            words = {one.name: "words of its own" for one in line.uses if one.name == CHECKPOINT.name}
+            lines.append(msgspec.structs.replace(line, settled=words, wall_seconds=100.0))
+        else:
+            lines.append(msgspec.structs.replace(line, wall_seconds=1.0))
     for line in lines:
         append(folder / "tiny-cpu.jsonl", line)
     return Table(lines)
@@ -123,41 +139,178 @@ def recorded(folder: Path, **changes: object) -> Table:
 
 def test_the_grid_is_the_best_of_a_table_of_this_model_on_this_device(tmp_path: Path) -> None:
     table = recorded(tmp_path)
-    found = contenders.grid(arena(tmp_path, limit_bytes=table.limit_bytes), tmp_path)
+    found = contenders.grid(arena(tmp_path, limit_bytes=table.limit_bytes), space="default", tables=tmp_path)
     label, batch, _ = table.best
     assert found.policy is not None
     assert (found.policy.label, found.policy.micro_batch) == (label, batch)
+    assert found.policy.settled == {"checkpoint": "words of its own"}, "the harness runs what was recorded"
     assert found.trials == table.policies
-    assert found.reason == "recorded on 2026-01-01"
+    assert found.seconds == 4 * 100 + 10, "four combinations were sized, ten trials timed"
+    assert found.reason == (
+        "recorded on 2026-01-01: the best of all 4 combinations of the space made up, not of default"
+    )
+
+
+def test_a_table_of_the_space_that_momadvise_searches_is_not_said_to_be_another(tmp_path: Path) -> None:
+    table = recorded(tmp_path)
+    found = contenders.grid(arena(tmp_path, limit_bytes=table.limit_bytes), space="made up", tables=tmp_path)
+    assert found.reason.endswith("of the space made up")
+
+
+def test_a_model_that_is_never_enumerated_is_not_said_to_be_only_unrecorded(tmp_path: Path) -> None:
+    reasons = {}
+    for name, workload in {"tiny": TINY, "small": RECORDINGS["gpt2"].workload}.items():
+        one = arena(tmp_path)
+        one.contest = msgspec.structs.replace(one.contest, workload=workload)
+        reasons[name] = contenders.grid(one, space="default", tables=tmp_path).reason.partition(": ")[2]
+    assert reasons == {
+        "tiny": "only those of benchmarks.search.record are enumerated",
+        "small": "python -m benchmarks.search.record --model gpt2 --device cpu",
+    }
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_everybody_can_be_held_against_the_table_of_a_small_model(name: str, tmp_path: Path) -> None:
+    """Tables belong to one machine: another one is given its name here."""
+    recording = RECORDINGS[name]
+    (model,) = (one for one in advice._SIZES["paper"].models if one.workload == recording.workload)
+    assert model.goals == (GoalKind.FASTER,)
+    (header,) = (one for one in read_table(contenders._TABLES / f"{name}-cpu.jsonl.gz") if isinstance(one, Header))
+    hardware = msgspec.structs.replace(detect_hardware("cpu"), name=header.device)
+    options = Options(size="paper", hardware=hardware, output=tmp_path / "papers.jsonl")
+    contest = Contest(model=model.name, workload=model.workload, goal=GoalKind.FASTER, limit_bytes=model.limit_bytes)
+    assert contest.own_batch == header.reference_batch, "plain training is the same there and here"
+    with Runner(tmp_path) as runner:
+        one = Arena(runner, options, contest, seconds=0.1, time_limit_seconds=60.0)
+        found = contenders.grid(one, space="default")
+    assert found.policy is not None, found.reason
+    assert f"of the space {name}, not of default" in found.reason
+
+
+def test_small_models_are_asked_about_on_a_cpu_alone_as_their_limits_leave_no_room_for_a_gpus_context() -> None:
+    small = {one.name for one in advice._SIZES["paper"].models if one.kind is DeviceKind.CPU}
+    assert small == {"small GPT-2", "small BERT", "small ResNet", "small U-Net"}
+    assert all(one.limit_bytes < CUDA_CONTEXT_BYTES for one in RECORDINGS.values())
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"device": "another device"}, "no table was recorded"),
-        ({"fingerprint": "another source"}, "no table was recorded"),
+        ({"device": "another device"}, "no exhaustive table was recorded"),
+        ({"fingerprint": "another source"}, "no exhaustive table was recorded"),
         ({"limit_bytes": 2**22}, "its table was recorded below 4 MiB"),
     ],
 )
 def test_a_table_of_something_else_is_no_answer(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
     recorded(tmp_path, **changes)
-    found = contenders.grid(arena(tmp_path), tmp_path)
+    found = contenders.grid(arena(tmp_path), space="default", tables=tmp_path)
     assert found.policy is None
     assert found.reason.startswith(reason)
 
 
+def test_the_harness_trains_by_what_an_answer_settled_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs: list[TrialSpec] = []
+
+    def keep(self: Runner, spec: TrialSpec, *, until: float) -> TrialResult:
+        specs.append(spec)
+        return TrialResult(key=spec.key, outcome=Outcome.OK, wall_seconds=2.0)
+
+    monkeypatch.setattr(Runner, "run", keep)
+    one = arena(tmp_path)
+    policy = Policy(methods=(CHECKPOINT,), micro_batch=2, accumulation_steps=3, settled={"checkpoint": "so"})
+    one.time(policy, {"layers": 8})
+    assert (specs[0].kind, specs[0].policy, specs[0].model_size) == (TrialKind.TIME, policy, {"layers": 8})
+    one.time(policy, {"layers": 8})
+    assert one.wall_seconds == 4, "what another goal has paid for counts all the same"
+
+
+class Formats(Arena):
+    """Steps of 32 bits and of 16; those of 16 bits take so many times as long at each batch, and 64 samples never fit.
+
+    Attributes:
+        ratios: Batch -> that.
+        step_seconds: Of a sample in 32 bits.
+    """
+
+    ratios: Mapping[int, float | None] = {}
+    step_seconds = 0.001
+
+    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
+        self.wall_seconds += 1
+        if policy.micro_batch >= 64:
+            return TrialResult(key="", outcome=Outcome.OUT_OF_MEMORY)
+        ratio = self.ratios.get(policy.micro_batch) if any(one.name == "precision" for one in policy.methods) else 1.0
+        if ratio is None:
+            return TrialResult(key="", outcome=Outcome.TIMEOUT, reason="too long")
+        return TrialResult(
+            key="",
+            outcome=Outcome.OK,
+            measurement=measurement(1 / (self.step_seconds * ratio), micro_batch=policy.micro_batch),
+        )
+
+    def largest(
+        self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
+    ) -> tuple[Policy | None, MemoryModel | None, int, str]:
+        return Policy(methods=tuple(uses), micro_batch=4), None, 1, ""
+
+
+BF16 = "fused_optimizer + precision(dtype=bf16)"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "step_seconds", "label", "compared", "reason"),
+    [
+        pytest.param({2: 0.6}, 0.001, BF16, 2, "", id="faster"),
+        pytest.param({2: 1.2, 8: 0.6}, 0.001, BF16, 4, "", id="slower only while steps are nothing but launches"),
+        pytest.param(
+            {2: 8.0, 8: 7.0, 32: 7.25},
+            0.0001,
+            "fused_optimizer",
+            7,
+            "without bf16, which took 7.25 times as long here",
+            id="emulated, up to what fits",
+        ),
+        pytest.param(
+            {2: 8.0},
+            1.0,
+            "fused_optimizer",
+            2,
+            "without bf16, which took 8.00 times as long here",
+            id="emulated, and a step takes so long that one of more samples is not waited for",
+        ),
+        pytest.param({2: None}, 1.0, "fused_optimizer", 2, "without bf16 (timeout: too long)", id="never ends"),
+    ],
+)
+def test_who_tunes_by_hand_sees_that_sixteen_bits_are_slower(
+    tmp_path: Path, ratios: Mapping[int, float | None], step_seconds: float, label: str, compared: int, reason: str
+) -> None:
+    one = arena(tmp_path, kind=Formats)
+    assert isinstance(one, Formats)
+    one.ratios, one.step_seconds, one.seconds = ratios, step_seconds, 3.0
+    found = contenders.hand_tuned(one, compiled=True)
+    assert found.policy is not None
+    assert found.policy.label == f"compile(scope=blocks) + {label}"
+    assert found.reason == reason
+    assert found.trials == compared + 1
+    assert found.seconds == compared, "the trials that it took to see it are in its seconds"
+
+
 class Ladder(Arena):
-    """Sizes of 1, 2, 4, ... layers, a step of which takes as long as it has layers; from 16 on nothing fits."""
+    """Sizes of 1, 2, 4, ... layers, a step of which takes as long as it has layers; from 16 on nothing fits.
+
+    Attributes:
+        rates: Samples per second of one layer: of plain training, of 32 bits and of 16 bits.
+    """
+
+    rates = (1.0, 2.0, 3.0)
 
     def count(self) -> TrialResult:
         sizes = [CountedSize(size={"layers": 2**power}, parameter_count=100 * 2**power) for power in range(7)]
         return TrialResult(key="", outcome=Outcome.OK, counts=SizeCounts(own=sizes[0], listed=tuple(sizes)))
 
     def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
-        layers = (size or {"layers": 1})["layers"]
-        return TrialResult(
-            key="", outcome=Outcome.OK, measurement=measurement((3.0 if policy.methods else 1.0) / layers)
-        )
+        rate = self.rates[len(policy.methods)] / (size or {"layers": 1})["layers"]
+        return TrialResult(key="", outcome=Outcome.OK, measurement=measurement(rate))
 
     def largest(
         self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
@@ -172,8 +325,19 @@ def test_who_tunes_by_hand_climbs_to_the_largest_size_that_keeps_the_floor(tmp_p
     found = contenders.hand_tuned(arena(tmp_path, GoalKind.BIGGER, kind=Ladder), compiled=True)
     assert found.model_size == {"layers": 4}, "three times as fast as plain training with one layer, floor a half"
     assert found.policy is not None
-    assert found.policy.label == "fused_optimizer + precision(dtype=bf16)", "never compiled anew at every size"
+    assert found.policy.label == BF16, "never compiled anew at every size"
     assert found.trials > 2
+
+
+def test_who_tunes_by_hand_climbs_without_sixteen_bits_where_they_are_slower(tmp_path: Path) -> None:
+    one = arena(tmp_path, GoalKind.BIGGER, kind=Ladder)
+    assert isinstance(one, Ladder)
+    one.rates = (1.0, 4.0, 0.5)
+    found = contenders.hand_tuned(one, compiled=True)
+    assert found.model_size == {"layers": 8}
+    assert found.policy is not None
+    assert found.policy.label == "fused_optimizer"
+    assert found.reason == "without bf16, which took 8.00 times as long here"
 
 
 def test_without_accelerate_its_row_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +349,7 @@ def test_without_accelerate_its_row_says_so(tmp_path: Path, monkeypatch: pytest.
 def test_momadvise_is_asked_what_it_can_be_asked(
     tmp_path: Path, goal: GoalKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The request of the command, in the program that it is given to."""
     requests: list[TuneRequest] = []
 
     def session(request: TuneRequest, progress: object) -> None:
@@ -192,7 +357,12 @@ def test_momadvise_is_asked_what_it_can_be_asked(
         requests.append(request)
         raise TrialError("nothing could be measured")
 
+    def ask_here(program: str, request: AdviceRequest, *_: object, **__: object) -> tuple[Advised, str]:
+        assert program == advised_module.__name__
+        return advised(request), ""
+
     monkeypatch.setattr("advisor.session.tune.run_session", session)
+    monkeypatch.setattr(contenders, "ask", ask_here)
     begin = time.monotonic()
     found = contenders.momadvise(arena(tmp_path, goal), space="smoke", trials=2, time_limit_seconds=5.0)
     (request,) = requests
@@ -202,10 +372,63 @@ def test_momadvise_is_asked_what_it_can_be_asked(
     assert found.policy is None
     assert found.reason == "TrialError: nothing could be measured"
     assert 0 <= found.seconds <= time.monotonic() - begin
+    assert request.output is not None
+    assert not request.output.parent.exists(), "its study is no part of the answer"
 
 
-@pytest.mark.parametrize("size", advice._SIZES)
-def test_every_model_can_be_asked_about_for_every_goal(size: str) -> None:
-    for model, path in advice._SIZES[size].models.items():
-        check_sizes(resolve_source(path))
-        assert Contest(model=model, workload=path, goal=GoalKind.CHEAPEST).global_batch
+def test_the_answer_of_momadvise_is_what_its_program_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy(methods=(CHECKPOINT,), micro_batch=4, settled={"checkpoint": "so"})
+    said = Advised(policy=policy, model_size={"layers": 8}, trials=7)
+    monkeypatch.setattr(contenders, "ask", lambda *_, **__: (said, ""))
+    found = contenders.momadvise(arena(tmp_path), space="smoke", trials=2, time_limit_seconds=5.0)
+    assert (found.policy, found.model_size, found.trials) == (policy, {"layers": 8}, 7)
+
+
+def test_momadvise_that_never_answers_is_a_row_with_its_reason_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[Path] = []
+
+    def ask_in_vain(_: str, request: AdviceRequest, *__: object, **___: object) -> tuple[None, str]:
+        folders.append(Path(request.output))
+        folders[0].mkdir()
+        return None, "timeout: it took longer than its limit"
+
+    monkeypatch.setattr(contenders, "ask", ask_in_vain)
+    found = contenders.momadvise(arena(tmp_path), space="smoke", trials=2, time_limit_seconds=5.0)
+    assert found.policy is None
+    assert found.reason == "timeout: it took longer than its limit"
+    assert not folders[0].parent.exists()
+
+
+@pytest.mark.slow
+def test_the_end_of_the_call_ends_momadvise_and_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[psutil.Process] = []
+    end = child._end
+
+    def look_and_end(program: subprocess.Popen[bytes]) -> None:
+        one = psutil.Process(program.pid)
+        seen.extend([one, *one.children(recursive=True)])
+        end(program)
+
+    monkeypatch.setattr(child, "_end", look_and_end)
+    one = arena(tmp_path)
+    one.options = msgspec.structs.replace(one.options, minutes=0.15)
+    with pytest.raises(TimeIsUpError):
+        contenders.momadvise(one, space="default", trials=40, time_limit_seconds=5.0)
+    assert len(seen) > 1, "it had begun to start workers"
+    assert not [one for one in seen if child._runs(one)]
+
+
+def every_question() -> list[tuple[str, GoalKind]]:
+    return [(one.name, goal) for size in advice._SIZES.values() for one in size.models for goal in one.goals]
+
+
+@pytest.mark.parametrize(("name", "goal"), every_question())
+def test_every_model_can_be_asked_about_for_its_goals(name: str, goal: GoalKind) -> None:
+    (model,) = (one for size in advice._SIZES.values() for one in size.models if one.name == name)
+    if goal is GoalKind.BIGGER:
+        check_sizes(resolve_source(model.workload))
+    assert Contest(model=name, workload=model.workload, goal=goal).own_batch
