@@ -55,6 +55,11 @@ _TRIAL_SECONDS = 150.0
 _ANSWER_SECONDS = 120.0
 """A contender begins if so many are left, which most answers take less than: one that is cut short begins anew."""
 
+_GAIN = "throughput / untouched"
+
+_BEHIND = 1.02
+"""Whoever is further ahead of momadvise's answer is named beside it, with the reason."""
+
 _UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE = "untouched", "hand-tuned", "accelerate", "grid", "momadvise"
 _CONTENDERS = (_UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE)
 
@@ -168,7 +173,10 @@ def _unit(options: Options, runner: Runner, size: _Size, contest: Contest, who: 
         found = Found(policy=untouched) if who == _UNTOUCHED else _asked(who, arena, size)
         # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
         base = None if found.policy is None else arena.time(untouched)
-        return _of(arena, who, found, base)
+        figures = list(_of(arena, who, found, base))
+        if who == _MOMADVISE and contest.goal is GoalKind.FASTER:
+            figures = _explained(contest, figures, found, known)
+        return iter(figures)
 
     table, row = _place(contest, who)
     return Unit(table=table, row=row, column=_TELLING, make=make, needed_seconds=options.at_most(_ANSWER_SECONDS))
@@ -211,11 +219,29 @@ def _of(arena: Arena, who: str, found: Found, base: TrialResult | None) -> Itera
         columns["device-seconds per iteration"] = own.step_seconds
         columns["cost / untouched"] = own.step_seconds / plain.step_seconds
     else:
-        columns["throughput / untouched"] = gain
+        columns[_GAIN] = gain
     if who != _UNTOUCHED:
         columns |= {"wall, s": found.seconds, "trials": found.trials}
     for column, ours in columns.items():
         yield figure(arena.options, _PAPER, table, row, column, ours)
+
+
+def _explained(contest: Contest, figures: list[Figure], found: Found, known: Known) -> list[Figure]:
+    """The same with what is to be known of an answer that another one is ahead of."""
+    own = next((one.ours for one in figures if one.column == _GAIN), None)
+    others = {who: known.get((*_place(contest, who), _GAIN)) for who in _CONTENDERS if who != _MOMADVISE}
+    gains = {who: one.ours for who, one in others.items() if one is not None and one.ours is not None}
+    best = max(gains, key=lambda who: gains[who], default=None)
+    if own is None or best is None or found.policy is None or gains[best] <= _BEHIND * own:
+        return figures
+    theirs = known[*_place(contest, best), _TELLING].reason.split("; ")[0]
+    rates = {f"{label}, batch {batch}": rate for label, batch, rate in found.tried}
+    if theirs in rates and _words(found) in rates:
+        why_not = f"measured on the way at {rates[theirs] / rates[_words(found)]:.2f} times this answer"
+    else:
+        why_not = f"none of the {found.trials} policies that its time allowed"
+    remark = f"{best}'s ({theirs}) has {100 * (gains[best] / own - 1):.0f} % more: it was {why_not}"
+    return [msgspec.structs.replace(one, reason=remark) if one.column == _GAIN else one for one in figures]
 
 
 def _words(found: Found) -> str:

@@ -52,12 +52,14 @@ class Advised(msgspec.Struct, frozen=True, kw_only=True):
         policy: The winner's; ``None`` if there is none.
         model_size: The winner's arguments of ``build_model`` and ``make_batch``.
         trials: Policies that were measured.
+        tried: Label and micro-batch of each of them, and the samples per second that it had.
         reason: Why there is no winner.
     """
 
     policy: Policy | None = None
     model_size: dict[str, int | float] = {}
     trials: int = 0
+    tried: list[tuple[str, int, float]] = []
     reason: str = ""
 
 
@@ -68,7 +70,12 @@ def advised(request: AdviceRequest) -> Advised:
     except Exception as error:  # Its own failures too: they are an answer like any other, and no end of the table.
         return Advised(reason=f"{type(error).__name__}: {error}")
     winner = found.recommendation.winner
-    return Advised(policy=winner.policy, model_size=dict(winner.model_size), trials=found.trials)
+    tried = [
+        (one.policy.label, one.policy.micro_batch, one.measurement.samples_per_second)
+        for one in found.recommendation.ranking
+        if one.measurement is not None
+    ]
+    return Advised(policy=winner.policy, model_size=dict(winner.model_size), trials=found.trials, tried=tried)
 
 
 if __name__ == "__main__":

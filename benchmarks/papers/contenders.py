@@ -304,5 +304,6 @@ def momadvise(arena: Arena, *, space: str, trials: int, time_limit_seconds: floa
         model_size=found.model_size,
         trials=found.trials,
         seconds=seconds,
+        tried=found.tried,
         reason=found.reason,
     )

@@ -71,6 +71,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         model_size: Arguments of ``build_model`` and ``make_batch``, where the goal is ``bigger``.
         trials: Policies or batches that were run to find it.
         seconds: What that took.
+        tried: Label and micro-batch of policies that were measured on the way, and the samples per second that they
+            had, where that is known.
         reason: Why there is none, or what it must be read with.
     """
 
@@ -78,6 +80,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     model_size: dict[str, int | float] = {}
     trials: int = 0
     seconds: float = 0.0
+    tried: list[tuple[str, int, float]] = []
     reason: str = ""
 
 

@@ -32,8 +32,8 @@ from benchmarks.papers import advised as advised_module
 from benchmarks.papers.advised import AdviceRequest, Advised, advised
 from benchmarks.papers.command import Options, TimeIsUpError
 from benchmarks.papers.contest import Arena, Contest, Found
-from benchmarks.papers.figures import read
-from benchmarks.papers.runs import WORKLOADS
+from benchmarks.papers.figures import Figure, read
+from benchmarks.papers.runs import WORKLOADS, figure
 from benchmarks.search.recordings import RECORDINGS
 from benchmarks.search.rows import Header, Line, Sized, append
 from benchmarks.search.rows import read as read_table
@@ -415,9 +415,10 @@ def test_the_end_of_the_call_ends_momadvise_and_all_that_it_has_started(
 
     monkeypatch.setattr(child, "_end", look_and_end)
     one = arena(tmp_path)
-    one.options = msgspec.structs.replace(one.options, minutes=0.15)
+    monkeypatch.setattr(Options, "check_time", lambda *_: None)  # it would not have begun at all
+    one.options = msgspec.structs.replace(one.options, minutes=0.1, begin=time.monotonic())
     with pytest.raises(TimeIsUpError):
-        contenders.momadvise(one, space="default", trials=40, time_limit_seconds=5.0)
+        contenders.momadvise(one, space="default", trials=40, time_limit_seconds=120.0)
     assert len(seen) > 1, "it had begun to start workers"
     assert not [one for one in seen if child._runs(one)]
 
@@ -432,3 +433,39 @@ def test_every_model_can_be_asked_about_for_its_goals(name: str, goal: GoalKind)
     if goal is GoalKind.BIGGER:
         check_sizes(resolve_source(model.workload))
     assert Contest(model=name, workload=model.workload, goal=goal).own_batch
+
+
+@pytest.mark.parametrize(
+    ("tried", "reason"),
+    [
+        (
+            [("plain", 4, 10.0), ("plain", 11, 9.5)],
+            "accelerate's (plain, batch 11) has 20 % more: it was measured on the way at 0.95 times this answer",
+        ),
+        (
+            [("plain", 4, 10.0)],
+            "accelerate's (plain, batch 11) has 20 % more: it was none of the 7 policies that its time allowed",
+        ),
+    ],
+    ids=["it was slower there", "it was not tried"],
+)
+def test_whoever_is_ahead_of_momadvise_is_named_with_the_reason(
+    tmp_path: Path, tried: list[tuple[str, int, float]], reason: str
+) -> None:
+    one = arena(tmp_path)
+
+    def gained(who: str, gain: float, words: str = "") -> dict[tuple[str, str, str], Figure]:
+        place = advice._place(one.contest, who)
+        columns = {advice._GAIN: (gain, ""), advice._TELLING: (10 * gain, words)}
+        return {
+            (*place, column): figure(one.options, "advice", *place, column, ours, reason=remark)
+            for column, (ours, remark) in columns.items()
+        }
+
+    known = gained("accelerate", 1.2, "plain, batch 11; remark") | gained("grid", 1.1, "plain, batch 9")
+    own = list(gained("momadvise", 1.0, "plain, batch 4").values())
+    found = Found(policy=Policy(micro_batch=4), trials=7, tried=tried)
+    explained = advice._explained(one.contest, own, found, known)
+    assert {line.column: line.reason for line in explained}[advice._GAIN] == reason
+    close = gained("accelerate", 1.01, "plain, batch 11")
+    assert advice._explained(one.contest, own, found, close) == own, "within what two measurements are apart"
