@@ -156,6 +156,8 @@ def _with_recipes(
         notes: list[str] = []
         for name in recipe.methods:
             setting, reason = _first_applicable(recipe, methods[name], resolved, space, reasons, uses)
+            if setting is None and name in recipe.optional:
+                continue
             if setting is None:
                 notes.append(f"without {name}: {reason}")
             else:

@@ -34,6 +34,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         name: As people call it.
         hand_tuned: Whether it is the setting that an experienced person would pick without measuring. Parts of it
             that are refused here are left out; any other recipe is dropped when one of its parts is refused.
+        optional: Methods that are left out of it where they are refused, as if it had never had them.
         methods: Method -> parameter -> value. A list of values means the first that applies. A parameter that is
             not named takes the first value that the space allows.
     """
@@ -41,6 +42,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str
     hand_tuned: bool = False
     methods: dict[str, dict[str, ParameterValue | list[ParameterValue]] | None]
+    optional: list[str] = []
 
 
 class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,6 +159,7 @@ def _checked(content: Any, path: Path, methods: Mapping[str, Method]) -> SearchS
             _check_method(path, where, name, as_lists, searched, methods)
             _check_in_space(path, where, space, methods[name], as_lists)
     _check_recipe_names(space, path)
+    _check_optional(space, path)
     return space
 
 
@@ -231,6 +234,20 @@ def _check_recipe_names(space: SearchSpace, path: Path) -> None:
         raise SearchSpaceError(
             f"{path}: at most one recipe may be 'hand_tuned', but these are: {', '.join(hand_tuned)}."
         )
+
+
+def _check_optional(space: SearchSpace, path: Path) -> None:
+    for recipe in space.recipes:
+        where = f"{path}: recipe {recipe.name!r}: 'optional'"
+        for name in recipe.optional:
+            if name not in recipe.methods:
+                raise SearchSpaceError(
+                    f"{where}: {name!r} is no method of the recipe. {_valid('Its methods', name, recipe.methods)}"
+                )
+        if recipe.methods and set(recipe.optional) == set(recipe.methods):
+            raise SearchSpaceError(
+                f"{where} must leave a method that the recipe cannot be without, but all of them are optional."
+            )
 
 
 def _position(value: ParameterValue, choices: Sequence[ParameterValue]) -> int | None:

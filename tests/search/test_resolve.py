@@ -151,6 +151,26 @@ def test_the_hand_tuned_recipe_keeps_what_applies_and_says_what_it_left_out(tmp_
     assert resolved.recipes[0].notes[0].startswith("without precision: bf16 needs")
 
 
+def test_an_optional_part_is_left_out_where_it_is_refused(tmp_path: Path) -> None:
+    recipes = "[{name: r, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}, optional: [precision]}]"
+    mine = space(tmp_path, "{checkpoint: {}, precision: {}}", recipes)
+    both = (use("checkpoint", every=1), use("precision", dtype="bf16"))
+    assert [resolve(mine, FACTS, one).recipes[0].uses for one in (H100, V100)] == [both, both[:1]]
+    assert resolve(mine, FACTS, V100).recipes[0].notes == ()
+
+
+def test_compiled_blocks_are_tried_early_also_where_half_precision_is_not_for_the_device() -> None:
+    emulates = msgspec.structs.replace(
+        FACTS, matmul_flops_per_second={"float32": 2e11, "bfloat16": 1e9, "float16": 1e9}
+    )
+    on_gpu, on_cpu = (
+        next(one.uses for one in resolve(load_space("default"), facts, device).recipes if one.name == "compiled blocks")
+        for facts, device in ((FACTS, H100), (emulates, CPU))
+    )
+    assert [one.name for one in on_gpu] == ["compile", "fused_optimizer", "precision"]
+    assert [one.name for one in on_cpu] == ["compile", "fused_optimizer"]
+
+
 def test_a_list_in_a_recipe_means_the_first_that_applies(tmp_path: Path) -> None:
     recipes = "[{name: tuned, methods: {precision: {dtype: [bf16, fp16]}}}]"
     mine = space(tmp_path, "{precision: {}}", recipes)

@@ -84,6 +84,14 @@ def test_comments_and_layout_do_not_change_the_canonical_text(tmp_path: Path) ->
             "methods: {}\nrecipes:\n- &a {name: a, hand_tuned: true, methods: {}}\n- {<<: *a, name: b}",
             r"at most one recipe may be 'hand_tuned', but these are: a, b",
         ),
+        (
+            "methods: {checkpoint: {}}\nrecipes: [{name: a, methods: {checkpoint: {}}, optional: [lora]}]",
+            r"recipe 'a': 'optional': 'lora' is no method of the recipe",
+        ),
+        (
+            "methods: {checkpoint: {}}\nrecipes: [{name: a, methods: {checkpoint: {}}, optional: [checkpoint]}]",
+            r"must leave a method that the recipe cannot be without, but all of them are optional",
+        ),
     ],
 )
 def test_a_mistake_names_the_rule_the_value_and_what_is_valid(tmp_path: Path, text: str, message: str) -> None:
