@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from advisor.measure.fidelity import FidelityMeasurement
+from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Fidelity
@@ -14,6 +15,7 @@ from advisor.trial.outcome import Outcome
 
 __all__ = [
     "Candidate",
+    "Comparison",
     "Confirmation",
     "DominatedPoint",
     "Frontier",
@@ -36,6 +38,22 @@ class Role(enum.Enum):
     SEARCHED = "searched"
 
 
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A combination held against plain training by short steps in turn, and what follows for its own batch.
+
+    Attributes:
+        speedup: Over plain training at the same batch; measured, unless the combination is plain training itself.
+        micro_batch: That batch.
+        expected_samples_per_second: At the candidate's own batch; predicted, never to be shown as measured.
+        expected_error: Standard error of its log.
+    """
+
+    speedup: Speedup | None
+    micro_batch: int
+    expected_samples_per_second: float
+    expected_error: float
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One policy and what became of it.
 
@@ -53,6 +71,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         not_compared: Why it was not, when it should have been.
         notes: What its methods said.
         trial_key: Key of the trial behind the figures.
+        comparison: Its short steps in turn with plain training; ``None`` where there were none.
+        speedup: Its timed steps over those of the baseline, in turn with it. Its figures are then those of the machine
+            at the baseline's time: the baseline's, times this.
+        confirmed: The same by the emitted wrapper in a fresh process, where that was run.
+        not_confirmed: Why it may not win although it was not run so: what led it was no faster than the baseline.
         model_size: ``bigger``: the arguments of ``build_model`` that set the size; empty for the model as it is.
         parameter_count: ``bigger``: parameters of the model at this size.
         one_sample_bytes: ``bigger``: peak that its short runs predict for one sample, never shown as measured.
@@ -70,6 +93,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     not_compared: str = ""
     notes: tuple[str, ...] = ()
     trial_key: str | None = None
+    comparison: Comparison | None = None
+    speedup: Speedup | None = None
+    confirmed: Speedup | None = None
+    not_confirmed: str = ""
     model_size: dict[str, int | float] = {}
     parameter_count: int | None = None
     one_sample_bytes: int | None = None
@@ -89,6 +116,8 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         measurement: Its figures when OK.
         promised_samples_per_second: What the search had measured.
         baseline_samples_per_second: The baseline measured again in the same way right after, if time allowed.
+        speedup: Over the baseline, which trained in a fresh process too and took turns with the wrapper.
+        promise: What both say, the search and the confirmation: what the user may count on.
     """
 
     outcome: Outcome
@@ -96,6 +125,8 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     measurement: Measurement | None = None
     promised_samples_per_second: float
     baseline_samples_per_second: float | None = None
+    speedup: Speedup | None = None
+    promise: Speedup | None = None
 
     @property
     def kept(self) -> float | None:

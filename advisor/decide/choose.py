@@ -28,11 +28,11 @@ def choose(
 ) -> Recommendation:
     """Rank what was measured and pick the winner.
 
-    The fastest eligible candidate wins, unless a simpler one is so close that the difference may be chance: then
-    the simplest of those wins. Candidates of the same policy are repetitions: the one with the median score stands
-    for them, and their spread counts as noise. A measurement that was ended early because it was outpaced cannot
-    win while there is another. For ``cheapest`` the winner is a point of the frontier
-    (:func:`~advisor.decide.choose_cheapest.choose_cheapest`).
+    The fastest eligible candidate wins, unless a simpler one is so close that the difference may be chance: then the
+    simplest of those wins, but none at a smaller batch than the user's own while another will do. Candidates of the
+    same policy are repetitions: the one with the median score stands for them, and their spread counts as noise. A
+    measurement that was ended early because it was outpaced cannot win while there is another. For ``cheapest`` the
+    winner is a point of the frontier (:func:`~advisor.decide.choose_cheapest.choose_cheapest`).
 
     Args:
         candidates: Everything that was tried, in the order of trying.
@@ -70,8 +70,14 @@ def choose(
         lead = gain(score(best, goal), score(candidate, goal), goal.kind)
         return lead <= noise_between(measurement_of(best), measurement_of(candidate), ranking.repeats)
 
-    winner = min((candidate for candidate in ranking.finished if ties_with_best(candidate)), key=simplicity)
     baseline = ranking.in_role(Role.BASELINE)
+    own_batch = 0 if baseline is None else baseline.policy.global_batch
+
+    def order(candidate: Candidate) -> tuple[object, ...]:
+        # A smaller batch than the user's own is no simpler for being smaller.
+        return candidate.policy.global_batch < own_batch, *simplicity(candidate)
+
+    winner = min((candidate for candidate in ranking.finished if ties_with_best(candidate)), key=order)
     noise, tie = max(SMALLEST_NOISE, ranking.repeats), False
     if baseline is not None:
         # When the baseline wins a tie, the figure that matters is its distance from the fastest.

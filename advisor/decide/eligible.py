@@ -10,7 +10,7 @@ from advisor.decide.guard import observed_class, why_worse
 from advisor.decide.score import maximizes, score
 from advisor.measure.measurement import StopReason
 from advisor.problem.goal import Fidelity, Goal, GoalKind
-from advisor.problem.units import format_bytes, format_percent
+from advisor.problem.units import format_bytes, format_percent, format_spread
 from advisor.trial.outcome import Outcome
 
 __all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]
@@ -28,7 +28,7 @@ def is_outpaced(candidate: Candidate) -> bool:
 
 def why_not_eligible(candidate: Candidate, goal: Goal) -> str | None:
     """Why a measured candidate may not win, in a few words; ``None`` if it may."""
-    return _why_not_asked_for(candidate, goal) or _why_not_faithful(candidate, goal)
+    return _why_not_asked_for(candidate, goal) or _why_not_faithful(candidate, goal) or _why_not_confirmed(candidate)
 
 
 def is_faithful(candidate: Candidate, goal: Goal) -> bool:
@@ -48,6 +48,17 @@ def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
     if goal.global_batch is not None and candidate.policy.global_batch != goal.global_batch:
         return f"its global batch {candidate.policy.global_batch} is not the {goal.global_batch} that was asked for"
     return None
+
+
+def _why_not_confirmed(candidate: Candidate) -> str | None:
+    """What its own confirmation showed: no more than the baseline, in turn with it."""
+    confirmed = candidate.confirmed
+    if confirmed is None or confirmed.low > 1:
+        return candidate.not_confirmed or None
+    return (
+        f"its wrapper ran {confirmed.value:.2f} times as fast as the baseline in turn with it "
+        f"({format_spread(confirmed.relative_spread)}), which is no gain beyond the noise"
+    )
 
 
 def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:

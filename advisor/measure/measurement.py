@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from advisor.measure.in_turn import Speedup
+
 __all__ = ["Measurement", "MemoryBreakdown", "MemoryMeasurement", "SizePoint", "Sizing", "StopReason"]
 
 
@@ -91,11 +93,14 @@ class SizePoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         micro_batch: Samples.
         memory: Peak memory of its last step.
         step_seconds: The fastest of its steps (memory tracking, if any, excluded).
+        speedup: Samples per second over those of plain training at the same batch, in turn with it; ``None`` where
+            they were not compared.
     """
 
     micro_batch: int
     memory: MemoryMeasurement
     step_seconds: float
+    speedup: Speedup | None = None
 
 
 class Sizing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -89,6 +89,12 @@ class HostData:
         """Leave everything out that exists now."""
         self.add(living_tensors(), device)
 
+    def without(self, other: HostData) -> HostData:
+        """Those of these storages that another one does not hold."""
+        rest = HostData()
+        rest._storages = {key: one for key, one in self._storages.items() if key not in other._storages}
+        return rest
+
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
         known = self._storages.get(storage._cdata)
         # Freed addresses are used again: a dead reference says nothing about the storage that has the address now.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from advisor.decide.candidate import Candidate
+from advisor.decide.candidate import Candidate, Comparison
 from advisor.decide.eligible import is_outpaced
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Price
 from advisor.problem.sizes import size_words
-from advisor.problem.units import format_count, format_percent, format_rate, format_usd
+from advisor.problem.units import format_count, format_percent, format_rate, format_spread, format_usd
 from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
 
@@ -16,6 +16,7 @@ __all__ = [
     "batch_words",
     "candidate_words",
     "combination_words",
+    "comparison_words",
     "device_words",
     "gain_words",
     "method_words",
@@ -31,6 +32,7 @@ __all__ = [
 
 _OUTCOME_STYLES = {
     Outcome.OK: "green",
+    Outcome.COMPARED: "cyan",
     Outcome.OUT_OF_MEMORY: "yellow",
     Outcome.SCREENED: "dim",
     Outcome.REFUSED: "dim",
@@ -63,6 +65,18 @@ def combination_words(combination: Combination) -> str:
     """Methods with their devices if several: ``"fsdp + checkpoint every=2 on 4 devices"``."""
     methods = " + ".join(method_words(use) for use in combination.uses) or "plain"
     return methods + on_devices(combination.gpu_count)
+
+
+def comparison_words(comparison: Comparison) -> str:
+    """What short steps in turn with plain training showed, and what is predicted from that."""
+    expected = f"{format_rate(comparison.expected_samples_per_second)} samples/s predicted at its own batch"
+    speedup = comparison.speedup
+    if speedup is None:
+        return f"{expected}, {format_spread(comparison.expected_error)}"
+    return (
+        f"{speedup.value:.2f} times plain training in turn at batch {comparison.micro_batch} "
+        f"({format_spread(speedup.relative_spread)}); {expected}"
+    )
 
 
 def candidate_words(candidate: Candidate) -> list[str]:

@@ -26,6 +26,15 @@ _SHARE_OF_COMPARISON = 1 / 60
 _SHORTEST_COMPARISON_SECONDS = 1.0
 _LONGEST_COMPARISON_SECONDS = 10.0
 
+_SHARE_OF_TURNS = 1 / 60
+"""Share of the whole limit for which a combination's short steps may take turns with plain training's."""
+
+_SHORTEST_TURNS_SECONDS = 0.5
+_LONGEST_TURNS_SECONDS = 8.0
+
+_TIMED_LEADERS = 3
+"""Leaders that time is kept for while combinations are compared."""
+
 _KEPT_REPETITIONS = 2
 """Second measurements that time is kept for: the winner's and the baseline's."""
 
@@ -64,6 +73,7 @@ class TimeBudget:
         self._start = clock()
         self._build_seconds = 0.0
         self._trial_seconds: list[float] = []
+        self._short_seconds: list[float] = []
         self._timing_seconds = 0.0
         self._comparison_seconds: float | None = None
 
@@ -86,6 +96,12 @@ class TimeBudget:
     def sizing_seconds(self) -> float:
         """Soft limit for the stepping of one sizing trial."""
         return self.measure_seconds / 2
+
+    @property
+    def turn_seconds(self) -> float:
+        """How long a combination's short steps may take turns with those of plain training."""
+        share = self.limit_seconds * _SHARE_OF_TURNS
+        return min(_LONGEST_TURNS_SECONDS, max(_SHORTEST_TURNS_SECONDS, share))
 
     @property
     def longest_step_seconds(self) -> float:
@@ -197,6 +213,11 @@ class TimeBudget:
         return self._build_seconds + self._timing_seconds
 
     @property
+    def may_confirm_another(self) -> bool:
+        """Whether another confirmation fits, after one that showed no gain."""
+        return self.remaining_seconds > self.confirmation_seconds
+
+    @property
     def may_start_trial(self) -> bool:
         """Whether another trial fits before the time that is kept for the end.
 
@@ -207,6 +228,31 @@ class TimeBudget:
         repetitions = _KEPT_REPETITIONS if len(self._trial_seconds) >= _FEWEST_POLICIES else 0
         end = self.expected_comparison_seconds + repetitions * self._timing_seconds + self.confirmation_seconds
         return self.remaining_seconds - min(end, self.limit_seconds / 2) > self.expected_trial_seconds
+
+    @property
+    def may_compare_another(self) -> bool:
+        """Whether another combination can be compared before the time that timing and confirming the leaders needs.
+
+        At least a third of the limit is left to comparing, however long a timed trial takes.
+        """
+        end = self.expected_comparison_seconds + self.confirmation_seconds + _TIMED_LEADERS * self._timing_seconds
+        end = min(end, 2 / 3 * self.limit_seconds)
+        return self.remaining_seconds - end > self._expected_short_seconds
+
+    @property
+    def may_time_leader(self) -> bool:
+        """Whether a leader can be timed before one comparison with the exact run and the confirmation."""
+        end = self.expected_comparison_seconds + self.confirmation_seconds
+        return self.remaining_seconds - min(end, self.limit_seconds / 2) > self._timing_seconds
+
+    @property
+    def _expected_short_seconds(self) -> float:
+        recent = sorted(self._short_seconds[-5:])
+        return recent[len(recent) // 2] if recent else 2 * self.turn_seconds
+
+    def learn_short_seconds(self, seconds: float) -> None:
+        """Take in how long a combination took that was compared by short steps."""
+        self._short_seconds.append(seconds)
 
     @property
     def may_repeat(self) -> bool:

@@ -9,7 +9,9 @@ import msgspec
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.choose import choose
 from advisor.decide.cost import cost_evidence
+from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.guard import comparison_evidence
+from advisor.decide.promise import promised
 from advisor.errors import NothingMeasuredError
 from advisor.measure.measurement import Measurement
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
@@ -131,6 +133,7 @@ def confirm(
             leading, candidates, goal=conclusion.goal, trials=trials, keep=keep, budget=budget, progress=progress
         ):
             break
+    beaten = 0
     while len(failures) < _CONFIRMATIONS:
         recommendation = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
         winner = recommendation.winner
@@ -144,8 +147,23 @@ def confirm(
             reason=result.reason,
             measurement=result.measurement,
             promised_samples_per_second=winner.measurement.samples_per_second,
+            speedup=result.speedup,
+            promise=None if result.speedup is None else promised(result.speedup, winner.speedup),
         )
         interrupted = False
+        if result.speedup is not None:
+            for position, candidate in enumerate(candidates):
+                if candidate.policy == winner.policy and is_measured(candidate):
+                    candidates[position] = msgspec.structs.replace(candidate, confirmed=result.speedup)
+                    keep(candidates[position])
+            reason = why_not_eligible(msgspec.structs.replace(winner, confirmed=result.speedup), conclusion.goal)
+            if reason is not None:
+                progress.note(f"{_name(winner)}: {reason}")
+                beaten += 1
+                if beaten < _CONFIRMATIONS and budget.may_confirm_another:
+                    continue
+                candidates[:] = [_kept_out(one, recommendation.baseline, reason) for one in candidates]
+                continue
         if result.outcome is Outcome.OK:
             try:
                 confirmation = _with_baseline(confirmation, recommendation, candidates, trials, budget, progress)
@@ -180,6 +198,17 @@ def confirm(
     )
 
 
+def _kept_out(candidate: Candidate, baseline: Candidate | None, reason: str) -> Candidate:
+    """A candidate that may not win any more, since nothing that led was confirmed; the baseline may."""
+    if baseline is None or candidate.policy == baseline.policy or candidate.confirmed is not None:
+        return candidate
+    if not is_measured(candidate):
+        return candidate
+    return msgspec.structs.replace(
+        candidate, not_confirmed=f"what led it was not confirmed, and no time was left: {reason}"
+    )
+
+
 def _with_baseline(
     confirmation: Confirmation,
     recommendation: Recommendation,
@@ -197,6 +226,8 @@ def _with_baseline(
     winner = recommendation.winner
     if baseline is None or (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
         return confirmation
+    if confirmation.speedup is not None:
+        return confirmation  # they took turns
     kept = confirmation.kept
     as_promised = kept is not None and kept >= _KEPT
     if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:

@@ -14,14 +14,16 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
-from advisor.problem.goal import Fidelity, Goal
+from advisor.problem.goal import Fidelity, Goal, GoalKind
 from advisor.problem.hardware import Hardware
-from advisor.problem.units import format_rate
+from advisor.problem.units import format_count, format_rate
 from advisor.report.progress import Progress
+from advisor.report.wording import comparison_words
 from advisor.search.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, does_not_fit
 from advisor.search.memory_model import MemoryModel, round_batch
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
+from advisor.session.expected import expected_at
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
@@ -29,6 +31,12 @@ from advisor.trial.spec import TrialResult
 __all__ = ["Evaluation", "Evaluator"]
 
 _ANOTHER_BATCH_WILL_NOT_HELP = (Outcome.FAILED, Outcome.DIVERGED, Outcome.CRASHED)
+
+_USUAL_SEQUENCES = 8
+"""Batch of text where none is stated: what transformers' TrainingArguments begin with."""
+
+_USUAL_SAMPLES = 32
+"""Batch of anything else where none is stated: that of most published examples on one device."""
 
 _HALF = 0.5
 """Share of a batch that is timed beside it: where memory bandwidth or caches decide, less is faster at times."""
@@ -101,8 +109,13 @@ class Evaluator:
         self.number = 1
 
     def own_batch(self) -> Batch | None:
-        """The user's own batch: ``BATCH_SIZE``; under a global batch, as few passes over that as divide it."""
+        """The user's own batch: ``BATCH_SIZE``; under a global batch, as few passes over that as divide it.
+
+        Where neither is stated, a usual one.
+        """
         own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
+        if own is None and fixed is None and self._goal.kind is GoalKind.FASTER:
+            return Batch(_USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES)
         if own is None or fixed is None:
             return None if own is None else Batch(own)
         return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices)
@@ -124,11 +137,23 @@ class Evaluator:
         model, failure = self._size(plain, Role.BASELINE)
         if model is None:
             return failure
-        policy = self._policy(plain, batch)
         fits = model.largest_batch(self._trials.limit_on(plain.gpu_count), margin=0.0, rounded=False)
+        if self._facts.default_batch is None and self._goal.global_batch is None:
+            within = self._batch(model, 1.0, plain.gpu_count)
+            batch = Batch(min(batch.micro_batch, 1 if within is None else within.micro_batch))
+            self.notes.append(
+                f"the model file states no BATCH_SIZE: {format_count(batch.micro_batch, 'sample')} a step, a usual "
+                "batch, was taken for the baseline. Add BATCH_SIZE = N to be compared with yours"
+            )
+        policy = self._policy(plain, batch)
         if fits < batch.micro_batch:
             return self._too_big(policy, Role.BASELINE, model)
         return self.time(policy, Role.BASELINE, best=None)
+
+    def baseline_is(self, baseline: Candidate | None) -> None:
+        """From now on, what is timed takes turns with the baseline, where trials take turns."""
+        if baseline is not None and baseline.measurement is not None:
+            self._trials.baseline = baseline
 
     def evaluate(self, combination: Combination, fraction: float, role: Role, *, best: float | None) -> Evaluation:
         """Take a combination at a fraction of its largest batch to its end.
@@ -139,18 +164,10 @@ class Evaluator:
             role: Why it is tried.
             best: Samples per second of the best candidate so far on as many devices, which decides what is hopeless.
         """
-        model, failure = self._size(combination, role)
-        if model is None:
-            assert failure is not None
-            return Evaluation(candidate=failure, settles_combination=True)
-        batch = self._batch(model, fraction, combination.gpu_count)
-        if batch is None:
-            too_big = self._too_big(self._policy(combination, Batch(1)), role, model)
-            return Evaluation(candidate=too_big, settles_combination=True)
-        policy = self._policy(combination, batch)
-        refusal = self._refusal(policy)
-        if refusal is not None:
-            return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
+        found = self._policy_to_try(combination, fraction, role)
+        if isinstance(found, Evaluation):
+            return found
+        policy, model = found
         predicted_rate = policy.global_batch / model.seconds(policy.micro_batch, policy.accumulation_steps)
         if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
             reason = f"short runs predict {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
@@ -163,6 +180,66 @@ class Evaluator:
         if self._was_held_up(evaluation.candidate, best):
             return self._with_room(evaluation, best)
         return evaluation
+
+    def compare(self, combination: Combination, fraction: float, role: Role) -> Evaluation:
+        """Hold a combination against plain training by short steps in turn, instead of timing it at length.
+
+        Args:
+            combination: The methods, on one device.
+            fraction: Share of the largest feasible micro-batch that it would be timed at.
+            role: Why it is tried.
+        """
+        found = self._policy_to_try(combination, fraction, role)
+        if isinstance(found, Evaluation):
+            return found
+        policy, model = found
+        plain = self._trials.reference(combination.gpu_count)
+        assert plain is not None, "one device trains plainly"
+        own, others = self._trials.sizing_of(combination), self._trials.sizing_of(plain)
+        plain_model = self._trials.model_of(plain)
+        assert own is not None, "it was sized just now"
+        assert others is not None, "plain training is sized first"
+        assert plain_model is not None, "plain training is sized first"
+        comparison = expected_at(policy, own, others, plain_model)
+        candidate = self._unmeasured(policy, role, Outcome.COMPARED, "", model.predict(policy.micro_batch))
+        candidate = msgspec.structs.replace(
+            candidate, comparison=comparison, reason=comparison_words(comparison), notes=self._effects(combination)
+        )
+        return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
+
+    def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
+        """Time what was compared and may lead.
+
+        Args:
+            leader: The compared candidate.
+            best: Samples per second of the best candidate so far.
+        """
+        self._size(Combination.of(leader.policy), leader.role)  # read back, where the study is continued
+        evaluation = self._timed(leader.policy, leader.role, best=best)
+        if evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY:
+            evaluation = self._retried(evaluation.candidate, best)
+        elif self._was_held_up(evaluation.candidate, best):
+            evaluation = self._with_room(evaluation, best)
+        candidate = msgspec.structs.replace(evaluation.candidate, comparison=leader.comparison)
+        return msgspec.structs.replace(evaluation, candidate=candidate)
+
+    def _policy_to_try(
+        self, combination: Combination, fraction: float, role: Role
+    ) -> tuple[Policy, MemoryModel] | Evaluation:
+        """The policy at the batch that it is to be tried at, with its memory model; or why there is none."""
+        model, failure = self._size(combination, role)
+        if model is None:
+            assert failure is not None
+            return Evaluation(candidate=failure, settles_combination=True)
+        batch = self._batch(model, fraction, combination.gpu_count)
+        if batch is None:
+            too_big = self._too_big(self._policy(combination, Batch(1)), role, model)
+            return Evaluation(candidate=too_big, settles_combination=True)
+        policy = self._policy(combination, batch)
+        refusal = self._refusal(policy)
+        if refusal is not None:
+            return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
+        return policy, model
 
     def _retried(self, failed: Candidate, best: float | None) -> Evaluation:
         """Further tries, at smaller batches than the one that did not fit.
@@ -274,6 +351,7 @@ class Evaluator:
             loss_drift=self._drift(policy),
             notes=(*self._effects(Combination.of(policy)), *result.notes),
             trial_key=result.key,
+            speedup=result.speedup if measurement is result.measurement else result.smaller_speedup,
         )
 
     def _size(self, combination: Combination, role: Role) -> tuple[MemoryModel | None, Candidate | None]:

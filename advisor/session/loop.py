@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable
 
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import drift_tolerance
-from advisor.decide.eligible import best_so_far, is_faithful, is_measured, pace, why_not_eligible, worth_checking
+from advisor.decide.eligible import (
+    best_so_far,
+    is_faithful,
+    is_measured,
+    is_outpaced,
+    pace,
+    why_not_eligible,
+    worth_checking,
+)
+from advisor.decide.leader import next_leader
 from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
 from advisor.problem.goal import Goal, GoalKind
@@ -40,6 +51,8 @@ class SearchLoop:
         guard: Holds what would lead against the exact run, before it leads.
         candidates: Those of earlier runs of the same study; grows.
         keep: Called with every new candidate, to write it down before anything else happens.
+        compares: Whether combinations are told apart by short steps in turn with plain training first, so that only
+            those that may lead are timed at length.
     """
 
     def __init__(
@@ -54,7 +67,9 @@ class SearchLoop:
         guard: Guard,
         candidates: list[Candidate],
         keep: Callable[[Candidate], None],
+        compares: bool = False,
     ) -> None:
+        self._compares = compares
         self._proposer = proposer
         self._evaluator = evaluator
         self._budget = budget
@@ -69,10 +84,15 @@ class SearchLoop:
 
     @property
     def measured(self) -> int:
-        """Trials with figures: one that timed two batches is one, and to measure a policy again is none."""
+        """Trials with figures: one that timed two batches is one, and to measure a policy again is none.
+
+        A combination that was compared by short steps is one too, whether it was timed later or not.
+        """
         first: dict[str, str] = {}
         for one in self.candidates:
-            if is_measured(one):
+            if one.outcome is Outcome.COMPARED:
+                first.setdefault(one.policy.key, one.policy.key)
+            elif is_measured(one):
                 first.setdefault(one.policy.key, one.trial_key or one.policy.key)
         return len(set(first.values()))
 
@@ -93,12 +113,21 @@ class SearchLoop:
             if baseline is not None:
                 self._record(baseline)
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+        self._evaluator.baseline_is(next((one for one in self.candidates if one.role is Role.BASELINE), None))
+        reason = self._proposed()
+        if self._compares:
+            self._time_leaders()
+        return reason
+
+    def _proposed(self) -> str:
+        """Try what is proposed until there is a reason to stop."""
         while True:
             self._adopt()
             if self.measured >= self._trial_budget:
                 return f"the limit of {self._trial_budget} trials was reached"
             # However little time there is, the first policy is tried: no answer at all helps nobody.
-            if self.candidates and not self._budget.may_start_trial:
+            room = self._budget.may_compare_another if self._compares else self._budget.may_start_trial
+            if self.candidates and not room:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"
             if (reason := self._stopping.reason()) is not None:
                 return reason
@@ -112,16 +141,45 @@ class SearchLoop:
             except BaseException:
                 self._proposer.abandon(proposal)
                 raise
+            seconds = self._budget.elapsed_seconds - begin
             if is_measured(evaluation.candidate):
-                self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
-            for candidate in evaluation.before:
-                self._record(candidate)
-            found = []
-            for one in (evaluation.candidate, evaluation.smaller):
-                if one is not None:
-                    found.append(self._guarded(one))
-                    self._record(found[-1])
-            self._tell(proposal, evaluation, found)
+                self._budget.learn_trial_seconds(seconds)
+            elif evaluation.candidate.outcome is Outcome.COMPARED:
+                self._budget.learn_short_seconds(seconds)
+            self._tell(proposal, evaluation, self._recorded(evaluation))
+
+    def _recorded(self, evaluation: Evaluation) -> list[Candidate]:
+        """Write down what an evaluation found; its candidates, as they were compared."""
+        for candidate in evaluation.before:
+            self._record(candidate)
+        found = []
+        for one in (evaluation.candidate, evaluation.smaller):
+            if one is not None:
+                found.append(self._guarded(one))
+                self._record(found[-1])
+        return found
+
+    def _time_leaders(self) -> None:
+        """Time those at length that short steps let expect to lead, until no other is likely to.
+
+        How far the first ones are off what was expected of them is expected of the next ones as well: what short steps
+        at small batches get wrong about large ones they get wrong about all alike.
+        """
+        off: list[float] = []
+        while self._budget.may_time_leader or not any(is_measured(one) for one in self.candidates):
+            leader = next_leader(self.candidates, self._goal, off=statistics.median(off) if off else 0.0)
+            if leader is None:
+                return
+            begin = self._budget.elapsed_seconds
+            self._evaluator.number = self._number
+            evaluation = self._evaluator.time_leader(
+                leader, best=pace(self.candidates, self._goal, gpu_count=leader.policy.gpu_count)
+            )
+            self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+            timed = self._better(self._recorded(evaluation))
+            if timed.measurement is not None and leader.comparison is not None and not is_outpaced(timed):
+                expected = leader.comparison.expected_samples_per_second
+                off.append(math.log(timed.measurement.samples_per_second / expected))
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""
@@ -156,6 +214,8 @@ class SearchLoop:
         if proposal.recipe_name is not None and plainest and not self._has_baseline():
             # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
+        if self._compares and role is not Role.HAND_TUNED:
+            return self._evaluator.compare(combination, proposal.batch_fraction, role)
         return self._evaluator.evaluate(
             combination,
             proposal.batch_fraction,
@@ -209,6 +269,10 @@ class SearchLoop:
             if candidate.guard is not None:
                 constraints["fidelity"] = 0.0 if is_faithful(candidate, self._goal) else 1.0
             elif candidate.loss_drift is not None:
+                constraints["loss_drift"] = candidate.loss_drift - drift_tolerance(candidate.fidelity)
+        elif candidate.comparison is not None:
+            value, noise = (candidate.comparison.expected_samples_per_second,), candidate.comparison.expected_error
+            if candidate.loss_drift is not None:
                 constraints["loss_drift"] = candidate.loss_drift - drift_tolerance(candidate.fidelity)
         elif candidate.outcome is Outcome.OUT_OF_MEMORY or candidate.predicted_peak_bytes is not None:
             need = candidate.predicted_peak_bytes

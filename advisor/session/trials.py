@@ -9,6 +9,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
+from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse
@@ -25,6 +26,9 @@ from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
 __all__ = ["Trials"]
+
+_SAMPLES_OF_SHORT_RUNS = 8
+"""Plain training is held to need what it needs for so many, where it stays beside other short runs."""
 
 _COMPARED_STEPS = 30
 """Steps over which losses are held against the exact run's: seven rounds of the distinct batches."""
@@ -75,6 +79,9 @@ class Trials:
         self.memory_limit_bytes = memory_limit_bytes
         self._sizings: dict[str, Sizing] = {}
         self._models: dict[str, MemoryModel] = {}
+        self.takes_turns = False
+        """Whether short runs take turns with plain training, and timed ones with the baseline once it is known."""
+        self.baseline: Candidate | None = None
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at another size of the model; what was learned of one size holds for that size alone."""
@@ -155,6 +162,12 @@ class Trials:
 
     def _size_from(self, first_batch: int, combination: Combination, largest_batch: int | None) -> TrialResult:
         plain = self._models.get(Combination().label)
+        beside = None
+        if self.takes_turns and combination != Combination() and plain is not None:
+            beside = Policy(micro_batch=first_batch)
+            # What it holds at the few samples of short runs, and what the other may take there.
+            if 2 * plain.predict(_SAMPLES_OF_SHORT_RUNS) > self._usable_bytes:
+                beside = None
         return self._runner.run(
             self._spec(
                 TrialKind.SIZE,
@@ -166,6 +179,7 @@ class Trials:
                 ),
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
+                beside=beside,
             )
         )
 
@@ -194,6 +208,7 @@ class Trials:
         """
         model = self.model_of(Combination.of(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
+        beside = self._beside(policy)
         result = self._runner.run(
             self._spec(
                 TrialKind.TIME,
@@ -208,8 +223,10 @@ class Trials:
                 outpaced_below=outpaced_below,
                 smaller=smaller,
                 repeat=repeat,
+                beside=beside,
             )
         )
+        result = self._at_speed_of_baseline(result)
         if result.outcome is Outcome.OK:
             self._budget.learn_timing_seconds(result.wall_seconds)
         if model is not None:
@@ -252,7 +269,32 @@ class Trials:
                 wrapper_path=wrapper_path,
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
+                beside=self._beside(policy),
             )
+        )
+
+    def _beside(self, policy: Policy) -> Policy | None:
+        """The baseline that a policy takes turns with; ``None`` if there is none, or no room for both."""
+        baseline = self.baseline
+        if not self.takes_turns or baseline is None or baseline.measurement is None or policy == baseline.policy:
+            return None
+        model = self.model_of(Combination.of(policy))
+        need = baseline.measurement.memory.peak_bytes
+        need += self.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
+        return baseline.policy if need <= self._usable_bytes else None
+
+    def _at_speed_of_baseline(self, result: TrialResult) -> TrialResult:
+        """Figures that took turns with the baseline, as they would be at the speed that the machine had for that.
+
+        Machines drift by more than what policies differ in; the ratio does not.
+        """
+        baseline = None if self.baseline is None else self.baseline.measurement
+        if baseline is None:
+            return result
+        return msgspec.structs.replace(
+            result,
+            measurement=_at_speed_of(baseline, result.measurement, result.speedup),
+            smaller=_at_speed_of(baseline, result.smaller, result.smaller_speedup),
         )
 
     def fidelity(
@@ -318,7 +360,9 @@ class Trials:
         wrapper_text: str = "",
         repeat: int = 0,
         memory_limit_bytes: int | None = None,
+        beside: Policy | None = None,
     ) -> TrialSpec:
+        baseline = None if self.baseline is None else self.baseline.measurement
         return TrialSpec(
             kind=kind,
             workload=self._source,
@@ -332,11 +376,34 @@ class Trials:
             measure_seconds=measure_seconds,
             time_limit_seconds=hard_limit_seconds,
             outpaced_below_samples_per_second=outpaced_below,
+            outpaced_below_speedup=(
+                None if outpaced_below is None or baseline is None else outpaced_below / baseline.samples_per_second
+            ),
+            beside=beside,
+            needs_all_memory=self.takes_turns and beside is None and kind in (TrialKind.TIME, TrialKind.SIZE),
+            turn_seconds=self._budget.turn_seconds,
             smaller=smaller,
             wrapper_path=wrapper_path,
             wrapper_text=wrapper_text,
             repeat=repeat,
         )
+
+
+def _at_speed_of(baseline: Measurement, measurement: Measurement | None, speedup: Speedup | None) -> Measurement | None:
+    """Figures whose time is the baseline's, divided by a speedup."""
+    if measurement is None or speedup is None:
+        return measurement
+    samples = measurement.micro_batch * measurement.accumulation_steps
+    rate = baseline.samples_per_second
+    tokens = measurement.tokens_per_second
+    return msgspec.structs.replace(
+        measurement,
+        step_seconds=samples / (rate * speedup.value),
+        step_seconds_low=samples / (rate * speedup.high),
+        step_seconds_high=samples / (rate * speedup.low),
+        samples_per_second=rate * speedup.value,
+        tokens_per_second=None if tokens is None else tokens * rate * speedup.value / measurement.samples_per_second,
+    )
 
 
 def _starts_slowly(uses: Sequence[MethodUse]) -> bool:

@@ -106,6 +106,7 @@ class Tuning:
                 first_batch=min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH),
                 earlier=candidates,
             )
+            self._trials = trials
             facts = self._probe(trials, runner)
             asked = self._goal.gpu_counts
             self._goal = with_global_batch(self._goal, facts)
@@ -205,8 +206,12 @@ class Tuning:
     def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
         """Search; why it ended, and whether nothing is left to try."""
         with contextlib.closing(self._proposer(resolved)) as proposer:
+            # Other workers of a shared study choose from what was timed: they have not seen what was compared here.
+            compares = self._goal.kind is GoalKind.FASTER and resolved.gpu_counts == (1,) and not proposer.is_shared
+            self._trials.takes_turns = compares
             loop = SearchLoop(
                 proposer=proposer,
+                compares=compares,
                 evaluator=evaluator,
                 budget=self._budget,
                 goal=self._goal,

@@ -10,7 +10,7 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,7 +27,11 @@ from advisor.policy.policy import Policy
 from advisor.problem.loading import Workload, load_workload
 from advisor.problem.sizes import accepted
 from advisor.trial.failure import AllocatorRefusals, DivergedError
+from advisor.trial.prepared import Prepared
 from advisor.trial.spec import TrialKind, TrialSpec
+
+if TYPE_CHECKING:
+    from advisor.trial.reference import Reference
 
 __all__ = ["Bench", "finite"]
 
@@ -45,16 +49,26 @@ class Bench:
         spec: The trial.
         tell: Hears what is being done, in a few words.
         refusals: Made when the trial began.
+        prepared: What was loaded and built before this process was forked; ``None`` if it was not.
+        reference: The process that takes turns with this one; ``None`` if there is none.
 
     Raises:
         WorkloadError: The workload does not meet its contract.
         Exception: What the user's ``make_batch`` raises.
     """
 
-    def __init__(self, spec: TrialSpec, tell: Callable[[str], None], refusals: AllocatorRefusals) -> None:
+    def __init__(
+        self,
+        spec: TrialSpec,
+        tell: Callable[[str], None],
+        refusals: AllocatorRefusals,
+        prepared: Prepared | None = None,
+        reference: Reference | None = None,
+    ) -> None:
         self.spec = spec
         self.tell = tell
         self.refusals = refusals
+        self.reference = reference
         self.device = torch.device(spec.device)
         self.world = current_world()
         """The ranks that run this trial together; decisions by a clock or by memory go through its ``agreed``."""
@@ -64,7 +78,8 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         warm_up(self.device)
-        self.workload: Workload = load_workload(spec.workload)
+        self.workload: Workload = load_workload(spec.workload) if prepared is None else prepared.loaded(spec)
+        self._model = None if prepared is None else prepared.take_model(spec)
         self._host_data = HostData()
         self.out_of_step = ""
         """Why this rank may no longer be where the others are; empty when it is."""
@@ -74,6 +89,8 @@ class Bench:
         self.batches(spec.policy.global_batch)
         # All that exists by now is data on the host: the batches, and the data set that they are made from.
         self._host_data.add_living(torch.device("cpu"))
+        if self._model is not None and prepared is not None:
+            self._host_data = self._host_data.without(prepared.built)
         # What lives now is not looked at again by the garbage collector: it would take longer than a small step.
         gc.freeze()
         self._baseline = MemoryBaseline(self.device, self._host_data)
@@ -151,6 +168,9 @@ class Bench:
 
     def build_model(self) -> torch.nn.Module:
         """The user's model, the same every time."""
+        model, self._model = self._model, None
+        if model is not None:
+            return model
         seed_everything(self.spec.seed)
         build_model = self.workload.build_model
         return build_model(**accepted(build_model, self.spec.model_size))

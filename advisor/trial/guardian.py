@@ -20,7 +20,7 @@ import psutil
 
 from advisor.trial.protocol import Exited, encode_line
 
-__all__ = ["end_with_parent", "guard"]
+__all__ = ["adopt_orphans", "end_with_parent", "guard"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -37,7 +37,7 @@ def guard(answers: int, lifeline: int, closed_in_guardian: int) -> None:
         closed_in_guardian: A descriptor that only the worker needs.
     """
     parent = os.getppid()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of the model's own processes come to us, not to init
+    adopt_orphans()
     worker = os.fork()
     if worker == 0:
         _become_worker(lifeline)
@@ -51,6 +51,11 @@ def guard(answers: int, lifeline: int, closed_in_guardian: int) -> None:
         with contextlib.suppress(BrokenPipeError):  # the parent has just gone away
             os.write(answers, encode_line(Exited(status=status)))
     os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Have orphans of the model's own processes come to this process, not to init."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _become_worker(lifeline: int) -> None:

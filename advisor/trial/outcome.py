@@ -12,6 +12,8 @@ class Outcome(enum.Enum):
     """Set from the child's result file or exit status, never by reading what it printed."""
 
     OK = "ok"
+    COMPARED = "compared"
+    """Held against plain training by short steps in turn, which showed that it need not be timed at length."""
     OUT_OF_MEMORY = "out of memory"
     """The device's memory, or the memory limit, was exceeded."""
     HOST_OUT_OF_MEMORY = "host out of memory"

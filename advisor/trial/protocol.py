@@ -60,11 +60,13 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         key: The trial.
         clean: Whether memory is back where it was, so that the worker can be used again.
         why: What is left when it is not.
+        isolated: Whether it ran in a process of its own, so that the worker is as it was however the trial ended.
     """
 
     key: str
     clean: bool
     why: str = ""
+    isolated: bool = False
 
 
 class Unwritten(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -152,8 +152,8 @@ class Runner:
                     return completed(complete)
             raise
         result = completed(result)
-        if result.outcome is not Outcome.OK or not healthy or fresh:
-            self._end_worker(why or f"the trial ended as {result.outcome.value}")
+        if not healthy or fresh:
+            self._end_worker(why)
         if why != _NOT_STARTED:
             folder.write_result(result)
         self._tell(RunnerEventKind.TRIAL_ENDED, spec.key, result.outcome.value)
@@ -243,10 +243,12 @@ class Runner:
             match answer:
                 case Progress(text=text):
                     self._tell(RunnerEventKind.PROGRESS, spec.key, text)
-                case Finished(key=key, clean=clean, why=why) if key == spec.key:
+                case Finished(key=key, clean=clean, why=why, isolated=isolated) if key == spec.key:
                     result = folder.read_result()
                     if result is None:
                         return self._crashed(spec, 0, evidence), False, "its result cannot be read"
+                    if not isolated and result.outcome is not Outcome.OK:
+                        return result, False, why or f"the trial ended as {result.outcome.value}"
                     return result, clean, why
                 case Unwritten(reason=reason):
                     raise OutputFolderError(reason)

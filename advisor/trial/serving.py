@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,11 @@ import torch
 
 from advisor.errors import OutputFolderError
 from advisor.trial.folder import TrialFolder, writing
-from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
+from advisor.trial.forked_trial import end_children, end_like, run_forked
+from advisor.trial.guardian import adopt_orphans
+from advisor.trial.prepared import Prepared, cuda_is_open, prepare, wants_process_of_its_own
+from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
+from advisor.trial.reference import Reference
 from advisor.trial.work import run_trial
 
 __all__ = ["print_into", "serve", "settings_kept"]
@@ -26,25 +31,93 @@ def serve(requests: int, answers: int) -> None:
         requests: Descriptor to read requests from.
         answers: Descriptor to write answers to.
     """
-
-    def tell(text: str) -> None:
-        os.write(answers, encode_line(Progress(text=text)))
-
     os.write(answers, encode_line(Ready()))
+    worker = _Worker(answers)
     reader = LineReader(requests)
     while (lines := reader.read()) is not None:
         for line in lines:
-            request = msgspec.json.decode(line, type=Request)
-            folder = TrialFolder(Path(request.folder))
-            try:
-                print_into(folder.log)
-                with settings_kept():
-                    result, leftover = run_trial(request.spec, tell)
-                folder.write_result(result)
-            except OutputFolderError as error:  # run_trial raises nothing: this is ours, and no fault of the trial
-                os.write(answers, encode_line(Unwritten(reason=str(error))))
-                continue
-            os.write(answers, encode_line(Finished(key=result.key, clean=not leftover, why=leftover)))
+            worker.serve(msgspec.json.decode(line, type=Request))
+
+
+class _Worker:
+    """Runs trials, each in a process of its own where that is possible.
+
+    Args:
+        answers: Descriptor to write answers to.
+    """
+
+    def __init__(self, answers: int) -> None:
+        self._answers = answers
+        self._prepared: Prepared | None = None
+        self._reference: Reference | None = None
+        self._forks = self._is_new = True
+
+    def serve(self, request: Request) -> None:
+        """Run one trial, and tell how it ended."""
+        try:
+            print_into(TrialFolder(Path(request.folder)).log)
+        except OutputFolderError as error:
+            self._tell(Unwritten(reason=str(error)))
+            return
+        if self._forks and wants_process_of_its_own(request.spec):
+            if self._prepared is None:
+                self._tell(Progress(text="loading the model's code"))
+                adopt_orphans()
+                self._prepared = prepare(request.spec)
+                self._forks = self._prepared is not None
+                self._find_reference()
+            if self._prepared is not None and self._run_forked(request, self._prepared):
+                return
+        elif self._is_new:
+            adopt_orphans()
+            self._find_reference()
+        self._is_new = False
+        with settings_kept():
+            self._run(request, None)
+
+    def _find_reference(self) -> None:
+        """Fork the process that takes turns with trials, as long as nothing has run in this one."""
+        may = sys.platform == "linux" and not cuda_is_open() and threading.active_count() == 1
+        if may and self._forks:
+            with contextlib.suppress(OSError):
+                self._reference = Reference(self._prepared)
+
+    def _run_forked(self, request: Request, prepared: Prepared) -> bool:
+        """Whether a process could be forked for it."""
+
+        def work() -> None:
+            torch.set_num_threads(prepared.threads)
+            self._run(request, prepared)
+
+        try:
+            status = run_forked(work)
+        except OSError:
+            return False
+        end_children(but=None if self._reference is None else self._reference.process)
+        if status is not None:
+            end_like(status)
+        return True
+
+    def _run(self, request: Request, prepared: Prepared | None) -> None:
+        def tell(text: str) -> None:
+            self._tell(Progress(text=text))
+
+        reference = self._reference
+        if reference is not None and request.spec.needs_all_memory:
+            reference.rest()
+        result, leftover = run_trial(
+            request.spec, tell, prepared=prepared, reference=None if request.spec.beside is None else reference
+        )
+        try:
+            TrialFolder(Path(request.folder)).write_result(result)
+        except OutputFolderError as error:  # run_trial raises nothing: this is ours, and no fault of the trial
+            self._tell(Unwritten(reason=str(error)))
+            return
+        isolated = prepared is not None
+        self._tell(Finished(key=result.key, clean=not leftover, why=leftover, isolated=isolated))
+
+    def _tell(self, answer: Answer) -> None:
+        os.write(self._answers, encode_line(answer))
 
 
 def print_into(log: Path) -> None:

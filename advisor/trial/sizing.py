@@ -11,9 +11,11 @@ import math
 import time
 from typing import Any
 
+import msgspec
 import torch
 
 from advisor.measure.course import Course
+from advisor.measure.in_turn import TurnPlan
 from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
 from advisor.measure.memory import MemoryMeter
 from advisor.methods.training import Training
@@ -22,6 +24,7 @@ from advisor.predict.prediction import MemoryPrediction
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import is_out_of_memory
 from advisor.trial.spec import TrialSpec
+from advisor.trial.turns import speedup_in_turn
 from advisor.trial.updating import settling_steps, until_updated
 
 __all__ = ["next_batch", "size", "suffice", "telling"]
@@ -43,6 +46,10 @@ _REACH_IN_PIECES = 2
 where a method works in pieces of a fixed size it does as soon as they are filled."""
 _SUSPICIOUS = 1.5
 """A step that takes this many times as long per sample as one at a smaller batch was disturbed."""
+_FEWEST_ROUNDS = 2
+_MOST_ROUNDS = 8
+_TARGET_SPREAD = 0.04
+"""Of the comparison with plain training: enough to tell who may lead, which is then timed at length."""
 _TIME_SHARE = 0.6
 """Share of the hard time limit that a further point may be expected to reach."""
 
@@ -85,9 +92,38 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
                     bench.out_of_step = "ranks may wait for one that ran out of memory"
                 out_of_memory_at = micro_batch
                 break
+        if out_of_memory_at is None:
+            points[-1] = _compared(bench, training, points[-1])
         settled = dict(training.settled)
     sizing = Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses, settled=settled)
     return sizing, prediction
+
+
+def _compared(bench: Bench, training: Training, point: SizePoint) -> SizePoint:
+    """The last point, with how fast its steps are beside those of plain training at the same batch."""
+    spec = bench.spec
+    if spec.beside is None or bench.reference is None:
+        return point
+    bench.tell(f"batch {point.micro_batch}, in turn with plain training")
+    policy = msgspec.structs.replace(spec.policy, micro_batch=point.micro_batch)
+    beside = msgspec.structs.replace(spec.beside, micro_batch=point.micro_batch)
+    batches = bench.batches(policy.global_batch)
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        training.step(batches[count % len(batches)])
+        bench.synchronize()
+        count += 1
+
+    plan = TurnPlan(
+        min_rounds=_FEWEST_ROUNDS, max_rounds=_MOST_ROUNDS, target_spread=_TARGET_SPREAD, seconds=spec.turn_seconds
+    )
+    found = speedup_in_turn(bench, step, policy, beside, plan)
+    if found is None:
+        return point
+    speedup, seconds = found
+    return msgspec.structs.replace(point, speedup=speedup, step_seconds=min(point.step_seconds, *seconds))
 
 
 def _foretold(bench: Bench, points: list[SizePoint], courses: list[Course | None]) -> MemoryPrediction | None:

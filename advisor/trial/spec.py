@@ -8,6 +8,7 @@ import hashlib
 import msgspec
 
 from advisor.measure.fidelity import FidelityRecord
+from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
@@ -62,14 +63,19 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             run is from itself.
         largest_batch: SIZE: do not try micro-batches above this one.
         limit_of_timed_bytes: SIZE: what a timed trial may take: no batch is tried that is foretold to need more.
+        beside: SIZE, TIME and CONFIRM: plain training to take turns with, in a process of its own. In SIZE it has the
+            batch of the point; else that of this policy, the baseline.
+        needs_all_memory: Whether the plain training of earlier trials must give back what it holds.
         smaller: TIME: the same methods at a smaller micro-batch, to time in the same process after the policy itself.
         warmup_steps: TIME: fewest untimed steps.
         min_timed_steps: TIME: fewest timed steps.
         max_timed_steps: TIME: most timed steps.
         target_spread: TIME: stop when the confidence interval's half-width is below this share of the median.
         measure_seconds: Soft limit: stop adding steps or batches after this many seconds of stepping.
+        turn_seconds: SIZE: how long the short steps in turn with plain training may take.
         time_limit_seconds: Hard limit of the whole trial, kept by the parent.
         outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
+        outpaced_below_speedup: TIME: the same, as a speedup over ``beside``.
         wrapper_path: CONFIRM: the emitted wrapper.
         wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
         stands_for: PREDICT: the CUDA device that ``device``, a CPU, stands for in the trace.
@@ -94,14 +100,18 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     other_chance: bool = False
     largest_batch: int | None = None
     limit_of_timed_bytes: int | None = None
+    beside: Policy | None = None
+    needs_all_memory: bool = False
     smaller: Policy | None = None
     warmup_steps: int = 1
     min_timed_steps: int = 3
     max_timed_steps: int = 50
     target_spread: float = 0.02
     measure_seconds: float
+    turn_seconds: float = 0.0
     time_limit_seconds: float
     outpaced_below_samples_per_second: float | None = None
+    outpaced_below_speedup: float | None = None
     wrapper_path: str | None = None
     wrapper_text: str = ""
     stands_for: CudaDevice | None = None
@@ -139,6 +149,8 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
         if self.smaller is not None:
             identity = (*identity, self.smaller)
+        if self.beside is not None:
+            identity = (*identity, "beside", self.beside)
         if self.kind is TrialKind.PREDICT:
             limit = self.memory_limit_bytes if self.with_allocator else None
             identity = (*identity, self.at_own_batch, self.stands_for, limit, self.counts_work, self.measures_rates)
@@ -163,6 +175,9 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         sizing: SIZE: the points.
         measurement: TIME and CONFIRM: the figures.
         smaller: TIME: the figures of the smaller micro-batch, where one was asked for and it went well.
+        speedup: TIME and CONFIRM: samples per second over those of ``beside``, in turn with it; ``None`` where there
+            was none.
+        smaller_speedup: TIME: the same of the smaller micro-batch.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
         notes: What a method or the worker wants the user to know.
         wall_seconds: Time from the request to the answer, as the parent saw it.
@@ -181,6 +196,8 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sizing: Sizing | None = None
     measurement: Measurement | None = None
     smaller: Measurement | None = None
+    speedup: Speedup | None = None
+    smaller_speedup: Speedup | None = None
     fidelity: FidelityRecord | None = None
     notes: tuple[str, ...] = ()
     wall_seconds: float = 0.0

@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import functools
+import statistics
 import time
+from collections.abc import Callable
 
+import msgspec
 import torch
 
 from advisor.measure.batches import tokens_per_sample
 from advisor.measure.cuda_memory import nvml_device
 from advisor.measure.energy import EnergyMeter
-from advisor.measure.measurement import Measurement
+from advisor.measure.in_turn import Speedup, TurnPlan
+from advisor.measure.measurement import Measurement, StopReason
 from advisor.measure.memory import MemoryMeter
-from advisor.measure.timing import NEAR, TimingPlan, time_steps
+from advisor.measure.timing import NEAR, Timing, TimingPlan, median_interval, time_steps
 from advisor.methods.training import Training
 from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import failed_result
+from advisor.trial.turns import speedup_in_turn
 from advisor.trial.updating import settling_steps, until_updated
 
-__all__ = ["measure", "measure_smaller"]
+__all__ = ["Timed", "measure", "measure_smaller"]
 
 _TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
 """Least seconds of timed steps: a GPU's clocks take about a second to settle, a CPU's less."""
 
+_FEWEST_ROUNDS = 3
+_MOST_ROUNDS = 12
 
-def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement:
+
+class Timed(msgspec.Struct, frozen=True):
+    """What was found of one batch.
+
+    Attributes:
+        measurement: Its figures.
+        speedup: Over the plain training that it took turns with; ``None`` where there was none.
+    """
+
+    measurement: Measurement
+    speedup: Speedup | None
+
+
+def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Timed:
     """Measure a training; on several ranks what this one sees of it.
 
     Args:
@@ -45,10 +65,11 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Measurement
         spec.policy,
         seconds=spec.measure_seconds,
         pace=spec.outpaced_below_samples_per_second,
+        slower_than=spec.outpaced_below_speedup,
     )
 
 
-def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measured: Measurement) -> Measurement | None:
+def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measured: Timed) -> Timed | None:
     """Measure the same training at the smaller micro-batch that is asked for, in about half the time.
 
     It is compared with the larger one on the way, and timed no further once it is clearly slower. Whatever becomes of
@@ -77,7 +98,14 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
             training,
             smaller,
             seconds=spec.measure_seconds / 2,
-            pace=max((1 - NEAR) * measured.samples_per_second, spec.outpaced_below_samples_per_second or 0.0),
+            pace=max(
+                (1 - NEAR) * measured.measurement.samples_per_second, spec.outpaced_below_samples_per_second or 0.0
+            ),
+            slower_than=(
+                None
+                if measured.speedup is None
+                else max((1 - NEAR) * measured.speedup.value, spec.outpaced_below_speedup or 0.0)
+            ),
         )
     except Exception as error:
         if bench.world.size > 1:
@@ -92,9 +120,15 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
 
 
 def _measured(
-    bench: Bench, meter: MemoryMeter, training: Training, policy: Policy, *, seconds: float, pace: float | None
-) -> Measurement:
-    spec = bench.spec
+    bench: Bench,
+    meter: MemoryMeter,
+    training: Training,
+    policy: Policy,
+    *,
+    seconds: float,
+    pace: float | None,
+    slower_than: float | None,
+) -> Timed:
     samples = policy.global_batch
     batches = bench.batches(samples)
     losses: list[torch.Tensor] = []
@@ -115,25 +149,22 @@ def _measured(
         losses.append(training.step(batches[len(losses) % len(batches)]))
         bench.synchronize()
 
-    plan = TimingPlan(
-        warmup_steps=spec.warmup_steps,
-        min_timed_steps=spec.min_timed_steps,
-        max_timed_steps=spec.max_timed_steps,
-        target_spread=spec.target_spread,
-        measure_seconds=seconds,
-        min_timed_seconds=_TIMED_SECONDS.get(bench.device.type, _TIMED_SECONDS["cpu"]),
-        outpaced_above_seconds=None if pace is None else samples / pace,
-    )
     energy = EnergyMeter(nvml_device(bench.device))
     bench.tell("timing")
     with meter.watching() as completed:
-        timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=agree)
-        joules = energy.joules(sum(timing.step_seconds))
+        in_turn = _in_turn(bench, step, policy, seconds, slower_than)
+        if in_turn is None:
+            plan = _plan(bench, seconds, None if pace is None else samples / pace)
+            timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=agree)
+            joules, speedup = energy.joules(sum(timing.step_seconds)), None
+        else:
+            # The device's energy of these seconds is that of two trainings.
+            (timing, speedup), joules = in_turn, None
         memory = completed(memory)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))
     tokens = tokens_per_sample(batches[0])
     rate = samples / timing.median_seconds
-    return Measurement(
+    measurement = Measurement(
         micro_batch=policy.micro_batch,
         accumulation_steps=policy.accumulation_steps,
         step_seconds=timing.median_seconds,
@@ -147,3 +178,52 @@ def _measured(
         joules_per_step=None if joules is None else joules / len(timing.step_seconds),
         loss_trace=trace,
     )
+    return Timed(measurement, speedup)
+
+
+def _plan(bench: Bench, seconds: float, outpaced_above_seconds: float | None) -> TimingPlan:
+    spec = bench.spec
+    return TimingPlan(
+        warmup_steps=spec.warmup_steps,
+        min_timed_steps=spec.min_timed_steps,
+        max_timed_steps=spec.max_timed_steps,
+        target_spread=spec.target_spread,
+        measure_seconds=seconds,
+        min_timed_seconds=_TIMED_SECONDS.get(bench.device.type, _TIMED_SECONDS["cpu"]),
+        outpaced_above_seconds=outpaced_above_seconds,
+    )
+
+
+def _in_turn(
+    bench: Bench, step: Callable[[], None], policy: Policy, seconds: float, slower_than: float | None
+) -> tuple[Timing, Speedup] | None:
+    """Time the steps in turn with those of plain training, if there is one to take turns with."""
+    beside = bench.spec.beside
+    if beside is None or bench.reference is None:
+        return None
+    step()  # one to warm up: the last one had instruments
+    plan = TurnPlan(
+        min_rounds=_FEWEST_ROUNDS,
+        max_rounds=_MOST_ROUNDS,
+        target_spread=bench.spec.target_spread,
+        seconds=seconds,
+        slower_than=slower_than,
+    )
+    found = speedup_in_turn(bench, step, policy, beside, plan)
+    if found is None:
+        return None
+    speedup, steps = found
+    low, high = median_interval(steps)
+    if slower_than is not None and speedup.high < slower_than:
+        reason = StopReason.OUTPACED
+    else:
+        reason = StopReason.STEADY if speedup.relative_spread <= plan.target_spread else StopReason.BUDGET
+    timing = Timing(
+        median_seconds=statistics.median(steps),
+        low_seconds=low,
+        high_seconds=high,
+        step_seconds=tuple(steps),
+        warmup_seconds=(),
+        stop_reason=reason,
+    )
+    return timing, speedup

@@ -15,16 +15,24 @@ from advisor.trial.fake_ranks import standing_for_ranks
 from advisor.trial.fidelity import record_fidelity
 from advisor.trial.outcome import Outcome
 from advisor.trial.predicting import predict
+from advisor.trial.prepared import Prepared
 from advisor.trial.probe import probe
+from advisor.trial.reference import Reference
 from advisor.trial.sizing import size
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.trial.timed import measure, measure_smaller
+from advisor.trial.turns import load_reference
 
 __all__ = ["run_trial"]
 
 
 def run_trial(
-    spec: TrialSpec, tell: Callable[[str], None], on_error: Callable[[BaseException], None] | None = None
+    spec: TrialSpec,
+    tell: Callable[[str], None],
+    on_error: Callable[[BaseException], None] | None = None,
+    *,
+    prepared: Prepared | None = None,
+    reference: Reference | None = None,
 ) -> tuple[TrialResult, str]:
     """Run a trial, or one rank's share of it.
 
@@ -32,6 +40,9 @@ def run_trial(
         spec: The trial.
         tell: Hears what is being done, in a few words.
         on_error: Hears the exception that ended the trial, if one did.
+        prepared: What was loaded and built before this process was forked for the trial; it ends with the trial, so
+            that nobody asks what is left in its memory.
+        reference: The process that takes turns with this one.
 
     Returns:
         The result, and what the trial left in memory in words (empty: nothing).
@@ -40,13 +51,15 @@ def run_trial(
     refusals = AllocatorRefusals(device)
     try:
         with standing_for_ranks(spec.policy.gpu_count if spec.kind is TrialKind.PREDICT else 1):
-            bench = Bench(spec, tell, refusals)
+            bench = Bench(spec, tell, refusals, prepared, reference)
             result = _run(spec, bench)
     except BaseException as error:  # SystemExit too: the user's code may call sys.exit, and that is an outcome
         if on_error is not None:
             on_error(error)
         failed = failed_result(spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes, refusals=refusals)
         return failed, f"the trial ended as {failed.outcome.value}"
+    if prepared is not None:
+        return result, ""
     try:
         return result, bench.leftover()
     except Exception as error:  # A device that a kernel has broken answers nothing any more; the result stands.
@@ -54,7 +67,8 @@ def run_trial(
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
-    facts = counts = sizing = measurement = smaller = fidelity = prediction = work = rates = None
+    facts = counts = sizing = fidelity = prediction = work = rates = None
+    measured = smaller = None
     reason = ""
     match spec.kind:
         case TrialKind.PROBE:
@@ -70,13 +84,14 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
             sizing, prediction = size(bench)
         case TrialKind.TIME:
             with bench.meter() as meter, bench.training(spec.policy) as training:
-                measurement = measure(bench, meter, training)
+                measured = measure(bench, meter, training)
                 if spec.smaller is not None:
-                    smaller = measure_smaller(bench, meter, training, measurement)
+                    smaller = measure_smaller(bench, meter, training, measured)
         case TrialKind.CONFIRM:
             assert spec.wrapper_path is not None, "a confirmation runs a wrapper"
+            load_reference(bench)
             with bench.meter() as meter, bench.wrapped_training(Path(spec.wrapper_path)) as training:
-                measurement = measure(bench, meter, training)
+                measured = measure(bench, meter, training)
         case TrialKind.FIDELITY:
             fidelity = record_fidelity(bench)
     return TrialResult(
@@ -89,8 +104,10 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         work=work,
         device_rates=rates,
         sizing=sizing,
-        measurement=measurement,
-        smaller=smaller,
+        measurement=None if measured is None else measured.measurement,
+        smaller=None if smaller is None else smaller.measurement,
+        speedup=None if measured is None else measured.speedup,
+        smaller_speedup=None if smaller is None else smaller.speedup,
         fidelity=fidelity,
         notes=tuple(bench.notes),
     )

@@ -1,0 +1,58 @@
+"""Which of those that were compared by short steps is to be timed next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.drift import within_tolerance
+from advisor.decide.eligible import pace
+from advisor.problem.goal import Goal
+from advisor.trial.outcome import Outcome
+
+__all__ = ["next_leader"]
+
+_HOPE = 1.0
+"""Standard errors by which a forecast may be too low: one in six is lower than that by chance."""
+
+
+def next_leader(candidates: Sequence[Candidate], goal: Goal, *, off: float = 0.0) -> Candidate | None:
+    """The compared candidate that may best lead, if one may.
+
+    Args:
+        candidates: Everything that was tried.
+        goal: The goal.
+        off: Log of what timed ones reached over what was expected of them.
+
+    Returns:
+        ``None`` when none that was not timed is likely to be faster than the best that was.
+    """
+    # The baseline is plain training at the user's own batch: what it does at its best one is still to be seen.
+    timed = {one.policy.combination_key for one in candidates if _was_timed(one) and one.role is not Role.BASELINE}
+    known = {one.policy.key for one in candidates if _was_timed(one)}
+    waiting = [
+        one
+        for one in candidates
+        if one.outcome is Outcome.COMPARED
+        and one.policy.combination_key not in timed
+        and one.policy.key not in known
+        and within_tolerance(one.loss_drift, one.fidelity)
+    ]
+    best = pace(candidates, goal, gpu_count=1)
+    waiting = [one for one in waiting if best is None or _hoped(one, off) > best]
+    return max(waiting, key=_expected, default=None)
+
+
+def _was_timed(candidate: Candidate) -> bool:
+    return candidate.outcome is not Outcome.COMPARED
+
+
+def _expected(candidate: Candidate) -> float:
+    assert candidate.comparison is not None
+    return candidate.comparison.expected_samples_per_second
+
+
+def _hoped(candidate: Candidate, off: float) -> float:
+    assert candidate.comparison is not None
+    return _expected(candidate) * math.exp(off + _HOPE * candidate.comparison.expected_error)

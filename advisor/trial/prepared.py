@@ -1,0 +1,154 @@
+"""What a worker does once for all trials that are forked from it: load the workload, build the model.
+
+Threads do not survive a fork, and what one of them has locked stays locked. So everything here happens with a single
+thread, and a first forked process shows whether operators that want several come to an end in it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+import psutil
+import torch
+
+from advisor.measure.batches import seed_everything
+from advisor.measure.storages import HostData
+from advisor.problem.loading import Workload, load_workload
+from advisor.trial.spec import TrialKind, TrialSpec
+
+__all__ = ["Prepared", "cuda_is_open", "prepare", "wants_process_of_its_own"]
+
+_SHARED_ELEMENTS = 1 << 18
+"""Enough for an operator to share its work among threads."""
+
+_ATTEMPT_SECONDS = 20.0
+"""A forked process that takes longer for a few operators waits for a thread that is not there."""
+
+_POLL_SECONDS = 0.005
+
+
+@dataclass(kw_only=True)
+class Prepared:
+    """What forked trials find.
+
+    Attributes:
+        identity: Of the workload and the seed that it was made for.
+        threads: Threads that operators share their work among in a trial.
+        workload: The user's functions; ``None`` where they could not be loaded, which a trial then finds out again.
+        model: The model as it is built without arguments; ``None`` where that failed. A process uses it once.
+        built: The storages that came with it.
+    """
+
+    identity: tuple[str, int]
+    threads: int
+    workload: Workload | None = None
+    model: torch.nn.Module | None = None
+    built: HostData = field(default_factory=HostData)
+
+    def loaded(self, spec: TrialSpec) -> Workload:
+        """The workload of a trial, loaded now if it was not before.
+
+        Raises:
+            WorkloadError: It cannot be loaded.
+        """
+        if self.workload is not None and self.identity == _identity(spec):
+            return self.workload
+        return load_workload(spec.workload)
+
+    def take_model(self, spec: TrialSpec) -> torch.nn.Module | None:
+        """The model for a trial, if it is that one and was not taken yet."""
+        if self.model is None or spec.model_size or self.identity != _identity(spec):
+            return None
+        model, self.model = self.model, None
+        return model
+
+
+def wants_process_of_its_own(spec: TrialSpec) -> bool:
+    """Whether a trial shall run in a process that is forked for it.
+
+    On a CPU what an earlier trial left in the C library's hands decides how long the next one's steps take, and a
+    training begins with nothing. A GPU has an allocator of its own, which is emptied; and it cannot be used in a forked
+    process once it was opened. A confirmation has a worker to itself anyway.
+    """
+    return sys.platform == "linux" and spec.kind is not TrialKind.CONFIRM and torch.device(spec.device).type == "cpu"
+
+
+def prepare(spec: TrialSpec) -> Prepared | None:
+    """Load the workload and build its model; ``None`` where no trial may be forked from this process afterwards.
+
+    What the user's code raises is not told here: a trial that finds nothing prepared meets it again.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    prepared = Prepared(identity=_identity(spec), threads=threads)
+    try:
+        prepared.workload = load_workload(spec.workload)
+        prepared.model, prepared.built = _built(prepared.workload, spec.seed)
+    except (Exception, SystemExit):
+        pass
+    if torch.get_num_threads() != 1:
+        prepared.threads = torch.get_num_threads()  # the user's own number
+    if _may_fork(prepared.threads):
+        return prepared
+    torch.set_num_threads(prepared.threads)
+    return None
+
+
+def cuda_is_open() -> bool:
+    """Whether this process has opened a GPU, which no process forked from it can use."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _identity(spec: TrialSpec) -> tuple[str, int]:
+    return spec.workload.fingerprint, spec.seed
+
+
+def _built(workload: Workload, seed: int) -> tuple[torch.nn.Module | None, HostData]:
+    """The user's model and its storages; ``None`` where it is not a new one, which a trial refuses by itself."""
+    before, after = HostData(), HostData()
+    before.add_living(torch.device("cpu"))
+    seed_everything(seed)
+    model = workload.build_model()
+    after.add_living(torch.device("cpu"))
+    old = any(parameter.untyped_storage() in before for parameter in model.parameters())
+    return (None if old else model), after.without(before)
+
+
+def _may_fork(threads: int) -> bool:
+    """Whether a forked process is as good as a new one."""
+    if threading.active_count() > 1 or cuda_is_open() or psutil.Process().children():
+        return False
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    try:
+        process = os.fork()
+    except OSError:
+        return False
+    if process == 0:
+        try:
+            torch.set_num_threads(threads)
+            some = torch.ones(_SHARED_ELEMENTS)
+            (some + some).sum()
+            matrix = some.view(512, -1)
+            matrix @ matrix.t()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return _ended_well(process)
+
+
+def _ended_well(process: int) -> bool:
+    deadline = time.monotonic() + _ATTEMPT_SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(_POLL_SECONDS)
+    os.kill(process, signal.SIGKILL)  # not yet waited for, so that the number is still its own
+    os.waitpid(process, 0)
+    return False

@@ -1,0 +1,83 @@
+"""A trial's turns with plain training in the process beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from advisor.measure.in_turn import Speedup, TurnPlan, take_turns
+from advisor.policy.policy import Policy
+from advisor.trial.bench import Bench
+from advisor.trial.reference import NoReferenceError, Reference
+from advisor.trial.spec import TrialKind, TrialSpec
+
+__all__ = ["load_reference", "speedup_in_turn"]
+
+_TURN_SECONDS = 0.25
+"""Whoever takes over finds the caches full of the other's data: a turn is many steps, or one long one."""
+
+_MOST_STEPS = 200
+"""In one turn."""
+
+
+def load_reference(bench: Bench) -> None:
+    """Have plain training built while the trial builds its own; where there is none, the trial finds out later."""
+    if bench.reference is not None and bench.spec.beside is not None:
+        with contextlib.suppress(NoReferenceError):
+            bench.reference.load(_spec_of(bench, bench.spec.beside))
+
+
+def speedup_in_turn(
+    bench: Bench, step: Callable[[], None], policy: Policy, beside: Policy, plan: TurnPlan
+) -> tuple[Speedup, list[float]] | None:
+    """Alternate the trial's steps with those of plain training.
+
+    Args:
+        bench: The trial's workbench.
+        step: One step of the trial's training; it returns when the device has finished it.
+        policy: What the step trains with.
+        beside: Plain training, at the batch that it steps with.
+        plan: When to stop.
+
+    Returns:
+        The speedup, and the seconds of every step of the trial; ``None`` where there is nobody to take turns with. The
+        trial's notes say why, where somebody was expected.
+    """
+    reference = bench.reference
+    if reference is None or bench.world.size > 1:
+        return None
+    spec = _spec_of(bench, beside)
+    steps: list[float] = []
+
+    def own() -> float:
+        turn: list[float] = []
+        while not turn or (sum(turn) < _TURN_SECONDS and len(turn) < _MOST_STEPS):
+            begin = time.perf_counter()
+            step()
+            turn.append(time.perf_counter() - begin)
+        steps.extend(turn)
+        return statistics.median(turn) / policy.global_batch
+
+    def other() -> float:
+        return _turn_of(reference, spec)
+
+    try:
+        return take_turns(own, other, plan, time.perf_counter), steps
+    except NoReferenceError as error:
+        bench.notes.append(f"not compared in turn with plain training: {error}")
+        return None
+
+
+def _turn_of(reference: Reference, spec: TrialSpec) -> float:
+    return reference.turn(spec, _TURN_SECONDS) / spec.policy.global_batch
+
+
+def _spec_of(bench: Bench, beside: Policy) -> TrialSpec:
+    """The trial that the process beside runs."""
+    return msgspec.structs.replace(
+        bench.spec, kind=TrialKind.TIME, policy=beside, beside=None, smaller=None, wrapper_path=None, wrapper_text=""
+    )
