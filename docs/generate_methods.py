@@ -63,6 +63,7 @@ def _measured() -> Iterator[str]:
         cells = {(row["setting"], row["model"]): row for row in rows}
         models = list(dict.fromkeys(row["model"] for row in rows))
         settings = [setting for setting in dict.fromkeys(row["setting"] for row in rows) if setting != "plain"]
+        measured = {row["method"] for row in rows}
         versions = ", ".join(f"{name} {version}" for name, version in rows[-1]["versions"].items())
         dates = sorted({row["date"] for row in rows})
         yield f"## Measured on {rows[-1]['device']}"
@@ -87,6 +88,9 @@ def _measured() -> Iterator[str]:
         yield f"| plain | {plain} |"
         for setting in settings:
             yield f"| `{setting}` | {' | '.join(_relative(cells.get((setting, model))) for model in models)} |"
+        for method in CATALOGUE:
+            if method.name not in measured and not (method.distributes or method.builds_on):
+                yield f"| `{method.name}` | {' | '.join('not measured yet' for _ in models)} |"
         yield ""
         reasons: dict[tuple[str, str], list[str]] = {}
         for row in cells.values():

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from advisor.errors import DeviceOutOfMemoryError
@@ -20,6 +21,7 @@ from advisor.measure.course import Course, course_of
 from advisor.measure.live_storage import LiveStorages
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory import gradient_bytes, listening, optimizer_state_bytes
+from advisor.measure.resident import ResidentPeak
 from advisor.measure.storages import HostData, bytes_of, living_tensors, tensors_in, view_bytes
 from advisor.methods.pieces import telling_of_pieces
 from advisor.methods.training import Phase
@@ -114,9 +116,12 @@ class CpuMemory:
         )
         return loss, memory
 
-    def watching(self) -> contextlib.AbstractContextManager[Callable[[MemoryMeasurement], MemoryMeasurement]]:
-        """Nothing to add: live tensor storage is counted to the byte in one step, and steps are alike."""
-        return contextlib.nullcontext(lambda memory: memory)
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Callable[[MemoryMeasurement], MemoryMeasurement]]:
+        """Adds what the process holds; live tensor storage is counted to the byte in one step, and steps are alike."""
+        resident = ResidentPeak()
+        resident.restart()
+        yield lambda memory: msgspec.structs.replace(memory, peak_resident_bytes=resident.peak_bytes())
 
     @contextlib.contextmanager
     def _following(self, batch: Any) -> Iterator[LiveStorages]:

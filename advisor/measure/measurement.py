@@ -55,6 +55,8 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         forward_peak_bytes: Peak during the forward passes.
         backward_peak_bytes: Peak during the backward passes.
         optimizer_peak_bytes: Peak during the optimizer step.
+        peak_resident_bytes: Largest resident set of the process during the timed steps (CPU), the interpreter and its
+            libraries included, else ``None``: what the C library keeps beyond live tensors shows here.
         workspace_bytes: What cuBLAS held during the step, in every one of these peaks; no tensor of the training.
         breakdown: Live bytes by category.
     """
@@ -67,6 +69,7 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     forward_peak_bytes: int
     backward_peak_bytes: int
     optimizer_peak_bytes: int
+    peak_resident_bytes: int | None = None
     workspace_bytes: int = 0
     breakdown: MemoryBreakdown
 

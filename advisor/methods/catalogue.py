@@ -37,6 +37,7 @@ from advisor.methods.qlora import Qlora
 from advisor.methods.randomized_linear import RandomizedLinear
 from advisor.methods.recursive_checkpoint import RecursiveCheckpoint
 from advisor.methods.residual_checkpoint import ResidualCheckpoint
+from advisor.methods.retain_freed_memory import RetainFreedMemory
 from advisor.methods.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.sparse_reparameterization import SparseReparameterization
 from advisor.methods.sqrt_checkpoint import SqrtCheckpoint
@@ -80,6 +81,7 @@ CATALOGUE: tuple[Method, ...] = (
     ChannelsLast(),
     AttentionBackend(),
     ExpandableSegments(),
+    RetainFreedMemory(),
     # What is learned.
     MomentumResidual(),
     SparseReparameterization(),

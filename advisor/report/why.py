@@ -160,11 +160,13 @@ def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
 
 def _what_limits(answer: Recommendation, goal: Goal) -> str:
     winner = answer.winner
-    peak = _measurement(winner).memory.peak_bytes
+    memory = _measurement(winner).memory
     limit_bytes = goal.limit_on(winner.policy.gpu_count)
-    share = peak / limit_bytes
+    share = memory.peak_bytes / limit_bytes
     limit = format_bytes(limit_bytes)
-    use = f"The winner's peak of {format_bytes(peak)} is {format_percent(share)} of the {limit} limit"
+    use = f"The winner's peak of {format_bytes(memory.peak_bytes)} is {format_percent(share)} of the {limit} limit"
+    if memory.peak_resident_bytes is not None:
+        use += f" (its process held {format_bytes(memory.peak_resident_bytes)}, libraries included)"
     larger = [
         one
         for one in answer.ranking

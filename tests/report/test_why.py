@@ -154,3 +154,14 @@ def test_an_answer_without_candidates_besides_the_winner_is_explained() -> None:
     text = " ".join(explain(answer, goal()))
     assert "The baseline was not measured." in text
     assert "because ." not in text
+
+
+def test_what_the_process_held_is_said_where_it_is_known() -> None:
+    candidate = measured(100, BF16, peak=GIB)
+    assert candidate.measurement is not None
+    memory = msgspec.structs.replace(candidate.measurement.memory, peak_resident_bytes=3 * GIB)
+    known = msgspec.structs.replace(
+        candidate, measurement=msgspec.structs.replace(candidate.measurement, memory=memory)
+    )
+    assert "limit (its process held 3.00 GiB, libraries included)" in why([baseline(50), known])
+    assert "its process held" not in why([baseline(50), candidate])

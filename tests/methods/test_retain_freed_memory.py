@@ -1,0 +1,243 @@
+"""Freed memory that a CPU's training keeps, each in a process of its own: the setting is the whole process's."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.errors import MethodRefusedError
+from advisor.methods import glibc
+from advisor.methods.compose import apply_uses, judge
+from advisor.methods.glibc import why_no_mallopt
+from advisor.methods.use import use
+from tests.methods.tiny import cpu, gpu, training_of
+
+KEEP = use("retain_freed_memory")
+
+needs_glibc = pytest.mark.skipif(bool(why_no_mallopt()), reason="mallopt is glibc's")
+
+_PRELUDE = """
+import json, resource, threading
+import torch
+from advisor.methods.compose import apply_uses
+from advisor.methods.training import Training
+from advisor.methods.use import use
+
+torch.manual_seed(0)
+KEEP = use("retain_freed_memory")
+
+def model():
+    blocks = [(torch.nn.Linear(64, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 64)) for _ in range(2)]
+    return torch.nn.Sequential(*(layer for block in blocks for layer in block))
+
+def loss(model, batch):
+    return model(batch).square().mean()
+
+def faults_of_a_step(training):
+    batch = torch.randn(16384, 64)  # blocks of 64 and 4 MiB
+    for _ in range(4):
+        training.step(batch)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    training.step(batch)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def keeps():
+    block = torch.ones(2**26)  # 256 MiB, more than is free between other blocks
+    held = resident_bytes()
+    del block
+    return held - resident_bytes() < 2**27
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+"""
+
+
+def in_a_process(program: str, **environment: str) -> Any:
+    """What a program says last, in a process of its own."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", _PRELUDE + textwrap.dedent(program)],
+        env=own | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_glibc
+def test_a_step_takes_no_page_from_the_system_anew_although_the_model_was_built_before() -> None:
+    plain, kept, closed, notes = in_a_process(
+        """
+        training = Training(model(), compute_loss=loss)
+        plain = faults_of_a_step(training)
+        training.close()
+        training = Training(model(), compute_loss=loss)
+        apply_uses(training, [KEEP])
+        kept = faults_of_a_step(training)
+        held = resident_bytes()
+        training.close()
+        print(json.dumps([plain, kept, held - resident_bytes(), training.notes]))
+        """
+    )
+    assert plain > 50_000, "200 MiB and more in pages of 4 KiB"
+    assert kept < plain / 50
+    assert closed > 100 * 2**20, "what is free goes back to the system when the training closes"
+    assert notes == []
+
+
+@needs_glibc
+def test_gradients_and_losses_are_the_same_bits() -> None:
+    plain, kept = (
+        in_a_process(
+            f"""
+            training = Training(model(), compute_loss=loss)
+            apply_uses(training, {uses})
+            losses = [training.step(torch.randn(16384, 64)).item() for _ in range(3)]
+            print(json.dumps([losses, sum(p.double().sum().item() for p in training.model.parameters())]))
+            """
+        )
+        for uses in ("[]", "[KEEP]")
+    )
+    assert plain == kept
+
+
+@needs_glibc
+def test_what_batches_of_changing_sizes_hold_does_not_grow_on_and_on() -> None:
+    """Trap: glibc does not fill the gap that an aligned block left with another of its size; it grew to 3 GiB here."""
+    largest, *changing = in_a_process(
+        """
+        training = Training(model(), compute_loss=loss)
+        apply_uses(training, [KEEP])
+        faults_of_a_step(training)
+        largest = resident_bytes()
+        changing = []
+        for number in range(64):
+            training.step(torch.randn(1024 + 3137 * number % 15360, 64))
+            changing.append(resident_bytes())
+        print(json.dumps([largest, *changing]))
+        """
+    )
+    assert max(changing) < 2 * largest
+
+
+@needs_glibc
+def test_other_threads_get_blocks_that_their_arenas_cannot_hold() -> None:
+    """Trap: an arena of another thread is at most 64 MiB, and mappings are off."""
+    sizes = in_a_process(
+        """
+        training = Training(model(), compute_loss=loss)
+        apply_uses(training, [KEEP])
+        sizes = []
+        def fill():
+            sizes.append(torch.ones(200 * 2**18).sum().item())
+        threads = [threading.Thread(target=fill) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(json.dumps(sizes))
+        """
+    )
+    assert len(sizes) == 2
+
+
+@needs_glibc
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first closes first", "second closes first"])
+def test_memory_is_kept_until_the_last_of_several_trainings_closes(order: tuple[int, int]) -> None:
+    seen = in_a_process(
+        f"""
+        trainings = [Training(model(), compute_loss=loss) for _ in range(2)]
+        seen = [keeps()]
+        for training in trainings:
+            apply_uses(training, [KEEP])
+        for number in {order}:
+            seen.append(keeps())
+            trainings[number].close()
+        print(json.dumps([*seen, keeps(), *(training.notes for training in trainings)]))
+        """
+    )
+    assert seen == [False, True, True, False, [], []]
+
+
+@needs_glibc
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"},
+        {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000000"},
+    ],
+    ids=["variables", "tunables"],
+)
+def test_a_process_that_keeps_its_memory_already_is_left_alone(environment: dict[str, str]) -> None:
+    notes = in_a_process(
+        """
+        training = Training(model(), compute_loss=loss)
+        apply_uses(training, [KEEP])
+        training.close()
+        print(json.dumps([training.notes, keeps()]))
+        """,
+        **environment,
+    )
+    said = "retain_freed_memory changed nothing: this process was started so that it keeps what it frees"
+    assert notes == [[said], True]
+
+
+@needs_glibc
+def test_where_memory_goes_back_all_the_same_it_says_so() -> None:
+    (note,) = in_a_process(
+        """
+        def train():
+            training = Training(model(), compute_loss=loss)
+            apply_uses(training, [KEEP])
+            training.close()
+            print(json.dumps(training.notes))
+        thread = threading.Thread(target=train)  # an arena of its own, which cannot hold the block
+        thread.start()
+        thread.join()
+        """
+    )
+    assert note.startswith("retain_freed_memory changed nothing: what torch frees here goes back to the system")
+
+
+def test_a_gpu_keeps_its_memory_anyway() -> None:
+    verdict = judge([KEEP], facts=None, hardware=gpu((9, 0)))
+    assert not verdict.applicable
+    assert "where torch keeps it already" in verdict.reason
+    training = training_of("convnet")
+    training.device = torch.device("cuda")
+    with pytest.raises(MethodRefusedError, match="host's memory"):
+        apply_uses(training, [KEEP])
+
+
+def test_systems_without_glibc_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glibc.sys, "platform", "darwin")
+    assert "the system is darwin" in judge([KEEP], facts=None, hardware=cpu()).reason
+    monkeypatch.setattr(glibc.sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert "another C library" in judge([KEEP], facts=None, hardware=cpu()).reason
+    with pytest.raises(MethodRefusedError, match="another C library"):
+        apply_uses(training_of("convnet"), [KEEP])
+
+
+@needs_glibc
+def test_another_allocator_in_the_place_of_glibcs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap: jemalloc has no mallopt of its own, so that glibc's is found, says yes, and changes nothing."""
+    real = ctypes.CDLL
+
+    class Preloaded:
+        gnu_get_libc_version = mallopt = malloc = real(None).mallopt
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Preloaded() if name is None else real(name))
+    assert "takes its memory from another" in judge([KEEP], facts=None, hardware=cpu()).reason
