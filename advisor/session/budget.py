@@ -233,10 +233,10 @@ class TimeBudget:
     def may_compare_another(self) -> bool:
         """Whether another combination can be compared before the time that timing and confirming the leaders needs.
 
-        At least a third of the limit is left to comparing, however long a timed trial takes.
+        That is never more than half of the limit, however long a timed trial takes.
         """
         end = self.expected_comparison_seconds + self.confirmation_seconds + _TIMED_LEADERS * self._timing_seconds
-        end = min(end, 2 / 3 * self.limit_seconds)
+        end = min(end, self.limit_seconds / 2)
         return self.remaining_seconds - end > self._expected_short_seconds
 
     @property

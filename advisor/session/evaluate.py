@@ -18,12 +18,10 @@ from advisor.problem.goal import Fidelity, Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.problem.units import format_count, format_rate
 from advisor.report.progress import Progress
-from advisor.report.wording import comparison_words
 from advisor.search.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, does_not_fit
 from advisor.search.memory_model import MemoryModel, round_batch
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
-from advisor.session.expected import expected_at
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
@@ -180,48 +178,6 @@ class Evaluator:
         if self._was_held_up(evaluation.candidate, best):
             return self._with_room(evaluation, best)
         return evaluation
-
-    def compare(self, combination: Combination, fraction: float, role: Role) -> Evaluation:
-        """Hold a combination against plain training by short steps in turn, instead of timing it at length.
-
-        Args:
-            combination: The methods, on one device.
-            fraction: Share of the largest feasible micro-batch that it would be timed at.
-            role: Why it is tried.
-        """
-        found = self._policy_to_try(combination, fraction, role)
-        if isinstance(found, Evaluation):
-            return found
-        policy, model = found
-        plain = self._trials.reference(combination.gpu_count)
-        assert plain is not None, "one device trains plainly"
-        own, others = self._trials.sizing_of(combination), self._trials.sizing_of(plain)
-        plain_model = self._trials.model_of(plain)
-        assert own is not None, "it was sized just now"
-        assert others is not None, "plain training is sized first"
-        assert plain_model is not None, "plain training is sized first"
-        comparison = expected_at(policy, own, others, plain_model)
-        candidate = self._unmeasured(policy, role, Outcome.COMPARED, "", model.predict(policy.micro_batch))
-        candidate = msgspec.structs.replace(
-            candidate, comparison=comparison, reason=comparison_words(comparison), notes=self._effects(combination)
-        )
-        return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
-
-    def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
-        """Time what was compared and may lead.
-
-        Args:
-            leader: The compared candidate.
-            best: Samples per second of the best candidate so far.
-        """
-        self._size(Combination.of(leader.policy), leader.role)  # read back, where the study is continued
-        evaluation = self._timed(leader.policy, leader.role, best=best)
-        if evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY:
-            evaluation = self._retried(evaluation.candidate, best)
-        elif self._was_held_up(evaluation.candidate, best):
-            evaluation = self._with_room(evaluation, best)
-        candidate = msgspec.structs.replace(evaluation.candidate, comparison=leader.comparison)
-        return msgspec.structs.replace(evaluation, candidate=candidate)
 
     def _policy_to_try(
         self, combination: Combination, fraction: float, role: Role

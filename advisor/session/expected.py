@@ -39,6 +39,7 @@ def expected_at(policy: Policy, own: Sizing, plain: Sizing, plain_model: MemoryM
         plain_model: Plain training's times, with all that was learned since.
     """
     last = own.points[-1]
+    compared_at = last.compared_at or last.micro_batch
     batch, passes = policy.micro_batch, policy.accumulation_steps
     plain_seconds = plain_model.seconds(batch, passes)
     doublings = max(0.0, math.log2(batch / max(1, plain_model.timed_at)))
@@ -46,7 +47,7 @@ def expected_at(policy: Policy, own: Sizing, plain: Sizing, plain_model: MemoryM
         error = math.hypot(_FORECAST_ERROR, _ERROR_PER_DOUBLING * doublings)
         return Comparison(
             speedup=None,
-            micro_batch=last.micro_batch,
+            micro_batch=compared_at,
             expected_samples_per_second=policy.global_batch / plain_seconds,
             expected_error=error,
         )
@@ -55,13 +56,13 @@ def expected_at(policy: Policy, own: Sizing, plain: Sizing, plain_model: MemoryM
     else:
         speedup, error = plain_model.seconds(last.micro_batch) / last.step_seconds, _UNPAIRED_ERROR
     lines = MemoryModel.fit(plain).time, MemoryModel.fit(own).time
-    there, here = (lines[0].at(size) / max(lines[1].at(size), 1e-9) for size in (batch, last.micro_batch))
+    there, here = (lines[0].at(size) / max(lines[1].at(size), 1e-9) for size in (batch, compared_at))
     growth = math.log(there / here) if there > 0 and here > 0 else 0.0
     speedup *= math.exp(_CURVATURE * growth)
     error = math.hypot(error, _CURVATURE * growth, _FORECAST_ERROR, _ERROR_PER_DOUBLING * doublings)
     return Comparison(
         speedup=last.speedup,
-        micro_batch=last.micro_batch,
+        micro_batch=compared_at,
         expected_samples_per_second=speedup * policy.global_batch / plain_seconds,
         expected_error=error,
     )

@@ -26,6 +26,7 @@ from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
 from advisor.search.sampler import Attribute, Proposal, Proposer
 from advisor.session.budget import TimeBudget
+from advisor.session.compare import ComparingEvaluator
 from advisor.session.evaluate import Evaluation, Evaluator
 from advisor.session.guard import Guard
 from advisor.session.stopping import StoppingRule
@@ -42,7 +43,7 @@ class SearchLoop:
 
     Args:
         proposer: Proposes combinations and learns from what became of them.
-        evaluator: Makes candidates of them.
+        evaluator: Makes candidates of them; one that compares times only those at length that may lead.
         budget: The session's clock.
         goal: What to optimize.
         trial_budget: Most trials with figures, those of earlier runs and of other workers of the same study
@@ -51,8 +52,6 @@ class SearchLoop:
         guard: Holds what would lead against the exact run, before it leads.
         candidates: Those of earlier runs of the same study; grows.
         keep: Called with every new candidate, to write it down before anything else happens.
-        compares: Whether combinations are told apart by short steps in turn with plain training first, so that only
-            those that may lead are timed at length.
     """
 
     def __init__(
@@ -67,9 +66,7 @@ class SearchLoop:
         guard: Guard,
         candidates: list[Candidate],
         keep: Callable[[Candidate], None],
-        compares: bool = False,
     ) -> None:
-        self._compares = compares
         self._proposer = proposer
         self._evaluator = evaluator
         self._budget = budget
@@ -97,6 +94,10 @@ class SearchLoop:
         return len(set(first.values()))
 
     @property
+    def _compares(self) -> bool:
+        return isinstance(self._evaluator, ComparingEvaluator)
+
+    @property
     def _number(self) -> int:
         """Of the next trial: both batches of one have the same."""
         return 1 + len({one.trial_key or position for position, one in enumerate(self.candidates)})
@@ -115,8 +116,8 @@ class SearchLoop:
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
         self._evaluator.baseline_is(next((one for one in self.candidates if one.role is Role.BASELINE), None))
         reason = self._proposed()
-        if self._compares:
-            self._time_leaders()
+        if isinstance(self._evaluator, ComparingEvaluator):
+            self._time_leaders(self._evaluator)
         return reason
 
     def _proposed(self) -> str:
@@ -159,7 +160,7 @@ class SearchLoop:
                 self._record(found[-1])
         return found
 
-    def _time_leaders(self) -> None:
+    def _time_leaders(self, evaluator: ComparingEvaluator) -> None:
         """Time those at length that short steps let expect to lead, until no other is likely to.
 
         How far the first ones are off what was expected of them is expected of the next ones as well: what short steps
@@ -171,8 +172,8 @@ class SearchLoop:
             if leader is None:
                 return
             begin = self._budget.elapsed_seconds
-            self._evaluator.number = self._number
-            evaluation = self._evaluator.time_leader(
+            evaluator.number = self._number
+            evaluation = evaluator.time_leader(
                 leader, best=pace(self.candidates, self._goal, gpu_count=leader.policy.gpu_count)
             )
             self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
@@ -214,8 +215,12 @@ class SearchLoop:
         if proposal.recipe_name is not None and plainest and not self._has_baseline():
             # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
-        if self._compares and role is not Role.HAND_TUNED:
-            return self._evaluator.compare(combination, proposal.batch_fraction, role)
+        if isinstance(self._evaluator, ComparingEvaluator):
+            compared = self._evaluator.compare(combination, role)
+            if role is not Role.HAND_TUNED or compared.candidate.outcome is not Outcome.COMPARED:
+                return compared
+            # What everything is held against in the answer is timed in any case, and a first figure of a good setting.
+            return self._evaluator.time_leader(compared.candidate, best=None)
         return self._evaluator.evaluate(
             combination,
             proposal.batch_fraction,

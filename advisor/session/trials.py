@@ -82,6 +82,8 @@ class Trials:
         self.takes_turns = False
         """Whether short runs take turns with plain training, and timed ones with the baseline once it is known."""
         self.baseline: Candidate | None = None
+        self.compare_at: int | None = None
+        """Micro-batch at which short runs take turns with plain training; ``None`` for that of their last point."""
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at another size of the model; what was learned of one size holds for that size alone."""
@@ -146,6 +148,10 @@ class Trials:
             The model, or ``None`` when not even the first batch worked; and the trial behind it.
         """
         first_batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
+        if self.compare_at is not None and _starts_slowly(combination.uses):
+            # Code for a second batch is not the code that will be run: one batch, that of the comparison. Its losses
+            # are not those of plain training's first batch, and are compared over more steps if it leads.
+            first_batch = largest_batch = self.compare_at
         result = self._size_from(first_batch, combination, largest_batch)
         if first_batch > 1 and _not_even_once(result):
             # Two samples do not fit; one may. Its losses do not compare with those of other combinations.
@@ -180,6 +186,7 @@ class Trials:
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
                 beside=beside,
+                compare_at=None if beside is None else self.compare_at,
             )
         )
 
@@ -196,7 +203,13 @@ class Trials:
         return self._sizings.get(combination.label)
 
     def time(
-        self, policy: Policy, *, outpaced_below: float | None, smaller: Policy | None = None, repeat: int = 0
+        self,
+        policy: Policy,
+        *,
+        outpaced_below: float | None,
+        smaller: Policy | None = None,
+        ladder: tuple[Policy, ...] = (),
+        repeat: int = 0,
     ) -> TrialResult:
         """Measure full steps, and let the combination's memory model learn from it.
 
@@ -204,11 +217,13 @@ class Trials:
             policy: What to run.
             outpaced_below: Samples per second below which the trial may stop early, or ``None``.
             smaller: The same methods at a smaller micro-batch, to time in the same process.
+            ladder: The same methods at growing micro-batches, to time in the same process while throughput grows.
             repeat: Above 0 to measure a policy once more instead of reading the first result back.
         """
         model = self.model_of(Combination.of(policy))
-        expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
-        beside = self._beside(policy)
+        largest = ladder[-1] if ladder else policy
+        expected = None if model is None else model.seconds(largest.micro_batch, largest.accumulation_steps)
+        beside = self._beside(largest)
         result = self._runner.run(
             self._spec(
                 TrialKind.TIME,
@@ -222,6 +237,7 @@ class Trials:
                 ),
                 outpaced_below=outpaced_below,
                 smaller=smaller,
+                ladder=ladder,
                 repeat=repeat,
                 beside=beside,
             )
@@ -234,6 +250,10 @@ class Trials:
             if result.smaller is not None:
                 # Its memory alone: what a line of time says of large batches goes through the larger one.
                 model = model.calibrated(result.smaller.micro_batch, result.smaller.memory.peak_bytes)
+            for rung in result.ladder:
+                one = rung.measurement
+                model = model.calibrated(one.micro_batch, one.memory.peak_bytes)
+                model = model.timed(one.micro_batch, one.accumulation_steps, one.step_seconds)
             self._models[Combination.of(policy).label] = model
         return result
 
@@ -295,6 +315,10 @@ class Trials:
             result,
             measurement=_at_speed_of(baseline, result.measurement, result.speedup),
             smaller=_at_speed_of(baseline, result.smaller, result.smaller_speedup),
+            ladder=tuple(
+                msgspec.structs.replace(rung, measurement=_at_speed_of(baseline, rung.measurement, rung.speedup))
+                for rung in result.ladder
+            ),
         )
 
     def fidelity(
@@ -361,6 +385,8 @@ class Trials:
         repeat: int = 0,
         memory_limit_bytes: int | None = None,
         beside: Policy | None = None,
+        compare_at: int | None = None,
+        ladder: tuple[Policy, ...] = (),
     ) -> TrialSpec:
         baseline = None if self.baseline is None else self.baseline.measurement
         return TrialSpec(
@@ -380,6 +406,8 @@ class Trials:
                 None if outpaced_below is None or baseline is None else outpaced_below / baseline.samples_per_second
             ),
             beside=beside,
+            compare_at=compare_at,
+            ladder=ladder,
             needs_all_memory=self.takes_turns and beside is None and kind in (TrialKind.TIME, TrialKind.SIZE),
             turn_seconds=self._budget.turn_seconds,
             smaller=smaller,

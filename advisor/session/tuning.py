@@ -28,6 +28,7 @@ from advisor.search.space import SearchSpace
 from advisor.session.budget import TimeBudget
 from advisor.session.candidates import append_candidate, read_candidates
 from advisor.session.climb import SizeSearch
+from advisor.session.compare import ComparingEvaluator
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.session.evaluate import Evaluator
 from advisor.session.fixed import resolve_on_devices, with_global_batch
@@ -106,7 +107,6 @@ class Tuning:
                 first_batch=min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH),
                 earlier=candidates,
             )
-            self._trials = trials
             facts = self._probe(trials, runner)
             asked = self._goal.gpu_counts
             self._goal = with_global_batch(self._goal, facts)
@@ -146,7 +146,11 @@ class Tuning:
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
 
     def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]) -> Answer:
-        evaluator = Evaluator(
+        # Other workers of a shared study choose from what was timed: they have not seen what was compared here.
+        alone = resolved.gpu_counts == (1,) and self._request.storage is None
+        trials.takes_turns = self._goal.kind is GoalKind.FASTER and alone
+        kind = ComparingEvaluator if trials.takes_turns else Evaluator
+        evaluator = kind(
             trials=trials,
             budget=self._budget,
             goal=self._goal,
@@ -206,12 +210,8 @@ class Tuning:
     def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
         """Search; why it ended, and whether nothing is left to try."""
         with contextlib.closing(self._proposer(resolved)) as proposer:
-            # Other workers of a shared study choose from what was timed: they have not seen what was compared here.
-            compares = self._goal.kind is GoalKind.FASTER and resolved.gpu_counts == (1,) and not proposer.is_shared
-            self._trials.takes_turns = compares
             loop = SearchLoop(
                 proposer=proposer,
-                compares=compares,
                 evaluator=evaluator,
                 budget=self._budget,
                 goal=self._goal,

@@ -104,9 +104,11 @@ def _compared(bench: Bench, training: Training, point: SizePoint) -> SizePoint:
     spec = bench.spec
     if spec.beside is None or bench.reference is None:
         return point
-    bench.tell(f"batch {point.micro_batch}, in turn with plain training")
-    policy = msgspec.structs.replace(spec.policy, micro_batch=point.micro_batch)
-    beside = msgspec.structs.replace(spec.beside, micro_batch=point.micro_batch)
+    micro_batch = max(point.micro_batch, spec.compare_at or 0)
+    bench.tell(f"batch {micro_batch}, in turn with plain training")
+    policy = msgspec.structs.replace(spec.policy, micro_batch=micro_batch)
+    beside = msgspec.structs.replace(spec.beside, micro_batch=micro_batch)
+    training.micro_batch = micro_batch
     batches = bench.batches(policy.global_batch)
     count = 0
 
@@ -116,6 +118,8 @@ def _compared(bench: Bench, training: Training, point: SizePoint) -> SizePoint:
         bench.synchronize()
         count += 1
 
+    if micro_batch != point.micro_batch:
+        step()  # the first one at this batch
     plan = TurnPlan(
         min_rounds=_FEWEST_ROUNDS, max_rounds=_MOST_ROUNDS, target_spread=_TARGET_SPREAD, seconds=spec.turn_seconds
     )
@@ -123,7 +127,9 @@ def _compared(bench: Bench, training: Training, point: SizePoint) -> SizePoint:
     if found is None:
         return point
     speedup, seconds = found
-    return msgspec.structs.replace(point, speedup=speedup, step_seconds=min(point.step_seconds, *seconds))
+    if micro_batch == point.micro_batch:
+        point = msgspec.structs.replace(point, step_seconds=min(point.step_seconds, *seconds))
+    return msgspec.structs.replace(point, speedup=speedup, compared_at=micro_batch)
 
 
 def _foretold(bench: Bench, points: list[SizePoint], courses: list[Course | None]) -> MemoryPrediction | None:

@@ -19,7 +19,7 @@ from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
 from advisor.trial.outcome import Outcome
 
-__all__ = ["TrialKind", "TrialResult", "TrialSpec"]
+__all__ = ["Rung", "TrialKind", "TrialResult", "TrialSpec"]
 
 
 class TrialKind(enum.Enum):
@@ -67,6 +67,9 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             batch of the point; else that of this policy, the baseline.
         needs_all_memory: Whether the plain training of earlier trials must give back what it holds.
         smaller: TIME: the same methods at a smaller micro-batch, to time in the same process after the policy itself.
+        ladder: TIME: the same methods at growing micro-batches, to time in the same process after the policy itself for
+            as long as throughput grows.
+        compare_at: SIZE: micro-batch at which to take turns with ``beside``, if it is above that of the last point.
         warmup_steps: TIME: fewest untimed steps.
         min_timed_steps: TIME: fewest timed steps.
         max_timed_steps: TIME: most timed steps.
@@ -103,6 +106,8 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     beside: Policy | None = None
     needs_all_memory: bool = False
     smaller: Policy | None = None
+    ladder: tuple[Policy, ...] = ()
+    compare_at: int | None = None
     warmup_steps: int = 1
     min_timed_steps: int = 3
     max_timed_steps: int = 50
@@ -150,12 +155,26 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.smaller is not None:
             identity = (*identity, self.smaller)
         if self.beside is not None:
-            identity = (*identity, "beside", self.beside)
+            identity = (*identity, "beside", self.beside, self.compare_at)
+        if self.ladder:
+            identity = (*identity, "ladder", self.ladder)
         if self.kind is TrialKind.PREDICT:
             limit = self.memory_limit_bytes if self.with_allocator else None
             identity = (*identity, self.at_own_batch, self.stands_for, limit, self.counts_work, self.measures_rates)
         digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
         return f"{self.kind.value}-{digest}"
+
+
+class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was found of one batch of a ladder.
+
+    Attributes:
+        measurement: Its figures.
+        speedup: Over the baseline, in turn with it; ``None`` where there was none.
+    """
+
+    measurement: Measurement
+    speedup: Speedup | None = None
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -178,6 +197,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         speedup: TIME and CONFIRM: samples per second over those of ``beside``, in turn with it; ``None`` where there
             was none.
         smaller_speedup: TIME: the same of the smaller micro-batch.
+        ladder: TIME: the batches of the spec's ladder that were timed.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
         notes: What a method or the worker wants the user to know.
         wall_seconds: Time from the request to the answer, as the parent saw it.
@@ -198,6 +218,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     smaller: Measurement | None = None
     speedup: Speedup | None = None
     smaller_speedup: Speedup | None = None
+    ladder: tuple[Rung, ...] = ()
     fidelity: FidelityRecord | None = None
     notes: tuple[str, ...] = ()
     wall_seconds: float = 0.0

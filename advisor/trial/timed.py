@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable
 
-import msgspec
 import torch
 
 from advisor.measure.batches import tokens_per_sample
@@ -16,36 +15,31 @@ from advisor.measure.energy import EnergyMeter
 from advisor.measure.in_turn import Speedup, TurnPlan
 from advisor.measure.measurement import Measurement, StopReason
 from advisor.measure.memory import MemoryMeter
-from advisor.measure.timing import NEAR, Timing, TimingPlan, median_interval, time_steps
+from advisor.measure.timing import NEAR, Timing, TimingPlan, time_steps
 from advisor.methods.training import Training
 from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import failed_result
+from advisor.trial.spec import Rung
 from advisor.trial.turns import speedup_in_turn
 from advisor.trial.updating import settling_steps, until_updated
 
-__all__ = ["Timed", "measure", "measure_smaller"]
+__all__ = ["climb", "measure", "measure_smaller"]
 
 _TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
 """Least seconds of timed steps: a GPU's clocks take about a second to settle, a CPU's less."""
 
-_FEWEST_ROUNDS = 3
+_FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 12
 
+_WORTH_ANOTHER = 0.02
+"""Gain of twice the batch below which four times the batch is not looked at."""
 
-class Timed(msgspec.Struct, frozen=True):
-    """What was found of one batch.
-
-    Attributes:
-        measurement: Its figures.
-        speedup: Over the plain training that it took turns with; ``None`` where there was none.
-    """
-
-    measurement: Measurement
-    speedup: Speedup | None
+_SLOW_SECONDS = 0.3
+"""A step that takes so long needs no other one to warm up for it than that whose memory was measured."""
 
 
-def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Timed:
+def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Rung:
     """Measure a training; on several ranks what this one sees of it.
 
     Args:
@@ -69,7 +63,7 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Timed:
     )
 
 
-def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measured: Timed) -> Timed | None:
+def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measured: Rung) -> Rung | None:
     """Measure the same training at the smaller micro-batch that is asked for, in about half the time.
 
     It is compared with the larger one on the way, and timed no further once it is clearly slower. Whatever becomes of
@@ -119,6 +113,47 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
         return None
 
 
+def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> tuple[Rung, ...]:
+    """Measure the same training at growing micro-batches, until one is hardly faster than the best before it.
+
+    Args:
+        bench: The trial's workbench.
+        meter: Still entered.
+        training: What was measured.
+        first: Its figures.
+
+    Returns:
+        Those that went well; the trial's notes say what became of one that did not.
+    """
+    rungs: list[Rung] = []
+    best = _worth(first)
+    for policy in bench.spec.ladder:
+        training.micro_batch = policy.micro_batch
+        bench.empty_cache()
+        try:
+            rung = _measured(
+                bench, meter, training, policy, seconds=bench.spec.measure_seconds / 2, pace=None, slower_than=None
+            )
+        except Exception as error:
+            if bench.world.size > 1:
+                raise  # The other ranks wait for this one.
+            bench.out_of_step = "a larger batch failed"
+            failed = failed_result(
+                bench.spec.key, error, device=bench.device, limit_bytes=bench.spec.memory_limit_bytes
+            )
+            bench.notes.append(f"batch {policy.micro_batch} ended as {failed.outcome.value}: {failed.reason}")
+            return tuple(rungs)
+        rungs.append(rung)
+        if _worth(rung) < (1 + _WORTH_ANOTHER) * best:
+            break
+        best = _worth(rung)
+    return tuple(rungs)
+
+
+def _worth(rung: Rung) -> float:
+    return rung.measurement.samples_per_second if rung.speedup is None else rung.speedup.value
+
+
 def _measured(
     bench: Bench,
     meter: MemoryMeter,
@@ -128,7 +163,7 @@ def _measured(
     seconds: float,
     pace: float | None,
     slower_than: float | None,
-) -> Timed:
+) -> Rung:
     samples = policy.global_batch
     batches = bench.batches(samples)
     losses: list[torch.Tensor] = []
@@ -178,7 +213,7 @@ def _measured(
         joules_per_step=None if joules is None else joules / len(timing.step_seconds),
         loss_trace=trace,
     )
-    return Timed(measurement, speedup)
+    return Rung(measurement=measurement, speedup=speedup)
 
 
 def _plan(bench: Bench, seconds: float, outpaced_above_seconds: float | None) -> TimingPlan:
@@ -213,15 +248,15 @@ def _in_turn(
     if found is None:
         return None
     speedup, steps = found
-    low, high = median_interval(steps)
     if slower_than is not None and speedup.high < slower_than:
         reason = StopReason.OUTPACED
     else:
         reason = StopReason.STEADY if speedup.relative_spread <= plan.target_spread else StopReason.BUDGET
+    middle = statistics.median(steps)
     timing = Timing(
-        median_seconds=statistics.median(steps),
-        low_seconds=low,
-        high_seconds=high,
+        median_seconds=middle,
+        low_seconds=middle * speedup.value / speedup.high,
+        high_seconds=middle * speedup.value / speedup.low,
         step_seconds=tuple(steps),
         warmup_seconds=(),
         stop_reason=reason,

@@ -19,8 +19,8 @@ from advisor.trial.prepared import Prepared
 from advisor.trial.probe import probe
 from advisor.trial.reference import Reference
 from advisor.trial.sizing import size
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
-from advisor.trial.timed import measure, measure_smaller
+from advisor.trial.spec import Rung, TrialKind, TrialResult, TrialSpec
+from advisor.trial.timed import climb, measure, measure_smaller
 from advisor.trial.turns import load_reference
 
 __all__ = ["run_trial"]
@@ -69,6 +69,7 @@ def run_trial(
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
     facts = counts = sizing = fidelity = prediction = work = rates = None
     measured = smaller = None
+    ladder: tuple[Rung, ...] = ()
     reason = ""
     match spec.kind:
         case TrialKind.PROBE:
@@ -85,6 +86,8 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         case TrialKind.TIME:
             with bench.meter() as meter, bench.training(spec.policy) as training:
                 measured = measure(bench, meter, training)
+                if spec.ladder:
+                    ladder = climb(bench, meter, training, measured)
                 if spec.smaller is not None:
                     smaller = measure_smaller(bench, meter, training, measured)
         case TrialKind.CONFIRM:
@@ -107,6 +110,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         measurement=None if measured is None else measured.measurement,
         smaller=None if smaller is None else smaller.measurement,
         speedup=None if measured is None else measured.speedup,
+        ladder=ladder,
         smaller_speedup=None if smaller is None else smaller.speedup,
         fidelity=fidelity,
         notes=tuple(bench.notes),
