@@ -54,6 +54,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         repeats: Runs of every workload.
         seed: Of the arms.
         most_rounds: Of every comparison.
+        keep: Folder in which studies are kept; ``None`` to keep none.
     """
 
     size: str
@@ -66,6 +67,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int
     seed: int
     most_rounds: int
+    keep: Path | None
 
     @property
     def sized(self) -> Size:
@@ -105,7 +107,7 @@ def _measured(options: Options, workload: Workload, repeat: int, settings: Seque
         arguments = [*size.arguments, "--device", hardware.device]
         if options.time_limit is not None:
             arguments += ["--time-limit", options.time_limit]
-        study = Path(folder) / "study"
+        study = _study(options, Path(folder), f"{workload.name}-{repeat}{'-busy' * options.busy}")
         advice = ask(workload.path, study, arguments=arguments, environment=environment)
         _tell(f"  momadvise: {advice.reason or f'{advice.winner}, batch {advice.batch}'}, {advice.wall_seconds:.0f} s")
         own_batch = workload.own_batch or advice.baseline_batch
@@ -154,6 +156,14 @@ def _measured(options: Options, workload: Workload, repeat: int, settings: Seque
     )
 
 
+def _study(options: Options, temporary: Path, name: str) -> Path:
+    """A folder that is not there yet: an earlier answer in it would be read back instead of measured."""
+    if options.keep is None:
+        return temporary / "study"
+    options.keep.mkdir(parents=True, exist_ok=True)
+    return options.keep.resolve() / f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+
 def _free_bytes(hardware: Hardware) -> int | None:
     if hardware.kind is not DeviceKind.CPU:
         return None
@@ -182,6 +192,7 @@ def _options(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the order of the arms")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--output", type=Path, help="file of rows (default: docs/results/minutes-DEVICE.jsonl)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the study folders there (default: none)")
     asked = parser.parse_args(arguments)
     try:
         hardware = detect_hardware(asked.device)
@@ -202,6 +213,7 @@ def _options(arguments: Sequence[str] | None) -> Options:
         repeats=asked.repeat,
         seed=asked.seed,
         most_rounds=asked.rounds,
+        keep=asked.keep,
     )
 
 

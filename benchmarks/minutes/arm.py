@@ -7,6 +7,8 @@ advice imports the emitted wrapper, which imports what it needs.
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import math
 import os
 import sys
 import time
@@ -24,9 +26,9 @@ from benchmarks.minutes.protocol import ArmRequest, Lost, Ready, Reply, Turned
 __all__ = ["main", "serve"]
 
 _BATCHES = 4
-_WARM_UP_STEPS = 2
+_WARM_UP_STEPS = 1
 _WARM_UP_SECONDS = 1.0
-"""Steps are made until so long after the first one, of which there may be few if they are slow."""
+"""After the first step, which sets everything up, others are made for so long; one at least."""
 
 _OPTIONS = {
     "compute_loss": "compute_loss",
@@ -91,12 +93,12 @@ def _warmed_up(request: ArmRequest) -> tuple[Callable[[int], float], Ready]:
         _synchronize(device)
         return time.perf_counter() - begin
 
-    turn(1)
-    seconds = turn(1)
-    begin, steps = time.perf_counter(), 2
-    while steps < _WARM_UP_STEPS + settling or time.perf_counter() + seconds < begin + _WARM_UP_SECONDS:
-        seconds = turn(1)
-        steps += 1
+    turn(1)  # what is set up, compiled or found out is of the first step
+    begin, seconds = time.perf_counter(), math.inf
+    for number in itertools.count(1):
+        seconds = min(seconds, turn(1))
+        if number >= _WARM_UP_STEPS + settling and time.perf_counter() + seconds > begin + _WARM_UP_SECONDS:
+            break
     return turn, Ready(batch=batch_size, step_seconds=seconds)
 
 

@@ -45,7 +45,7 @@ class Arm:
 
     Attributes:
         batch: Samples per step.
-        step_seconds: Of its latest step when it had warmed up.
+        step_seconds: Of its fastest step while it warmed up.
 
     Raises:
         ArmLostError: It did not become ready.

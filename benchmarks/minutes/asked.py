@@ -8,7 +8,6 @@ import itertools
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,7 +77,7 @@ def ask(workload: Path, folder: Path, *, arguments: Sequence[str], environment: 
 
     Args:
         workload: The user's file.
-        folder: Where the study goes.
+        folder: Where the study goes; what the command prints goes beside it, with the ending ``.txt``.
         arguments: Further ones.
         environment: Of the process.
     """
@@ -86,12 +85,13 @@ def ask(workload: Path, folder: Path, *, arguments: Sequence[str], environment: 
     command = [sys.executable, "-m", "advisor", "--goal", "faster", str(workload), "--output", str(folder), *arguments]
     begin = time.monotonic()
     first: float | None = None
-    with tempfile.TemporaryFile() as errors:
+    printed = folder.with_name(f"{folder.name}.txt")
+    with printed.open("wb") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
+            stdout=output,
+            stderr=output,
             cwd=_ROOT,
             env=dict(environment),
             preexec_fn=functools.partial(end_with_parent, os.getpid()),  # however this command ends
@@ -104,8 +104,7 @@ def ask(workload: Path, folder: Path, *, arguments: Sequence[str], environment: 
         finally:
             _end(process)
         wall = time.monotonic() - begin
-        errors.seek(0)
-        lines = errors.read().decode(errors="replace").strip().splitlines()
+    lines = printed.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     answer = load_answer(study)
     if process.returncode != 0 or answer is None:
         reason = f"exit status {process.returncode}: {lines[-1] if lines else 'it said nothing'}"

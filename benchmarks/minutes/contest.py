@@ -18,10 +18,10 @@ from benchmarks.minutes.turns import Beside, Pacing, Stepping, in_turn
 
 __all__ = ["Contest", "Found", "Starter", "starter_of"]
 
-_READY_SECONDS = 120.0
+_READY_SECONDS = 180.0
 """What an arm may take until it is ready: it loads libraries, compiles where it is told to, and warms up."""
 
-_SLOW_READY_SECONDS = 360.0
+_SLOW_READY_SECONDS = 600.0
 """The same of the advice, which may compile for as long as its answer thought right, and of 128 samples at a time."""
 
 _TURN_SECONDS = 240.0

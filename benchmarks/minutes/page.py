@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.minutes.rows import ArmRow, Row, read
 from benchmarks.minutes.settings import UNTOUCHED
-from benchmarks.minutes.turns import LEAST_FOR_INTERVAL, Beside
+from benchmarks.minutes.turns import LEAST_FOR_INTERVAL, PRECISION, Beside
 
 __all__ = ["LEAST_COMBINATIONS", "LEAST_OF_BEST", "PROMISES_KEPT", "lines_with_pages", "page", "write_page"]
 
@@ -77,7 +77,7 @@ def _section(device: str, rows: Sequence[Row], note: str) -> Iterator[str]:
         yield note
     yield _circumstances(rows)
     yield _summary(rows)
-    yield "### Aims\n\n" + "\n".join(f"- {line}" for line in _aims(rows))
+    yield "### Aims\n\n" + "\n".join(f"- {line}" for line in (*_aims(rows), _sureness(rows)))
     for row in rows:
         yield f"### {_name(row)}\n\n{_arms(row)}"
 
@@ -158,6 +158,14 @@ def _aim(
     verdict = "met" if count >= share * len(rows) else "**not met**"
     named = "; ".join(f"{_name(row)}: {found(row)}" for row in missed)
     return f"{words}: {verdict}, in {count} of {len(rows)}{f' (not in {named})' if named else ''}"
+
+
+def _sureness(rows: Sequence[Row]) -> str:
+    """An aim that a vague figure meets is met by chance."""
+    found = [one.beside for row in rows for one in row.arms] + [row.advice_beside_best for row in rows]
+    ratios = [one for one in found if one is not None]
+    known = sum(one.rounds >= LEAST_FOR_INTERVAL and one.precision <= PRECISION for one in ratios)
+    return f"{known} of {len(ratios)} ratios are known to ±{100 * PRECISION:g} %"
 
 
 def _arms(row: Row) -> str:

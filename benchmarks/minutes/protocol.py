@@ -40,7 +40,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Attributes:
         batch: Samples per step.
-        step_seconds: Of its latest step.
+        step_seconds: Of its fastest step after the first one.
     """
 
     batch: int

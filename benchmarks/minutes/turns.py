@@ -16,10 +16,13 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["LEAST_FOR_INTERVAL", "Beside", "Pacing", "Stepping", "in_turn", "median_with_interval"]
+__all__ = ["LEAST_FOR_INTERVAL", "PRECISION", "Beside", "Pacing", "Stepping", "in_turn", "median_with_interval"]
 
 LEAST_FOR_INTERVAL = 6
 """Of fewer figures not even the smallest and the largest have the median between them in 95 % of cases."""
+
+PRECISION = 0.015
+"""Half the width of an interval, relative to the ratio, that is narrow enough."""
 
 _LEAST_ROUNDS = 3
 """However slow steps are."""
@@ -57,7 +60,7 @@ class Pacing(msgspec.Struct, frozen=True, kw_only=True):
     least_rounds: int = 8
     most_rounds: int = 60
     seconds: float = 60.0
-    precision: float = 0.015
+    precision: float = PRECISION
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
