@@ -12,7 +12,7 @@ import msgspec
 
 from benchmarks.minutes.arms import Arm, ArmLostError
 from benchmarks.minutes.protocol import ArmRequest
-from benchmarks.minutes.rows import ArmRow, best_of_set
+from benchmarks.minutes.rows import ArmRow, leaders_of_set
 from benchmarks.minutes.settings import ADVICE, UNTOUCHED, Setting
 from benchmarks.minutes.turns import Beside, Pacing, Stepping, in_turn
 
@@ -25,6 +25,9 @@ _SLOW_READY_SECONDS = 600.0
 """The same of the advice, which may compile for as long as its answer thought right, and of 128 samples at a time."""
 
 _TURN_SECONDS = 240.0
+
+_LEADERS = 2
+"""The advice is compared with so many at most, where it is not known which of them is the best of the set."""
 
 
 class Starter(Protocol):
@@ -43,7 +46,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         arms: Every arm beside the untouched file, in the order of the reference set, the advice first.
-        best: Name of the best of the set; ``None`` without any figure.
+        best: Name of the best of the set, of several that may be the best that which the advice did worse beside;
+            ``None`` without any figure.
         advice_beside_best: The advice beside it.
         reason: Why that is missing.
     """
@@ -93,13 +97,19 @@ class Contest:
         arms = tuple(rows[name] for name in known)
         if not any(one.beside is not None for one in arms):
             return Found(arms=arms, reason="no arm has a figure")
-        best = best_of_set(arms)
+        leaders = leaders_of_set(arms, _LEADERS)
         advice = rows.get(ADVICE)
         if advice is None or advice.beside is None:
-            return Found(arms=arms, best=best, reason="the advice has no figure")
-        # What is ahead of all others with the same noise is ahead by chance, too: the two are compared once more.
-        last = advice if best == UNTOUCHED.name else self._beside(known[ADVICE], known[best])
-        return Found(arms=arms, best=best, advice_beside_best=last.beside, reason=last.reason)
+            return Found(arms=arms, best=leaders[0], reason="the advice has no figure")
+        # What is ahead of all others is so by chance as well: the advice is held against the leaders themselves.
+        last = {name: self._beside(known[ADVICE], known[name]) for name in leaders if name != UNTOUCHED.name}
+        if UNTOUCHED.name in leaders:
+            last[UNTOUCHED.name] = advice
+        ratios = {name: row.beside.ratio for name, row in last.items() if row.beside is not None}
+        if not ratios:
+            return Found(arms=arms, best=leaders[0], reason=last[leaders[0]].reason)
+        best = min(ratios, key=lambda name: ratios[name])
+        return Found(arms=arms, best=best, advice_beside_best=last[best].beside)
 
     def _beside(self, setting: Setting, other: Setting) -> ArmRow:
         """Both in processes of their own that are made anew: where in memory things come to lie is chance as well."""

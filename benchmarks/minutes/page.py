@@ -32,7 +32,8 @@ in turn with the untouched file, both in processes of their own that are started
 nothing of momadvise's timing in them. A ratio is the median over rounds of samples per second over samples per second;
 in parentheses is its 95 % interval (of fewer than {least} rounds, marked †, the smallest and the largest). *Promise* is
 what the answer says of its winner beside the baseline, *measured* the same ratio measured here. *Best of the set* is
-the setting with the largest ratio, the untouched file included; the advice is compared with it once more, in turn.
+the setting with the largest ratio, the untouched file included; the advice is compared with it in turn (and, where the
+intervals leave open which of two is the best, with both: the less favourable one is shown).
 *Combinations* are methods and devices whatever the batch, *policies* count every batch. Absolute times hold for this
 machine on that day."""
 

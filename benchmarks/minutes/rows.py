@@ -12,7 +12,7 @@ from benchmarks.minutes.asked import Advice
 from benchmarks.minutes.settings import ADVICE, UNTOUCHED
 from benchmarks.minutes.turns import Beside
 
-__all__ = ["ArmRow", "Row", "append", "best_of_set", "read"]
+__all__ = ["ArmRow", "Row", "append", "leaders_of_set", "read"]
 
 
 class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         advice: What momadvise said.
         untouched_batch: Samples per step of the untouched file.
         arms: Every arm beside the untouched file.
-        best: Name of the best of the set: a reference setting, or the untouched file if all are slower.
+        best: Name of the best of the set: a reference setting, or the untouched file if all are slower. Where two may
+            be the best, that which the advice did worse beside.
         advice_beside_best: The advice's samples per second over those of the best of the set, in turn with each other.
         reason: Why that is missing.
     """
@@ -91,11 +92,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return "above" if measured.ratio > promise.high else "inside"
 
 
-def best_of_set(arms: Sequence[ArmRow]) -> str:
-    """The name of the setting with the largest ratio; the untouched file's own is 1."""
-    ratios = {one.name: one.beside.ratio for one in arms if one.name != ADVICE and one.beside is not None}
-    ratios[UNTOUCHED.name] = 1.0
-    return max(ratios, key=lambda name: ratios[name])
+def leaders_of_set(arms: Sequence[ArmRow], most: int) -> list[str]:
+    """The settings that may be the best, that with the largest ratio first; the untouched file's own is 1.
+
+    Args:
+        arms: Beside the untouched file.
+        most: How many at most: those of whom the intervals do not say that another one is better.
+    """
+    found = {one.name: one.beside for one in arms if one.name != ADVICE and one.beside is not None}
+    ratios = {UNTOUCHED.name: (1.0, 1.0, 1.0)} | {name: (one.ratio, one.low, one.high) for name, one in found.items()}
+    first, *others = sorted(ratios, key=lambda name: ratios[name][0], reverse=True)
+    _, low, _ = ratios[first]
+    return [first, *(name for name in others if ratios[name][2] > low)][:most]
 
 
 def read(path: Path) -> list[Row]:

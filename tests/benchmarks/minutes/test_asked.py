@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
 from advisor.methods.use import use
 from advisor.trial.outcome import Outcome
-from benchmarks.minutes.asked import combinations_compared, policies_compared, promise_of
+from benchmarks.minutes.asked import ask, combinations_compared, policies_compared, promise_of
 from tests.decide.examples import baseline, goal, lost, measured, on
 
 FUSED = use("fused_optimizer")
@@ -55,3 +58,13 @@ def test_to_train_as_before_promises_as_much_as_before() -> None:
 
 def test_without_a_baseline_nothing_is_promised() -> None:
     assert promise_of(answer(measured(150, FUSED))) is None
+
+
+@pytest.mark.slow
+def test_a_command_that_ends_without_an_answer_says_why_in_its_own_words(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def build_model():\n    pass\n")
+    found = ask(file, tmp_path / "study", arguments=["--device", "cpu"], environment=os.environ)
+    assert found.reason.startswith("exit status 2: ")
+    assert found.batch is None
+    assert "make_batch" in (tmp_path / "study.txt").read_text()

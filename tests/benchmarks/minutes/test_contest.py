@@ -35,6 +35,17 @@ def test_the_advice_and_the_best_of_the_set_take_turns_with_each_other_last() ->
     assert machine.started[-2:] == [ADVICE, FOUR.name]
 
 
+def test_where_it_is_open_which_is_the_best_the_advice_is_held_against_both_and_the_worse_counts() -> None:
+    machine = Machine(1.0, 1.2, 0.9, 1.0, 1.1)
+    found = held(machine, {ADVICE: 16.0, TWO.name: 15.1, FOUR.name: 15.0})
+    assert sorted(machine.started[-4:]) == sorted([ADVICE, ADVICE, TWO.name, FOUR.name])
+    assert found.best in (TWO.name, FOUR.name)
+    clear = Machine(1.0, 1.2, 0.9, 1.0, 1.1)
+    held(clear, {ADVICE: 16.0, TWO.name: 5.0, FOUR.name: 15.0})
+    assert clear.started[-2:] == [ADVICE, FOUR.name]
+    assert len(machine.started) == len(clear.started) + 2
+
+
 def test_no_more_than_two_live_at_a_time_and_each_comparison_has_new_processes() -> None:
     machine = Machine()
     held(machine, {ADVICE: 16.0, TWO.name: 12.0, FOUR.name: 15.0})
