@@ -54,6 +54,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         repeats: Runs of every workload.
         seed: Of the arms.
         most_rounds: Of every comparison.
+        pair_seconds: Of every comparison; ``None`` for what the size says.
         keep: Folder in which studies are kept; ``None`` to keep none.
     """
 
@@ -67,6 +68,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int
     seed: int
     most_rounds: int
+    pair_seconds: float | None
     keep: Path | None
 
     @property
@@ -146,7 +148,7 @@ def _measured(options: Options, workload: Workload, repeat: int, settings: Seque
             turn_seconds=size.turn_seconds,
             least_rounds=size.least_rounds,
             most_rounds=options.most_rounds,
-            seconds=size.pair_seconds,
+            seconds=options.pair_seconds or size.pair_seconds,
         )
         found = Contest(start, settings, pacing, seed=options.seed + repeat, tell=_tell).measured(
             advised=advice.batch is not None
@@ -189,6 +191,7 @@ def _options(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--again", action="store_true", help="measure what is there already")
     parser.add_argument("--time-limit", help="of momadvise (default: its own)")
     parser.add_argument("--rounds", type=_count, default=Pacing().most_rounds, help="of a comparison, at most")
+    parser.add_argument("--seconds", type=_count, help="of a comparison, after which no round begins (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the order of the arms")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--output", type=Path, help="file of rows (default: docs/results/minutes-DEVICE.jsonl)")
@@ -213,6 +216,7 @@ def _options(arguments: Sequence[str] | None) -> Options:
         repeats=asked.repeat,
         seed=asked.seed,
         most_rounds=asked.rounds,
+        pair_seconds=asked.seconds,
         keep=asked.keep,
     )
 

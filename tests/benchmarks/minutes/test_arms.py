@@ -36,11 +36,18 @@ def compute_loss(model, batch):
 """
 
 
-def arm(folder: Path, setting: Setting = BY_HAND, *, first: str = "pass", memory_bytes: int | None = None) -> Arm:
+def arm(
+    folder: Path,
+    setting: Setting = BY_HAND,
+    *,
+    first: str = "pass",
+    memory_bytes: int | None = None,
+    ready_seconds: float = SECONDS,
+) -> Arm:
     file = folder / "users_model.py"
     file.write_text(MODEL.format(first=first))
     request = ArmRequest(workload=str(file), setting=setting, batch=8, memory_bytes=memory_bytes)
-    return Arm(request, environment=os.environ, ready_seconds=SECONDS, turn_seconds=SECONDS)
+    return Arm(request, environment=os.environ, ready_seconds=ready_seconds, turn_seconds=SECONDS)
 
 
 @pytest.mark.slow
@@ -69,8 +76,18 @@ def test_an_arm_makes_steps_when_it_is_told_to_and_is_gone_in_the_end(tmp_path: 
 def test_an_arm_that_cannot_train_says_why(tmp_path: Path, first: str, reason: str) -> None:
     with pytest.raises(ArmLostError, match=f"^{reason}$"):
         arm(tmp_path, first=first)
-    with pytest.raises(ArmLostError, match=f"^untouched: {reason}$"):
-        arm(tmp_path, UNTOUCHED, first=first)
+
+
+@pytest.mark.slow
+def test_a_reason_that_is_the_untouched_files_is_said_to_be_its(tmp_path: Path) -> None:
+    with pytest.raises(ArmLostError, match=r"^untouched: exit status 1: enough$"):
+        arm(tmp_path, UNTOUCHED, first="sys.exit('enough')")
+
+
+@pytest.mark.slow
+def test_an_arm_that_is_never_ready_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(ArmLostError, match=r"^it took longer to get ready than 0\.1 s$"):
+        arm(tmp_path, ready_seconds=0.1)
 
 
 @pytest.mark.slow

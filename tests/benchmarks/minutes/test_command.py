@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,6 +128,12 @@ def test_a_name_that_is_none_is_a_mistake_that_names_all(capsys: pytest.CaptureF
 
 def test_every_workload_states_the_batch_that_its_user_trains_with() -> None:
     assert all(one.own_batch for size in SIZES.values() for one in size.workloads)
+
+
+def test_the_process_of_the_command_never_loads_torch() -> None:
+    code = "import sys, benchmarks.minutes.__main__; sys.exit('torch' in sys.modules)"
+    root = Path(__file__).resolve().parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 
 
 @pytest.mark.slow
