@@ -1,0 +1,233 @@
+"""What minutes of momadvise are worth, measured independently of it.
+
+    python -m benchmarks.minutes
+    python -m benchmarks.minutes --busy
+
+For each of ten workloads the command is run as a user runs it. Then its wrapper, the untouched file and a reference set
+of settings that a person might try take turns, each in a process of its own; see the modules beside this one. A
+workload's row is written as soon as it is done, and the same command goes on with what is missing. Further runs of a
+workload (``--repeat``) measure the advice and what was the best of the set in the first one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.errors import UserError
+from advisor.problem.detect import detect_hardware
+from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.session.versions import versions
+from benchmarks.minutes.asked import ask
+from benchmarks.minutes.busy import one_core_busy
+from benchmarks.minutes.contest import Contest, starter_of
+from benchmarks.minutes.page import page, write_page
+from benchmarks.minutes.rows import Row, append, read
+from benchmarks.minutes.settings import REFERENCE_SET, Setting
+from benchmarks.minutes.turns import Pacing
+from benchmarks.minutes.workloads import SIZES, Size, Workload
+
+__all__ = ["Options", "main"]
+
+_RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+_KEPT_BYTES = 2**30
+"""Of the host's free memory, for everything else that runs."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for.
+
+    Attributes:
+        size: Name of the size.
+        workloads: Of that size, those that are measured.
+        hardware: The device.
+        output: File of rows.
+        again: Whether what is in the file already is measured again.
+        busy: Whether one core is kept busy.
+        time_limit: Of momadvise; ``None`` for its default.
+        repeats: Runs of every workload.
+        seed: Of the arms.
+        most_rounds: Of every comparison.
+        pair_seconds: Of every comparison; ``None`` for what the size says.
+        keep: Folder in which studies are kept; ``None`` to keep none.
+    """
+
+    size: str
+    workloads: tuple[Workload, ...]
+    hardware: Hardware
+    output: Path
+    again: bool
+    busy: bool
+    time_limit: str | None
+    repeats: int
+    seed: int
+    most_rounds: int
+    pair_seconds: float | None
+    keep: Path | None
+
+    @property
+    def sized(self) -> Size:
+        """What the size says."""
+        return SIZES[self.size]
+
+
+def run(options: Options) -> None:
+    """Measure what is missing, and write the page anew after every workload."""
+    for repeat in range(1, options.repeats + 1):
+        for workload in options.workloads:
+            known = {row.place: row for row in read(options.output)}
+            place = (workload.name, options.size, options.busy, repeat, options.time_limit, options.hardware.name)
+            if place in known and not options.again:
+                continue
+            print(f"{workload.name}, run {repeat} of {options.repeats}{', one core busy' * options.busy}", flush=True)
+            first = known.get((*place[:3], 1, *place[4:])) if repeat > 1 else None
+            with one_core_busy(options.busy):
+                row = _measured(options, workload, repeat, _settings(options.sized, first))
+            append(options.output, row)
+            write_page(options.output)
+    print("\n" + page([row for row in read(options.output) if row.size == options.size]))
+
+
+def _settings(size: Size, first: Row | None) -> tuple[Setting, ...]:
+    """The reference settings of a run: after the first one that which was the best, if it was not the file as it is."""
+    if first is not None and first.best is not None:
+        return tuple(one for one in REFERENCE_SET if one.name == first.best)
+    return tuple(one for one in REFERENCE_SET if not size.settings or one.name in size.settings)
+
+
+def _measured(options: Options, workload: Workload, repeat: int, settings: Sequence[Setting]) -> Row:
+    size, hardware = options.sized, options.hardware
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # What was compiled for an earlier run would be found again: every run is somebody's first.
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "compiled")}
+        arguments = [*size.arguments, "--device", hardware.device]
+        if options.time_limit is not None:
+            arguments += ["--time-limit", options.time_limit]
+        study = _study(options, Path(folder), f"{workload.name}-{repeat}{'-busy' * options.busy}")
+        advice = ask(workload.path, study, arguments=arguments, environment=environment)
+        _tell(f"  momadvise: {advice.reason or f'{advice.winner}, batch {advice.batch}'}, {advice.wall_seconds:.0f} s")
+        own_batch = workload.own_batch or advice.baseline_batch
+        row = Row(
+            workload=workload.name,
+            size=options.size,
+            busy=options.busy,
+            repeat=repeat,
+            time_limit=options.time_limit,
+            seed=options.seed,
+            device=hardware.name,
+            cores=hardware.host_cores,
+            versions=versions(),
+            date=datetime.date.today().isoformat(),
+            advice=advice,
+            untouched_batch=own_batch,
+            arms=(),
+            best=None,
+            advice_beside_best=None,
+        )
+        if own_batch is None:
+            return msgspec.structs.replace(
+                row, reason="the file states no batch, and there is no answer to take it from"
+            )
+        start = starter_of(
+            workload.path,
+            own_batch=own_batch,
+            wrapper=study / "wrapper.py",
+            wrapper_batch=advice.batch,
+            device=hardware.device,
+            seed=options.seed,
+            environment=environment,
+            free_bytes=lambda: _free_bytes(hardware),
+        )
+        pacing = Pacing(
+            turn_seconds=size.turn_seconds,
+            least_rounds=size.least_rounds,
+            most_rounds=options.most_rounds,
+            seconds=options.pair_seconds or size.pair_seconds,
+        )
+        found = Contest(start, settings, pacing, seed=options.seed + repeat, tell=_tell).measured(
+            advised=advice.batch is not None
+        )
+    return msgspec.structs.replace(
+        row, arms=found.arms, best=found.best, advice_beside_best=found.advice_beside_best, reason=found.reason
+    )
+
+
+def _study(options: Options, temporary: Path, name: str) -> Path:
+    """A folder that is not there yet: an earlier answer in it would be read back instead of measured."""
+    if options.keep is None:
+        return temporary / "study"
+    options.keep.mkdir(parents=True, exist_ok=True)
+    return options.keep.resolve() / f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _free_bytes(hardware: Hardware) -> int | None:
+    if hardware.kind is not DeviceKind.CPU:
+        return None
+    return max(_KEPT_BYTES, detect_hardware(hardware.device).host_free_bytes - _KEPT_BYTES)
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command; a mistake ends it with its reason."""
+    run(_options(arguments))
+
+
+def _options(arguments: Sequence[str] | None) -> Options:
+    description = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.minutes", description=description)
+    parser.add_argument("--size", choices=tuple(SIZES), default="full", help="smoke: a tiny model, in a minute")
+    parser.add_argument("--only", metavar="NAME[,NAME]", help="these workloads (default: all of the size)")
+    parser.add_argument("--busy", action="store_true", help="keep one core busy with another process throughout")
+    parser.add_argument("--repeat", type=_count, default=1, help="runs of every workload (default: 1)")
+    parser.add_argument("--again", action="store_true", help="measure what is there already")
+    parser.add_argument("--time-limit", help="of momadvise (default: its own)")
+    parser.add_argument("--rounds", type=_count, default=Pacing().most_rounds, help="of a comparison, at most")
+    parser.add_argument("--seconds", type=_count, help="of a comparison, after which no round begins (default: 60)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the order of the arms")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
+    parser.add_argument("--output", type=Path, help="file of rows (default: docs/results/minutes-DEVICE.jsonl)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the study folders there (default: none)")
+    asked = parser.parse_args(arguments)
+    try:
+        hardware = detect_hardware(asked.device)
+    except UserError as error:
+        parser.error(str(error))
+    workloads = {one.name: one for one in SIZES[asked.size].workloads}
+    names = asked.only.split(",") if asked.only else list(workloads)
+    if unknown := [name for name in names if name not in workloads]:
+        parser.error(f"--only must name workloads of {', '.join(workloads)}, but got {', '.join(unknown)}")
+    return Options(
+        size=asked.size,
+        workloads=tuple(workloads[name] for name in names),
+        hardware=hardware,
+        output=asked.output or _RESULTS / f"minutes-{hardware.kind.value}.jsonl",
+        again=asked.again,
+        busy=asked.busy,
+        time_limit=asked.time_limit,
+        repeats=asked.repeat,
+        seed=asked.seed,
+        most_rounds=asked.rounds,
+        pair_seconds=asked.seconds,
+        keep=asked.keep,
+    )
+
+
+def _count(text: str) -> int:
+    """A whole number of the command line that is above zero."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)  # argparse says which option, and what was given
+    return value
+
+
+if __name__ == "__main__":
+    main()

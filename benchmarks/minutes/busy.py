@@ -1,0 +1,36 @@
+"""Another process that keeps one core busy, as on a machine that others use too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+__all__ = ["one_core_busy"]
+
+_SPIN = """
+import os, sys
+parent = int(sys.argv[1])
+while os.getppid() == parent:
+    sum(range(100_000))
+"""
+"""It ends with the process that started it, however that one ends."""
+
+
+@contextlib.contextmanager
+def one_core_busy(wanted: bool = True) -> Iterator[None]:
+    """Keep a core busy inside the block.
+
+    Args:
+        wanted: Whether to.
+    """
+    if not wanted:
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())]) as process:
+        try:
+            yield
+        finally:
+            process.kill()

@@ -1,0 +1,215 @@
+"""The page of the rows: nothing in it is typed by hand.
+
+python -m benchmarks.minutes.page
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.minutes.rows import ArmRow, Row, read
+from benchmarks.minutes.settings import UNTOUCHED
+from benchmarks.minutes.turns import LEAST_FOR_INTERVAL, PRECISION, Beside
+
+__all__ = ["LEAST_COMBINATIONS", "LEAST_OF_BEST", "PROMISES_KEPT", "lines_with_pages", "page", "write_page"]
+
+_RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+LEAST_COMBINATIONS = 12
+"""Aim: so many are compared on every workload."""
+
+LEAST_OF_BEST = 0.98
+"""Aim: the advice has at least this share of the best of the set, on every workload."""
+
+PROMISES_KEPT = 19 / 20
+"""Aim: the measured ratio is inside the stated interval in so many of the runs."""
+
+_EXPLANATION = """\
+`python -m benchmarks.minutes` runs `momadvise --goal faster` on every workload as a user does, with the default time
+limit unless a row says otherwise. Then its wrapper and a reference set of settings written by hand are measured, each
+in turn with the untouched file, both in processes of their own that are started anew for every comparison and have
+nothing of momadvise's timing in them. A ratio is the median over rounds of samples per second over samples per second;
+in parentheses is its 95 % interval (of fewer than {least} rounds, marked †, the smallest and the largest). *Promise* is
+what the answer says of its winner beside the baseline, *measured* the same ratio measured here. *Best of the set* is
+the setting with the largest ratio, the untouched file included; the advice is compared with it in turn (and, where the
+intervals leave open which of two is the best, with both: the less favourable one is shown).
+*Combinations* are methods and devices whatever the batch, *policies* count every batch. Absolute times hold for this
+machine on that day."""
+
+_KINDS = {
+    ("full", False): "",
+    ("full", True): "One core was kept busy by another process, while momadvise searched and while its answer was held "
+    "against the others.",
+    ("smoke", False): "A tiny model, in a minute: it shows that the command runs. No figure of it says anything.",
+    ("smoke", True): "A tiny model, in a minute, with one core busy. No figure of it says anything.",
+}
+"""Size and whether a core was busy -> what must be known, in the order in which they are shown."""
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The page of one kind of device; empty without rows."""
+    if not rows:
+        return ""
+    parts = ["# What minutes of momadvise are worth", _EXPLANATION.format(least=LEAST_FOR_INTERVAL)]
+    for device in dict.fromkeys(row.device for row in rows):
+        for (size, busy), note in _KINDS.items():
+            alike = [row for row in rows if (row.device, row.size, row.busy) == (device, size, busy)]
+            if alike:
+                parts += _section(device, alike, note)
+    return "\n\n".join(parts) + "\n"
+
+
+def lines_with_pages(folder: Path = _RESULTS) -> list[Path]:
+    """The files of rows that have, or should have, a page."""
+    return sorted(folder.glob("minutes-*.jsonl"))
+
+
+def write_page(lines: Path) -> None:
+    """Write the page of a file of rows beside it; none without rows."""
+    if text := page(read(lines)):
+        lines.with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+def _section(device: str, rows: Sequence[Row], note: str) -> Iterator[str]:
+    how = f"size {rows[0].size}{', one core busy' if rows[0].busy else ''}"
+    yield f"## {device}, {how}"
+    if note:
+        yield note
+    yield _circumstances(rows)
+    yield _summary(rows)
+    yield "### Aims\n\n" + "\n".join(f"- {line}" for line in (*_aims(rows), _sureness(rows)))
+    for row in rows:
+        yield f"### {_name(row)}\n\n{_arms(row)}"
+
+
+def _circumstances(rows: Sequence[Row]) -> str:
+    """Cores, dates, and every version that any of the rows was measured with."""
+    dates = sorted({row.date for row in rows})
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    versions: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for package, version in row.versions.items():
+            versions.setdefault(package, {})[version] = None
+    words = ", ".join(f"{package} {' and '.join(found)}" for package, found in versions.items())
+    cores = " and ".join(str(count) for count in sorted({row.cores for row in rows}))
+    return f"{cores} cores, {days}, with {words}."
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    lines = [
+        "| workload | combinations | policies | first figure, s | whole, s | advice | promise | measured "
+        "| | best of the set | advice / best |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        advice, promise = row.advice, row.advice.promise
+        cells = [
+            _name(row),
+            str(advice.combinations or ""),
+            str(advice.policies or ""),
+            "" if advice.first_figure_seconds is None else f"{advice.first_figure_seconds:.0f}",
+            f"{advice.wall_seconds:.0f}",
+            advice.reason or f"{advice.winner}, batch {advice.batch}",
+            "" if promise is None else f"{promise.ratio:.2f} ({promise.low:.2f} to {promise.high:.2f})",
+            _ratio(row.measured),
+            row.promise_is or "",
+            _best(row),
+            _ratio(row.advice_beside_best) or row.reason,
+        ]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _best(row: Row) -> str:
+    found = next((one.beside for one in row.arms if one.name == row.best), None)
+    return row.best or "" if found is None else f"{row.best}: {_ratio(found)}"
+
+
+def _aims(rows: Sequence[Row]) -> Iterator[str]:
+    """Each aim with how often it was met; a row without the figure has not met it."""
+    yield _aim(
+        f"at least {LEAST_COMBINATIONS} combinations compared on every workload",
+        rows,
+        lambda row: row.advice.combinations >= LEAST_COMBINATIONS,
+        lambda row: str(row.advice.combinations),
+        share=1.0,
+    )
+    yield _aim(
+        f"the advice at least {LEAST_OF_BEST:g} of the best of the set on every workload",
+        rows,
+        lambda row: row.advice_beside_best is not None and row.advice_beside_best.ratio >= LEAST_OF_BEST,
+        lambda row: _ratio(row.advice_beside_best) or "no figure",
+        share=1.0,
+    )
+    yield _aim(
+        f"the promise kept within its stated interval in {100 * PROMISES_KEPT:.0f} % of the runs",
+        rows,
+        lambda row: row.promise_is == "inside",
+        lambda row: row.promise_is or "no figure",
+        share=PROMISES_KEPT,
+    )
+
+
+def _aim(
+    words: str, rows: Sequence[Row], met: Callable[[Row], bool], found: Callable[[Row], str], *, share: float
+) -> str:
+    missed = [row for row in rows if not met(row)]
+    count = len(rows) - len(missed)
+    verdict = "met" if count >= share * len(rows) else "**not met**"
+    named = "; ".join(f"{_name(row)}: {found(row)}" for row in missed)
+    return f"{words}: {verdict}, in {count} of {len(rows)}{f' (not in {named})' if named else ''}"
+
+
+def _sureness(rows: Sequence[Row]) -> str:
+    """An aim that a vague figure meets is met by chance."""
+    found = [one.beside for row in rows for one in row.arms] + [row.advice_beside_best for row in rows]
+    ratios = [one for one in found if one is not None]
+    known = sum(one.rounds >= LEAST_FOR_INTERVAL and one.precision <= PRECISION for one in ratios)
+    return f"{known} of {len(ratios)} ratios are known to ±{100 * PRECISION:g} %"
+
+
+def _arms(row: Row) -> str:
+    lines = [
+        "| setting | batch | samples/s | untouched, samples/s | ratio | rounds | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    if row.untouched_batch is not None:
+        lines.append(_line([UNTOUCHED.name, str(row.untouched_batch), "", "", "1", "", ""]))
+    lines += [_line(_cells(arm)) for arm in row.arms]
+    return "\n".join(lines)
+
+
+def _cells(arm: ArmRow) -> list[str]:
+    batch = "" if arm.batch is None else str(arm.batch)
+    if arm.beside is None:
+        return [arm.name, batch, "", "", "", "", arm.reason]
+    found = arm.beside
+    rates = [_number(found.samples_per_second), _number(found.other_samples_per_second)]
+    return [arm.name, batch, *rates, _ratio(found), str(found.rounds), arm.reason]
+
+
+def _name(row: Row) -> str:
+    limit = "" if row.time_limit is None else f", --time-limit {row.time_limit}"
+    return f"{row.workload}{f', run {row.repeat}' if row.repeat > 1 else ''}{limit}"
+
+
+def _ratio(found: Beside | None) -> str:
+    if found is None:
+        return ""
+    mark = "" if found.rounds >= LEAST_FOR_INTERVAL else "†"
+    return f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}){mark}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    """On one line of a table, whatever a library raised."""
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "/") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    for path in lines_with_pages():
+        write_page(path)

@@ -1,0 +1,133 @@
+"""A row: what was found of one workload in one run, a line of JSON that is written when the workload is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.minutes.asked import Advice
+from benchmarks.minutes.settings import ADVICE, UNTOUCHED
+from benchmarks.minutes.turns import Beside
+
+__all__ = ["ArmRow", "Row", "append", "leaders_of_set", "read"]
+
+
+class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm beside the untouched file.
+
+    Attributes:
+        name: Of the setting, or ``"advice"``.
+        batch: Samples per step; ``None`` if it did not train.
+        beside: Its samples per second over those of the untouched file.
+        reason: Why there is no figure.
+    """
+
+    name: str
+    batch: int | None = None
+    beside: Beside | None = None
+    reason: str = ""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one workload.
+
+    Attributes:
+        workload: Its name.
+        size: ``"full"`` or ``"smoke"``.
+        busy: Whether one core was kept busy by another process.
+        repeat: The how manieth run, from 1.
+        time_limit: What was passed as ``--time-limit``; ``None`` for the default.
+        seed: Of the arms' weights and batches, and of their order.
+        device: Name of the device.
+        cores: How many the process may use.
+        versions: Package -> version.
+        date: ISO date.
+        advice: What momadvise said.
+        untouched_batch: Samples per step of the untouched file.
+        arms: Every arm beside the untouched file.
+        best: Name of the best of the set: a reference setting, or the untouched file if all are slower. Where two may
+            be the best, that which the advice did worse beside.
+        advice_beside_best: The advice's samples per second over those of the best of the set, in turn with each other.
+        reason: Why that is missing.
+    """
+
+    workload: str
+    size: str
+    busy: bool
+    repeat: int
+    time_limit: str | None
+    seed: int
+    device: str
+    cores: int
+    versions: dict[str, str]
+    date: str
+    advice: Advice
+    untouched_batch: int | None
+    arms: tuple[ArmRow, ...]
+    best: str | None
+    advice_beside_best: Beside | None
+    reason: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, bool, int, str | None, str]:
+        """What it is a figure of: a later row of the same place takes it."""
+        return self.workload, self.size, self.busy, self.repeat, self.time_limit, self.device
+
+    @property
+    def measured(self) -> Beside | None:
+        """The advice beside the untouched file."""
+        return next((one.beside for one in self.arms if one.name == ADVICE), None)
+
+    @property
+    def promise_is(self) -> str | None:
+        """Where the measured ratio is: ``"inside"`` the stated interval, ``"above"`` or ``"below"`` it."""
+        promise, measured = self.advice.promise, self.measured
+        if promise is None or measured is None:
+            return None
+        if measured.ratio < promise.low:
+            return "below"
+        return "above" if measured.ratio > promise.high else "inside"
+
+
+def leaders_of_set(arms: Sequence[ArmRow], most: int) -> list[str]:
+    """The settings that may be the best, that with the largest ratio first; the untouched file's own is 1.
+
+    Args:
+        arms: Beside the untouched file.
+        most: How many at most: those of whom the intervals do not say that another one is better.
+    """
+    found = {one.name: one.beside for one in arms if one.name != ADVICE and one.beside is not None}
+    ratios = {UNTOUCHED.name: (1.0, 1.0, 1.0)} | {name: (one.ratio, one.low, one.high) for name, one in found.items()}
+    first, *others = sorted(ratios, key=lambda name: ratios[name][0], reverse=True)
+    _, low, _ = ratios[first]
+    return [first, *(name for name in others if ratios[name][2] > low)][:most]
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file, the last of each place, in the order in which places were first written.
+
+    A line that was cut off is left out.
+    """
+    if not path.exists():
+        return []
+    found: dict[tuple[object, ...], Row] = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            row = msgspec.json.decode(line, type=Row)
+        except msgspec.DecodeError:
+            continue  # the process ended while it wrote; the workload is measured again
+        found[row.place] = row
+    return list(found.values())
+
+
+def append(path: Path, row: Row) -> None:
+    """Add a row; on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cut_off = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+    with path.open("ab") as file:
+        file.write((b"\n" if cut_off else b"") + msgspec.json.encode(row) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
