@@ -97,7 +97,7 @@ def resolve(
         setting.label: reason
         for axis in axes
         for setting in axis.settings
-        if (reason := why_slower(format_of(methods[axis.method], setting), facts))
+        if not space.slow_formats and (reason := why_slower(format_of(methods[axis.method], setting), facts))
     }
     return _with_recipes(resolved, space.recipes_on(hardware.kind), space, methods, reasons, slower)
 

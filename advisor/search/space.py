@@ -63,6 +63,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         recipes: Tried first, after plain training.
         each_alone: Whether each method is then tried alone, at the first of its settings that applies. What many
             methods do together cannot be learned in a few dozen trials without knowing what each of them does.
+        slow_formats: Whether recipes may compute in a number format that is slower than float32 on the device.
     """
 
     schema: int
@@ -73,6 +74,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     batch_fractions: tuple[float, ...] = (1.0,)
     recipes: tuple[Recipe, ...] = ()
     each_alone: bool = False
+    slow_formats: bool = False
 
     @property
     def canonical_text(self) -> str:

@@ -12,6 +12,7 @@ from advisor.methods.use import use
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
 from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.search.asked import only_methods
 from advisor.search.resolve import resolve
 from advisor.search.resolved import Combination, ResolvedSpace
 from advisor.search.seeds import seeds_of
@@ -215,6 +216,11 @@ def test_such_a_format_stays_in_the_search_for_its_memory_and_is_expected_to_tak
     assert "precision(dtype=fp16)" in resolved.refused
     assert max(resolved.time_ratios, key=resolved.time_ratios.__getitem__) == "precision(dtype=bf16)"
     assert resolved.time_ratios["precision(dtype=bf16)"] > 2
+
+
+def test_such_a_format_is_tried_first_by_whoever_asks_for_it() -> None:
+    asked = only_methods(load_space("default"), ["precision"])
+    assert resolve(asked, SLOW_IN_HALF, CPU).recipes[0].uses == (use("precision", dtype="bf16"),)
 
 
 def test_a_recipe_that_a_dropped_part_makes_equal_to_another_is_not_there_twice(tmp_path: Path) -> None:
