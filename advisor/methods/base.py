@@ -63,6 +63,8 @@ class Parameter(msgspec.Struct, frozen=True):
         meaning: One line for ``momadvise methods NAME``.
         worse: Choice -> fidelity, for choices with which the method's own fidelity does not hold.
         time_ratio: Choice -> factor on the method's own :attr:`Method.time_ratio`; others: 1.
+        computes_in: Choice -> number format that matrix products are computed in with it; see
+            :attr:`Method.computes_in`.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Parameter(msgspec.Struct, frozen=True):
     meaning: str
     worse: dict[ParameterValue, Fidelity] = {}
     time_ratio: dict[ParameterValue, float] = {}
+    computes_in: dict[ParameterValue, str] = {}
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -130,6 +133,11 @@ class Method(abc.ABC):
             from counting passes (recomputing the forward pass: 4/3). The search begins with it as a weak prior, off by
             a quarter either way, that the first measurements outweigh; it promises nothing to anybody. A method that
             saves memory allows a larger batch besides, which this leaves out.
+        cpu_time_ratio: The same on a CPU, where it is known; otherwise what it costs on a GPU is expected of a CPU too,
+            and what it gains is not.
+        computes_in: Number format (``"bf16"``, ``"fp16"``, ``"tf32"``, ``"float8"``) of most matrix products with it;
+            empty where it leaves that alone, or where a parameter says it. What the format is worth on a device is
+            measured before anything is proposed.
         costs: What it costs, in a few words ("about one more forward pass").
         pays: When to use it.
         does_not_pay: When not to.
@@ -159,6 +167,8 @@ class Method(abc.ABC):
     slow_start: ClassVar[bool] = False
     saves: ClassVar[frozenset[Saves]]
     time_ratio: ClassVar[float] = 1.0
+    cpu_time_ratio: ClassVar[float | None] = None
+    computes_in: ClassVar[str] = ""
     costs: ClassVar[str]
     pays: ClassVar[str]
     does_not_pay: ClassVar[str]

@@ -5,19 +5,41 @@ from __future__ import annotations
 import math
 
 from advisor.methods.base import Method
+from advisor.methods.number_formats import format_of, relative_rate
 from advisor.methods.use import MethodUse
+from advisor.problem.facts import Facts
 from advisor.problem.hardware import DeviceKind, Hardware
 
 __all__ = ["expected_time_ratio"]
 
+_MATMUL_SHARE = 0.75
+"""Share of matrix products in the time of a step: of transformers and convolutional networks most of it."""
 
-def expected_time_ratio(method: Method, setting: MethodUse, hardware: Hardware) -> float:
+_SHORT_SHARE = 0.5
+"""What is left of the rest of a step in a format of 16 bits: its bytes halve."""
+
+
+def expected_time_ratio(method: Method, setting: MethodUse, hardware: Hardware, facts: Facts | None = None) -> float:
     """Expected time of a step with a setting over that without it, at the same batch.
 
     What is computed twice is so on any device. What is gained is gained by a GPU's tensor cores, launches and caches:
-    on a CPU nothing is expected of it.
+    on a CPU nothing is expected of it, except where the method says what a CPU gains. What a number format is worth
+    follows from its rate, where that was measured.
+
+    Args:
+        method: The method.
+        setting: One setting of it.
+        hardware: The device.
+        facts: What the probe measured, if there was one.
     """
-    ratio = method.time_ratio * math.prod(
+    on_cuda = hardware.kind is DeviceKind.CUDA
+    known = None if on_cuda else method.cpu_time_ratio
+    ratio = (method.time_ratio if known is None else known) * math.prod(
         parameter.time_ratio.get(setting.parameters[parameter.name], 1.0) for parameter in method.parameters
     )
-    return ratio if hardware.kind is DeviceKind.CUDA else max(1.0, ratio)
+    number_format = format_of(method, setting)
+    relative = relative_rate(number_format, facts) if number_format and facts is not None else None
+    if relative is not None:
+        # What is declared is what the best device gains.
+        return max(ratio, _MATMUL_SHARE / relative + (1 - _MATMUL_SHARE) * _SHORT_SHARE)
+    return ratio if on_cuda or known is not None else max(1.0, ratio)

@@ -37,6 +37,7 @@ class Float8(Method):
     gradient_tolerance = 0.2
     saves = frozenset()
     time_ratio = 0.6
+    computes_in = "float8"
     costs = "3 or 4 significant bits in each product; casts, which only a compiler makes cheap"
     pays = "on Hopper and later, for large linear layers (thousands of features), together with torch.compile"
     does_not_pay = "without torch.compile, or for small layers: casting takes longer than the shorter products save"

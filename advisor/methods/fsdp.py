@@ -51,6 +51,7 @@ class Fsdp(Method):
             ("none", "bf16"),
             "format in which parameters are gathered and computed with; gradients are averaged in float32",
             worse={"bf16": Fidelity.PRECISION},
+            computes_in={"bf16": "bf16"},
         ),
         Parameter("offload", (False, True), "keep slices and optimizer state in host memory, and update them there"),
     )

@@ -37,6 +37,7 @@ class FusedOptimizer(Method):
     gradient_tolerance = 1e-6
     saves = frozenset()
     time_ratio = 0.97
+    cpu_time_ratio = 0.95
     costs = "nothing"
     pays = "with many parameters, whose updates are bound by kernel launches, and on the CPU"
     does_not_pay = "when the optimizer's share of a step is small, as with large batches"

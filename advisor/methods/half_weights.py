@@ -39,6 +39,7 @@ class HalfWeights(Method):
     gradient_tolerance = 0.05
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE, Saves.ACTIVATIONS, Saves.LOGITS})
     time_ratio = 0.55
+    computes_in = "fp16"
     costs = (
         "11 significant bits in the weights; now and then a skipped step; more passes over the elements of an update"
     )

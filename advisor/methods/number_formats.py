@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.base import Verdict
+from advisor.methods.base import Method, Verdict
+from advisor.methods.use import MethodUse
 from advisor.problem.facts import Facts
 from advisor.problem.hardware import DeviceKind, Hardware
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FLOAT_FORMAT", "judge_format", "refuse_device"]
+__all__ = ["FLOAT_FORMAT", "format_of", "judge_format", "refuse_device", "relative_rate", "why_slower"]
 
 FLOAT_FORMAT = "the float format of parameters and activations"
 """What methods decide that bring all of a training into another format."""
@@ -22,6 +23,10 @@ _LEAST_CAPABILITY = {"bf16": ((8, 0), "Ampere"), "tf32": ((8, 0), "Ampere"), "fl
 _TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
 _EMULATED_BELOW = 0.25
 """Share of the float32 rate below which a format is taken as emulated: its shorter numbers cannot make up for it."""
+
+_SLOWER_BELOW = 0.85
+"""Share of the float32 rate below which nobody chooses a format for its speed: where three quarters of a step are
+matrix products and all else moves half the bytes in half the time, 6/7 of the rate is where nothing is gained."""
 
 
 def judge_format(name: str, facts: Facts | None, hardware: Hardware) -> Verdict:
@@ -44,6 +49,31 @@ def judge_format(name: str, facts: Facts | None, hardware: Hardware) -> Verdict:
     if facts is None and hardware.kind is DeviceKind.CPU:
         return Verdict.yes("the first step of a tuning measures whether this CPU only emulates it")
     return Verdict.yes()
+
+
+def format_of(method: Method, setting: MethodUse) -> str:
+    """The number format that a setting computes matrix products in; empty if it leaves that alone."""
+    chosen = (parameter.computes_in.get(setting.parameters[parameter.name]) for parameter in method.parameters)
+    return next((name for name in chosen if name), method.computes_in)
+
+
+def relative_rate(name: str, facts: Facts) -> float | None:
+    """The rate of matrix products in a format over that in float32, as the probe measured both; ``None`` if not."""
+    rate = facts.matmul_flops_per_second.get(_TORCH_NAMES.get(name, name))
+    full = facts.matmul_flops_per_second.get("float32")
+    return None if rate is None or not full else rate / full
+
+
+def why_slower(name: str, facts: Facts) -> str:
+    """Why nobody chooses a format for its speed on this device; empty if it is fast, or was not measured."""
+    relative = relative_rate(name, facts)
+    if relative is None or relative >= _SLOWER_BELOW:
+        return ""
+    rates, torch_name = facts.matmul_flops_per_second, _TORCH_NAMES.get(name, name)
+    return (
+        f"this device multiplies matrices more slowly in {torch_name}: {rates[torch_name] / 1e9:.3g} GFLOP/s, against "
+        f"{rates['float32'] / 1e9:.3g} in float32"
+    )
 
 
 def refuse_device(name: str, device: torch.device) -> None:

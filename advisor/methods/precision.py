@@ -42,6 +42,7 @@ class Precision(Method):
             ("bf16", "fp16", "tf32"),
             "format: bf16 and fp16 store activations in 16 bits; tf32 only speeds up float32 matrix products",
             time_ratio={"bf16": 0.55, "fp16": 0.55, "tf32": 0.7},
+            computes_in={"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"},
         ),
     )
     decides = FLOAT_FORMAT

@@ -36,6 +36,7 @@ class PureBf16(Method):
     gradient_tolerance = 0.05
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE, Saves.ACTIVATIONS, Saves.LOGITS})
     time_ratio = 0.55
+    computes_in = "bf16"
     costs = "8 significant bits in the weights; noise from rounding; the update makes several passes over its elements"
     pays = "when parameters, gradients and optimizer state are most of the memory: it halves each of them"
     does_not_pay = (

@@ -54,6 +54,7 @@ class RetainFreedMemory(Method):
     summary = "Keeps freed memory in the process, so that a CPU's steps do not take it from the system page by page."
     fidelity = Fidelity.EXACT
     saves = frozenset()
+    cpu_time_ratio = 0.8
     costs = (
         "resident memory: what the fullest moment took stays with the process until the training closes (of gpt2 5 % "
         "more than without it); where batches change in size, up to half again for the gaps between blocks"
@@ -61,7 +62,7 @@ class RetainFreedMemory(Method):
     pays = "on CPUs, when tensors are of some hundred KiB or more: nearly always"
     does_not_pay = "where other programs need the memory between two peaks, or large batches of many sizes alternate"
     stage = Stage.PARALLELIZE  # Before methods allocate.
-    citation = "https://www.gnu.org/software/libc/manual/html_node/Malloc-Tunable-Parameters.html"
+    citation = "The GNU C Library manual, Malloc Tunable Parameters"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only for tensors in the host's memory, and only with glibc's allocator."""

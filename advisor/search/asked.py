@@ -47,6 +47,7 @@ def only_methods(space: SearchSpace, names: Sequence[str]) -> SearchSpace:
         name=f"{space.name}, only {', '.join(method.name for method in asked)}",
         methods=kept,
         each_alone=True,
+        slow_formats=True,  # Whoever asks for one wants to see what it does.
         recipes=(Recipe(name=_RECIPE, methods=together), *recipes),
     )
 

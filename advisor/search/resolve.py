@@ -11,6 +11,7 @@ from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between, judge_alone, settings_of, worst_fidelity
 from advisor.methods.expected_time import expected_time_ratio
+from advisor.methods.number_formats import format_of, why_slower
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -87,12 +88,18 @@ def resolve(
         conflicts=conflicts,
         gpu_counts=gpu_counts,
         time_ratios={
-            setting.label: expected_time_ratio(methods[axis.method], setting, hardware)
+            setting.label: expected_time_ratio(methods[axis.method], setting, hardware, facts)
             for axis in axes
             for setting in axis.settings
         },
     )
-    return _with_recipes(resolved, space, methods, reasons)
+    slower = {
+        setting.label: reason
+        for axis in axes
+        for setting in axis.settings
+        if not space.slow_formats and (reason := why_slower(format_of(methods[axis.method], setting), facts))
+    }
+    return _with_recipes(resolved, space.recipes_on(hardware.kind), space, methods, reasons, slower)
 
 
 def _has_a_place(method: Method, gpu_counts: tuple[int, ...]) -> bool:
@@ -147,15 +154,21 @@ def _joined(reasons: Mapping[str, str]) -> str:
 
 
 def _with_recipes(
-    resolved: ResolvedSpace, space: SearchSpace, methods: Mapping[str, Method], reasons: Mapping[str, str]
+    resolved: ResolvedSpace,
+    recipes: Sequence[Recipe],
+    space: SearchSpace,
+    methods: Mapping[str, Method],
+    reasons: Mapping[str, str],
+    slower: Mapping[str, str],
 ) -> ResolvedSpace:
+    """The space with its recipes for the device; no part of them is in a number format that is slow there."""
     kept: list[ResolvedRecipe] = []
     dropped: dict[str, str] = {}
-    for recipe in space.recipes:
+    for recipe in recipes:
         uses: tuple[MethodUse, ...] = ()
         notes: list[str] = []
         for name in recipe.methods:
-            setting, reason = _first_applicable(recipe, methods[name], resolved, space, reasons, uses)
+            setting, reason = _first_applicable(recipe, methods[name], resolved, space, reasons, slower, uses)
             if setting is None and name in recipe.optional:
                 continue
             if setting is None:
@@ -164,13 +177,15 @@ def _with_recipes(
                 uses = _sorted((*uses, setting))
         if notes and not recipe.hand_tuned:
             dropped[recipe.name] = "; ".join(note.removeprefix("without ") for note in notes)
+        elif not recipe.hand_tuned and (same := next((one.name for one in kept if one.uses == uses), None)):
+            dropped[recipe.name] = f"it is the same as {same!r} here"
         else:
             kept.append(ResolvedRecipe(name=recipe.name, hand_tuned=recipe.hand_tuned, uses=uses, notes=tuple(notes)))
     if space.each_alone:
         known = [recipe.uses for recipe in kept]
         for axis in resolved.axes:
-            alone = axis.settings[:1]
-            if not axis.distributes and not axis.builds_on and alone not in known:
+            alone = tuple(setting for setting in axis.settings if setting.label not in slower)[:1]
+            if alone and not axis.distributes and not axis.builds_on and alone not in known:
                 kept.append(ResolvedRecipe(name=f"{axis.method} alone", hand_tuned=False, uses=alone))
     return msgspec.structs.replace(resolved, recipes=tuple(kept), dropped_recipes=dropped)
 
@@ -181,6 +196,7 @@ def _first_applicable(
     resolved: ResolvedSpace,
     space: SearchSpace,
     reasons: Mapping[str, str],
+    slower: Mapping[str, str],
     chosen: tuple[MethodUse, ...],
 ) -> tuple[MethodUse | None, str]:
     """The first of the recipe's settings of one method that can be added to those chosen, or why none can."""
@@ -198,6 +214,8 @@ def _first_applicable(
         setting = MethodUse(name=method.name, parameters=dict(zip(names, values, strict=True)))
         if setting.label not in applicable:
             why[setting.label] = reasons.get(setting.label) or _not_offered(method, resolved.gpu_counts)
+        elif setting.label in slower:
+            why[setting.label] = slower[setting.label]
         elif (conflict := resolved.conflict_in((*chosen, setting))) is not None:
             why[setting.label] = conflict
         else:

@@ -21,6 +21,7 @@ from advisor.methods.libraries import needed_by
 from advisor.methods.use import ParameterValue
 from advisor.problem.data import data_folder
 from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import DeviceKind
 
 __all__ = ["SCHEMA_VERSION", "Recipe", "SearchSpace", "load_space", "shipped_spaces"]
 
@@ -35,6 +36,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         hand_tuned: Whether it is the setting that an experienced person would pick without measuring. Parts of it
             that are refused here are left out; any other recipe is dropped when one of its parts is refused.
         optional: Methods that are left out of it where they are refused, as if it had never had them.
+        device: Kind of device that it is for; any, if it is not stated.
         methods: Method -> parameter -> value. A list of values means the first that applies. A parameter that is
             not named takes the first value that the space allows.
     """
@@ -43,6 +45,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hand_tuned: bool = False
     methods: dict[str, dict[str, ParameterValue | list[ParameterValue]] | None]
     optional: list[str] = []
+    device: DeviceKind | None = None
 
 
 class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +63,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         recipes: Tried first, after plain training.
         each_alone: Whether each method is then tried alone, at the first of its settings that applies. What many
             methods do together cannot be learned in a few dozen trials without knowing what each of them does.
+        slow_formats: Whether recipes may compute in a number format that is slower than float32 on the device.
     """
 
     schema: int
@@ -70,6 +74,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     batch_fractions: tuple[float, ...] = (1.0,)
     recipes: tuple[Recipe, ...] = ()
     each_alone: bool = False
+    slow_formats: bool = False
 
     @property
     def canonical_text(self) -> str:
@@ -80,6 +85,10 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def libraries(self) -> tuple[str, ...]:
         """The optional libraries that its methods need."""
         return needed_by(method for method in CATALOGUE if method.name in self.methods)
+
+    def recipes_on(self, kind: DeviceKind) -> tuple[Recipe, ...]:
+        """Its recipes for a kind of device."""
+        return tuple(recipe for recipe in self.recipes if recipe.device in (None, kind))
 
     def values_of(self, method: Method, parameter: Parameter) -> tuple[ParameterValue, ...]:
         """The values of a parameter that may be tried, in the method's order."""
@@ -225,15 +234,17 @@ def _check_in_space(
 
 
 def _check_recipe_names(space: SearchSpace, path: Path) -> None:
-    names = [recipe.name for recipe in space.recipes]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SearchSpaceError(f"{path}: recipes must have different names, but {twice[0]!r} is there twice.")
-    hand_tuned = [recipe.name for recipe in space.recipes if recipe.hand_tuned]
-    if len(hand_tuned) > 1:
-        raise SearchSpaceError(
-            f"{path}: at most one recipe may be 'hand_tuned', but these are: {', '.join(hand_tuned)}."
-        )
+    for kind in DeviceKind:
+        recipes = space.recipes_on(kind)
+        names = [recipe.name for recipe in recipes]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SearchSpaceError(f"{path}: recipes must have different names, but {twice[0]!r} is there twice.")
+        hand_tuned = [recipe.name for recipe in recipes if recipe.hand_tuned]
+        if len(hand_tuned) > 1:
+            raise SearchSpaceError(
+                f"{path}: at most one recipe may be 'hand_tuned', but these are: {', '.join(hand_tuned)}."
+            )
 
 
 def _check_optional(space: SearchSpace, path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from advisor.methods.catalogue import CATALOGUE
 from advisor.problem.data import data_folder
 from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import DeviceKind
 from advisor.search.space import load_space
 
 NAMES = ["all", "default", "exact", "smoke"]
@@ -23,7 +24,8 @@ def test_a_space_is_valid_and_named_as_its_file(name: str) -> None:
     assert space.name == name
     assert space.description
     assert max(space.batch_fractions) == 1
-    assert [recipe.hand_tuned for recipe in space.recipes].count(True) == 1
+    for kind in DeviceKind:
+        assert [recipe.hand_tuned for recipe in space.recipes_on(kind)].count(True) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
