@@ -44,12 +44,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         speedup: Over plain training at the same batch; measured, unless the combination is plain training itself.
         micro_batch: That batch.
-        expected_samples_per_second: At the candidate's own batch; predicted, never to be shown as measured.
+        at_batch: Micro-batch that something is expected at.
+        expected_samples_per_second: There; predicted, never to be shown as measured.
         expected_error: Standard error of its log.
     """
 
     speedup: Speedup | None
     micro_batch: int
+    at_batch: int
     expected_samples_per_second: float
     expected_error: float
 

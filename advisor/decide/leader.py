@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from advisor.decide.candidate import Candidate, Role
@@ -17,13 +18,15 @@ _HOPE = 1.0
 """Standard errors by which a forecast may be too low: one in six is lower than that by chance."""
 
 
-def next_leader(candidates: Sequence[Candidate], goal: Goal, *, off: float = 0.0) -> Candidate | None:
+def next_leader(candidates: Sequence[Candidate], goal: Goal) -> Candidate | None:
     """The compared candidate that may best lead, if one may.
+
+    How far those that were timed are off what was expected of them is expected of the others as well: what short steps
+    at small batches get wrong about large ones they get wrong about all alike.
 
     Args:
         candidates: Everything that was tried.
         goal: The goal.
-        off: Log of what timed ones reached over what was expected of them.
 
     Returns:
         ``None`` when none that was not timed is likely to be faster than the best that was.
@@ -39,9 +42,23 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, off: float = 0.0
         and one.policy.key not in known
         and within_tolerance(one.loss_drift, one.fidelity)
     ]
+    off = _off(candidates)
     best = pace(candidates, goal, gpu_count=1)
     waiting = [one for one in waiting if best is None or _hoped(one, off) > best]
     return max(waiting, key=_expected, default=None)
+
+
+def _off(candidates: Sequence[Candidate]) -> float:
+    """Log of what timed candidates reached over what was expected of them, the median."""
+    logs = [
+        math.log(one.measurement.samples_per_second / one.comparison.expected_samples_per_second)
+        for one in candidates
+        if one.comparison is not None
+        and one.measurement is not None
+        and one.comparison.speedup is not None
+        and one.comparison.at_batch == one.policy.micro_batch
+    ]
+    return statistics.median(logs) if logs else 0.0
 
 
 def _was_timed(candidate: Candidate) -> bool:

@@ -16,7 +16,7 @@ from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.sizes import size_words
-from advisor.problem.units import format_bytes, format_percent, format_rate
+from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
 from advisor.report.frontier_table import FrontierTable
 from advisor.report.growth import GrowthTable
 from advisor.report.plot import CostPlot
@@ -97,7 +97,8 @@ class AnswerView:
         answer = self._recommendation
         text = Text(" ".join(answer.why))
         if answer.confirmation is not None:
-            kept = answer.confirmation.kept
+            # Who took turns with the baseline has kept what was promised, or would not be the winner.
+            kept = 1.0 if answer.confirmation.speedup is not None else answer.confirmation.kept
             floor = None if answer.growth is None else answer.growth.floor_samples_per_second
             beyond = self._beyond_limit(answer.confirmation)
             text.append("\n\n").append(
@@ -133,6 +134,8 @@ def _title(answer: Recommendation) -> str:
         return f"Build {size_words(winner.model_size)} and {training}"
     if measured_too_little(answer):
         return f"{training[0].upper()}{training[1:]}; too little was measured for more"
+    if answer.growth is None and answer.frontier is None and winner == answer.baseline:
+        return f"Keep what you have: {training}"
     if _lost_its_lead(answer):
         return f"Not faster when run again: {training}"  # First, because a long title is cut at its end.
     return training[0].upper() + training[1:]
@@ -170,6 +173,13 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
         detail = f": {confirmation.reason.rstrip('.')}" if confirmation.reason else ""
         return f"Not confirmed: running the wrapper in a fresh process ended as {confirmation.outcome.value}{detail}."
     peak = format_bytes(measurement.memory.peak_bytes)
+    if confirmation.speedup is not None and confirmation.promise is not None:
+        promise = confirmation.promise
+        return (
+            f"Confirmed: the wrapper and the baseline took {format_count(promise.rounds, 'turn')} each in fresh "
+            f"processes. The promise is {promise.value:.2f} times the baseline, "
+            f"{format_spread(promise.relative_spread)}, at a peak of {peak}."
+        )
     text = (
         f"Confirmed in a fresh process: the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, "
         f"{format_percent(kept)} of the {promised} promised, at a peak of {peak}."

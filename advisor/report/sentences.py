@@ -5,13 +5,15 @@ from __future__ import annotations
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.drift import drift_tolerance
 from advisor.problem.goal import Fidelity
-from advisor.problem.units import format_many, format_percent
+from advisor.problem.units import format_count, format_many, format_percent
 from advisor.report.comparison import comparison_sentence
 from advisor.report.wording import training_words
 from advisor.search.resolved import Combination
+from advisor.trial.outcome import Outcome
 
 __all__ = [
     "GO_ON",
+    "compared_sentence",
     "fidelity_sentence",
     "measured_methods",
     "measured_too_little",
@@ -55,6 +57,23 @@ def fidelity_sentence(winner: Candidate) -> str:
     return f"{first} {compared}" if compared else first
 
 
+def compared_sentence(answer: Recommendation) -> str:
+    """How many combinations were told apart by short steps, and how many were timed; empty where none was compared."""
+    compared = {_label(one) for one in answer.not_measured if one.outcome is Outcome.COMPARED}
+    timed = {_label(one) for one in answer.ranking}
+    compared |= {_label(one) for one in answer.ranking if one.comparison is not None}
+    if not compared:
+        return ""
+    return (
+        f"{format_count(len(compared | timed), 'combination')} of methods were compared: by short steps in turn with "
+        f"plain training, {len(timed)} of them then at length in turn with the baseline."
+    )
+
+
+def _label(candidate: Candidate) -> str:
+    return Combination.of(candidate.policy).label
+
+
 def untried_sentence(answer: Recommendation) -> str:
     """What was not tried, or else why the search ended."""
     because = answer.stopped_because.strip().rstrip(".")
@@ -76,8 +95,9 @@ def nothing_else_sentence(answer: Recommendation) -> str:
 
 
 def measured_methods(answer: Recommendation) -> set[str]:
-    """The combinations of methods that were measured, at whatever batch and on however many devices."""
-    combinations = (Combination.of(one.policy) for one in answer.ranking)
+    """The combinations of methods that were timed or compared, at whatever batch and on however many devices."""
+    compared = [one for one in answer.not_measured if one.outcome is Outcome.COMPARED]
+    combinations = (Combination.of(one.policy) for one in (*answer.ranking, *compared))
     return {combination.label for combination in combinations if combination.uses}
 
 

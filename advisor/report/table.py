@@ -178,7 +178,7 @@ class NotMeasuredTable:
 
     def __init__(self, candidates: Sequence[Candidate], *, rows: int = _REASON_ROWS) -> None:
         self._groups: dict[tuple[str, str, str], list[Candidate]] = {}
-        for candidate in candidates:
+        for candidate in sorted(candidates, key=_best_expected_first):
             key = (" + ".join(candidate_words(candidate)), candidate.outcome.value, candidate.reason)
             self._groups.setdefault(key, []).append(candidate)
         self._rows = rows
@@ -189,7 +189,7 @@ class NotMeasuredTable:
             return
         groups = list(self._groups.values())
         predicted = any(one.predicted_peak_bytes is not None for group in groups[: self._rows] for one in group)
-        table = plain_table("Tried or considered, not measured")
+        table = plain_table("Compared by short steps, or not measured")
         table.add_column("policy", ratio=5)
         table.add_column("batch", justify="right", no_wrap=True)
         if predicted:
@@ -239,3 +239,9 @@ class RefusedSettingsTable:
         for reason, labels in self._groups.items():
             table.add_row(Folded(labels, separator=", "), Text(reason))
         yield table
+
+
+def _best_expected_first(candidate: Candidate) -> float:
+    """Those that were compared come first."""
+    comparison = candidate.comparison
+    return 0.0 if comparison is None else -comparison.expected_samples_per_second

@@ -14,6 +14,7 @@ from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
 from advisor.report.sentences import (
     GO_ON,
+    compared_sentence,
     fidelity_sentence,
     measured_methods,
     measured_too_little,
@@ -54,25 +55,43 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         sentences = [*larger, fidelity_sentence(recommendation.winner), untried_sentence(recommendation)]
         return tuple(sentence for sentence in sentences if sentence)
     sentences = [
-        _what(recommendation.winner),
-        _against_baseline(recommendation, goal),
+        *_promise(recommendation, goal),
         _against_hand_tuned(recommendation, goal),
         _runner_up(recommendation, goal),
         _fastest_that_may_not_win(recommendation, goal),
         _what_limits(recommendation, goal),
         fidelity_sentence(recommendation.winner),
+        compared_sentence(recommendation),
         untried_sentence(recommendation),
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
 
+def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
+    """What the winner does, and against what: once it took turns with the baseline, as a ratio."""
+    promise = None if answer.confirmation is None else answer.confirmation.promise
+    baseline = answer.baseline
+    if promise is None or baseline is None:
+        return _what(answer.winner), _against_baseline(answer, goal)
+    rate = _rate(baseline)
+    return (
+        f"{_subject(answer.winner)} is {promise.value:.2f} times as fast as the baseline, "
+        f"{format_spread(promise.relative_spread)} ({training_words(baseline)}), in turn with it in fresh processes.",
+        f"At the speed that the machine had for the baseline that is {format_rate(promise.value * rate)} samples/s "
+        f"instead of {format_rate(rate)}.",
+    )
+
+
+def _subject(winner: Candidate) -> str:
+    name = training_words(winner)
+    return f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
+
+
 def _what(winner: Candidate) -> str:
     measured = _measurement(winner)
     early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
-    name = training_words(winner)
-    subject = f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
     return (
-        f"{subject} runs {format_rate(measured.samples_per_second)} samples/s "
+        f"{_subject(winner)} runs {format_rate(measured.samples_per_second)} samples/s "
         f"({format_spread(measured.relative_spread)}){early}."
     )
 

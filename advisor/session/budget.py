@@ -32,7 +32,7 @@ _SHARE_OF_TURNS = 1 / 60
 _SHORTEST_TURNS_SECONDS = 0.5
 _LONGEST_TURNS_SECONDS = 8.0
 
-_TIMED_LEADERS = 3
+_TIMED_LEADERS = 2
 """Leaders that time is kept for while combinations are compared."""
 
 _KEPT_REPETITIONS = 2
@@ -156,7 +156,7 @@ class TimeBudget:
         self._build_seconds = max(self._build_seconds, seconds)
 
     def learn_timing_seconds(self, seconds: float) -> None:
-        """Take in how long a timed trial alone took: a confirmation is one in a fresh process."""
+        """Take in how long it took to time one batch: a confirmation does that in a fresh process."""
         self._timing_seconds = max(self._timing_seconds, seconds)
 
     def learn_trial_seconds(self, seconds: float) -> None:

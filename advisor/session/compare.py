@@ -6,11 +6,11 @@ import math
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Role
-from advisor.measure.measurement import Measurement
+from advisor.decide.candidate import Candidate, Comparison, Role
+from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.report.wording import comparison_words
-from advisor.search.batching import choose_batch
+from advisor.search.batching import Batch, choose_batch
 from advisor.search.memory_model import MemoryModel, round_batch
 from advisor.search.resolved import Combination
 from advisor.session.evaluate import Evaluation, Evaluator
@@ -23,8 +23,8 @@ __all__ = ["ComparingEvaluator"]
 _EFFICIENT = 0.8
 """Share of the throughput of very large batches from which on a batch is worth looking at."""
 
-_ROUNDS = 2.5
-"""Steps of plain training and of a combination each that its turns have time for, about."""
+_STEPS = 4
+"""Steps that the turns of a combination and of plain training have time for: two rounds."""
 
 _LADDER = 2
 """Each batch of a ladder is so many times the one before."""
@@ -44,21 +44,27 @@ class ComparingEvaluator(Evaluator):
     _peaked = False
     """Whether that ladder saw a larger batch that was no better."""
 
-    def baseline(self) -> Candidate | None:
-        """Plain training at the user's own batch; then all others know at which batch they are compared with it."""
-        baseline = super().baseline()
-        self.baseline_is(baseline)
-        return baseline
+    def baseline_is(self, baseline: Candidate | None) -> list[Candidate]:
+        """From now on, what is timed takes turns with the baseline, and the batch to compare at is known.
 
-    def baseline_is(self, baseline: Candidate | None) -> None:
-        """From now on, what is timed takes turns with the baseline."""
-        super().baseline_is(baseline)
+        Returns:
+            Plain training at that batch, in turn with the baseline: what short steps say of others is relative to it.
+        """
         plain = Combination()
-        if self._trials.model_of(plain) is None:
-            self._size(plain, Role.BASELINE)
-        model = self._trials.model_of(plain)
-        if model is not None:
-            self._trials.compare_at = self._batch_to_compare_at(model)
+        if baseline is None or baseline.measurement is None or self._size(plain, Role.BASELINE)[0] is None:
+            return []
+        self._trials.baseline = baseline
+        model, sizing = self._trials.model_of(plain), self._trials.sizing_of(plain)
+        assert model is not None, "it was sized just now"
+        assert sizing is not None, "it was sized just now"
+        own = baseline.policy
+        self._trials.compare_at = self._batch_to_compare_at(own, model, sizing)
+        if self._trials.compare_at <= own.micro_batch:
+            return []
+        policy = self._at_most(self._policy(plain, Batch(self._trials.compare_at)), self._trials.compare_at)
+        self._progress.trial_started(self.number, policy, "in turn with the baseline")
+        result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
+        return [self._candidate(policy, Role.SEARCHED, result, result.measurement)]
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:
         """Hold a combination against plain training by short steps in turn, instead of timing it at length.
@@ -110,8 +116,17 @@ class ComparingEvaluator(Evaluator):
         if result.outcome is Outcome.OK:
             self._best_batch = top.policy.micro_batch
             self._peaked = top is not candidates[-1]
+            place = candidates.index(top)
+            candidates[place] = top = msgspec.structs.replace(top, comparison=self._expected(top.policy))
         others = [msgspec.structs.replace(one, role=Role.SEARCHED) for one in candidates if one is not top]
         return Evaluation(candidate=top, before=tuple(others))
+
+    def _expected(self, policy: Policy) -> Comparison | None:
+        own, plain = self._trials.sizing_of(Combination.of(policy)), self._trials.sizing_of(Combination())
+        plain_model = self._trials.model_of(Combination())
+        if own is None or plain is None or plain_model is None:
+            return None
+        return expected_at(policy, own, plain, plain_model)
 
     def _candidate_at(
         self, policy: Policy, leader: Candidate, result: TrialResult, measurement: Measurement | None
@@ -119,20 +134,23 @@ class ComparingEvaluator(Evaluator):
         candidate = self._candidate(policy, leader.role, result, measurement)
         return msgspec.structs.replace(candidate, comparison=leader.comparison)
 
-    def _batch_to_compare_at(self, plain: MemoryModel) -> int:
-        """Where a step is mostly work on samples, and short enough for some of them; the user's own if that is."""
-        wanted = _efficient_batch(plain)
-        in_time = plain.largest_within_seconds(self._budget.turn_seconds / (2 * _ROUNDS))
-        largest = plain.largest_batch(self._trials.limit_on(1))
+    def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
+        """Where a step is mostly work on samples, or the user's own; short enough for some of them."""
+        in_time = plain.largest_within_seconds(self._budget.turn_seconds / _STEPS)
+        wanted = max(own.micro_batch, min(_efficient_batch(plain, sizing), in_time))
+        if plain.seconds(own.micro_batch) > self._budget.turn_seconds:
+            wanted = in_time
+        wanted = min(wanted, plain.largest_batch(self._trials.limit_on(1)))
         if self._goal.global_batch is not None:
-            largest = min(largest, self._goal.global_batch)
-        return max(1, round_batch(min(wanted, max(in_time, self._trials.first_batch), largest)))
+            wanted = min(wanted, self._goal.global_batch)
+        return max(1, wanted if wanted == own.micro_batch else round_batch(wanted))
 
     def _aimed(self, largest: Policy, model: MemoryModel) -> Policy:
         """The policy at the batch where the last ladder was best, or else where a first one is to begin."""
-        own = self._facts.default_batch or 1
-        wanted = self._best_batch or max(own, _efficient_batch(model))
-        return self._at_most(largest, wanted)
+        sizing = self._trials.sizing_of(Combination.of(largest))
+        assert sizing is not None, "it was sized just now"
+        begin = max(self._trials.compare_at or 1, _efficient_batch(model, sizing))
+        return self._at_most(largest, self._best_batch or begin)
 
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
         """Growing batches up to the largest."""
@@ -161,12 +179,14 @@ class ComparingEvaluator(Evaluator):
         return self._policy(Combination.of(largest), batch)
 
 
-def _efficient_batch(model: MemoryModel) -> int:
+def _efficient_batch(model: MemoryModel, sizing: Sizing) -> int:
     """Where the part of a step that does not grow with the batch no longer matters."""
+    rates = {point.micro_batch: point.micro_batch / point.step_seconds for point in sizing.points}
+    seen = min(batch for batch, rate in rates.items() if rate >= _EFFICIENT * max(rates.values()))
     fixed, growing = max(0.0, model.time.intercept), model.time.slope
     if growing <= 0:
-        return model.fits_at
-    return max(1, math.ceil(_EFFICIENT / (1 - _EFFICIENT) * fixed / growing))
+        return seen
+    return max(seen, math.ceil(_EFFICIENT / (1 - _EFFICIENT) * fixed / growing))
 
 
 def _rate(candidate: Candidate) -> float:

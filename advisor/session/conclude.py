@@ -23,7 +23,7 @@ from advisor.problem.sizes import size_words
 from advisor.problem.units import format_bytes, format_rate
 from advisor.report.comparison import comparison_sentence
 from advisor.report.progress import Progress
-from advisor.report.why import explain
+from advisor.report.why import explain, explained
 from advisor.search.counting import Count
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
@@ -164,6 +164,8 @@ def confirm(
                     continue
                 candidates[:] = [_kept_out(one, recommendation.baseline, reason) for one in candidates]
                 continue
+            recommendation = msgspec.structs.replace(recommendation, confirmation=confirmation)
+            recommendation = explained(recommendation, conclusion.goal)
         if result.outcome is Outcome.OK:
             try:
                 confirmation = _with_baseline(confirmation, recommendation, candidates, trials, budget, progress)

@@ -148,11 +148,6 @@ class Evaluator:
             return self._too_big(policy, Role.BASELINE, model)
         return self.time(policy, Role.BASELINE, best=None)
 
-    def baseline_is(self, baseline: Candidate | None) -> None:
-        """From now on, what is timed takes turns with the baseline, where trials take turns."""
-        if baseline is not None and baseline.measurement is not None:
-            self._trials.baseline = baseline
-
     def evaluate(self, combination: Combination, fraction: float, role: Role, *, best: float | None) -> Evaluation:
         """Take a combination at a fraction of its largest batch to its end.
 

@@ -48,6 +48,7 @@ def expected_at(policy: Policy, own: Sizing, plain: Sizing, plain_model: MemoryM
         return Comparison(
             speedup=None,
             micro_batch=compared_at,
+            at_batch=batch,
             expected_samples_per_second=policy.global_batch / plain_seconds,
             expected_error=error,
         )
@@ -63,6 +64,7 @@ def expected_at(policy: Policy, own: Sizing, plain: Sizing, plain_model: MemoryM
     return Comparison(
         speedup=last.speedup,
         micro_batch=compared_at,
+        at_batch=batch,
         expected_samples_per_second=speedup * policy.global_batch / plain_seconds,
         expected_error=error,
     )

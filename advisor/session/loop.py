@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable
 
 import msgspec
@@ -14,7 +12,6 @@ from advisor.decide.eligible import (
     best_so_far,
     is_faithful,
     is_measured,
-    is_outpaced,
     pace,
     why_not_eligible,
     worth_checking,
@@ -114,7 +111,12 @@ class SearchLoop:
             if baseline is not None:
                 self._record(baseline)
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
-        self._evaluator.baseline_is(next((one for one in self.candidates if one.role is Role.BASELINE), None))
+        if isinstance(self._evaluator, ComparingEvaluator):
+            known = {one.policy.key for one in self.candidates}
+            baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
+            for one in self._evaluator.baseline_is(baseline):
+                if one.policy.key not in known:
+                    self._record(one)
         reason = self._proposed()
         if isinstance(self._evaluator, ComparingEvaluator):
             self._time_leaders(self._evaluator)
@@ -129,7 +131,9 @@ class SearchLoop:
             # However little time there is, the first policy is tried: no answer at all helps nobody.
             room = self._budget.may_compare_another if self._compares else self._budget.may_start_trial
             if self.candidates and not room:
-                return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"
+                return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
+                    self._stopping.what_more()
+                )
             if (reason := self._stopping.reason()) is not None:
                 return reason
             begin = self._budget.elapsed_seconds
@@ -161,14 +165,9 @@ class SearchLoop:
         return found
 
     def _time_leaders(self, evaluator: ComparingEvaluator) -> None:
-        """Time those at length that short steps let expect to lead, until no other is likely to.
-
-        How far the first ones are off what was expected of them is expected of the next ones as well: what short steps
-        at small batches get wrong about large ones they get wrong about all alike.
-        """
-        off: list[float] = []
+        """Time those at length that short steps let expect to lead, until no other is likely to."""
         while self._budget.may_time_leader or not any(is_measured(one) for one in self.candidates):
-            leader = next_leader(self.candidates, self._goal, off=statistics.median(off) if off else 0.0)
+            leader = next_leader(self.candidates, self._goal)
             if leader is None:
                 return
             begin = self._budget.elapsed_seconds
@@ -177,10 +176,7 @@ class SearchLoop:
                 leader, best=pace(self.candidates, self._goal, gpu_count=leader.policy.gpu_count)
             )
             self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
-            timed = self._better(self._recorded(evaluation))
-            if timed.measurement is not None and leader.comparison is not None and not is_outpaced(timed):
-                expected = leader.comparison.expected_samples_per_second
-                off.append(math.log(timed.measurement.samples_per_second / expected))
+            self._recorded(evaluation)
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""

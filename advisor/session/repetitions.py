@@ -99,6 +99,13 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
     else:
         best = score(able[0], goal)
         near = [one for one in able if gain(best, score(one, goal), goal.kind) <= NEAR]
+    if winner.speedup is not None:
+        # The baseline took its turns in every one of these figures; and which batch of the same methods is a shade
+        # faster matters to nobody.
+        different = {one.policy.combination_key: one for one in reversed([winner, *near])}
+        rivals = [one for one in near if different[one.policy.combination_key] is one]
+        rivals = [one for one in rivals if one.policy.combination_key != winner.policy.combination_key]
+        return [winner, *rivals][:MOST] if rivals else []
     leaders = [winner, *(one for one in near if one.policy != winner.policy)][:MOST]
     if baseline is not None and baseline.policy not in [one.policy for one in leaders]:
         leaders.insert(1, baseline)
@@ -119,7 +126,10 @@ def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], 
     for one in candidates:
         if is_measured(one) and one.policy.key in able:
             figures[one.policy.key].append(score(one, goal))
-    return [able[key] for key in contested(figures)]
+    found = [able[key] for key in contested(figures)]
+    if found and found[0].speedup is not None and len({one.policy.combination_key for one in found}) == 1:
+        return []
+    return found
 
 
 def _replace(

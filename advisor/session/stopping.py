@@ -35,6 +35,15 @@ class StoppingRule:
         self._in_a_row = self._in_a_row + 1 if left is not None and left.is_noise else 0
         return None if left is None or self._in_a_row < _TIMES else _words(left, self._better)
 
+    def what_more(self) -> str:
+        """What the combinations that no time is left for may bring, to be added to why the search ended."""
+        left = self._proposer.gain_left()
+        if left is None:
+            return ""
+        if left.is_noise:
+            return "; none of them is expected to be better by more than the noise"
+        return f"; the best of them is expected to be {format_percent(left.expected)} {self._better}"
+
 
 def _words(left: GainLeft, better: str) -> str:
     return (

@@ -210,6 +210,7 @@ class Trials:
         smaller: Policy | None = None,
         ladder: tuple[Policy, ...] = (),
         repeat: int = 0,
+        measure_seconds: float | None = None,
     ) -> TrialResult:
         """Measure full steps, and let the combination's memory model learn from it.
 
@@ -219,6 +220,7 @@ class Trials:
             smaller: The same methods at a smaller micro-batch, to time in the same process.
             ladder: The same methods at growing micro-batches, to time in the same process while throughput grows.
             repeat: Above 0 to measure a policy once more instead of reading the first result back.
+            measure_seconds: Soft limit for the stepping; by default what one trial may take.
         """
         model = self.model_of(Combination.of(policy))
         largest = ladder[-1] if ladder else policy
@@ -228,7 +230,7 @@ class Trials:
             self._spec(
                 TrialKind.TIME,
                 policy,
-                measure_seconds=self._budget.measure_seconds,
+                measure_seconds=self._budget.measure_seconds if measure_seconds is None else measure_seconds,
                 hard_limit_seconds=(
                     # A repetition belongs to a confirmation, which may outlast the time limit.
                     self._budget.confirmation_limit_seconds(expected, slow_start=_starts_slowly(policy.methods))
@@ -244,7 +246,7 @@ class Trials:
         )
         result = self._at_speed_of_baseline(result)
         if result.outcome is Outcome.OK:
-            self._budget.learn_timing_seconds(result.wall_seconds)
+            self._budget.learn_timing_seconds(result.wall_seconds / (1 + len(result.ladder)))
         if model is not None:
             model = _learned(model, policy, result.outcome, result.measurement)
             if result.smaller is not None:

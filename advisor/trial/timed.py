@@ -57,7 +57,7 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Rung:
         meter,
         training,
         spec.policy,
-        seconds=spec.measure_seconds,
+        seconds=spec.turn_seconds if spec.ladder else spec.measure_seconds,
         pace=spec.outpaced_below_samples_per_second,
         slower_than=spec.outpaced_below_speedup,
     )
@@ -116,6 +116,8 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
 def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> tuple[Rung, ...]:
     """Measure the same training at growing micro-batches, until one is hardly faster than the best before it.
 
+    Which batch is best is told from turns as short as those that compare combinations.
+
     Args:
         bench: The trial's workbench.
         meter: Still entered.
@@ -132,7 +134,7 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
         bench.empty_cache()
         try:
             rung = _measured(
-                bench, meter, training, policy, seconds=bench.spec.measure_seconds / 2, pace=None, slower_than=None
+                bench, meter, training, policy, seconds=bench.spec.turn_seconds, pace=None, slower_than=None
             )
         except Exception as error:
             if bench.world.size > 1:
