@@ -141,8 +141,12 @@ def policies_compared(found: Recommendation) -> int:
 def promise_of(found: Recommendation) -> Promise | None:
     """What the answer says of its winner beside the baseline, with the interval that it states.
 
-    That is the ratio of the two figures in its table, and what it takes for noise between them.
+    Where both took turns in fresh processes that is its promise. Else it is the ratio of the two figures in its table,
+    with what it takes for noise between them.
     """
+    promise = None if found.confirmation is None else found.confirmation.promise
+    if promise is not None:
+        return Promise(ratio=promise.value, low=promise.low, high=promise.high)
     winner = found.winner.measurement
     baseline = None if found.baseline is None else found.baseline.measurement
     if winner is None or baseline is None:
@@ -156,14 +160,19 @@ def promise_of(found: Recommendation) -> Promise | None:
 
 def _confirmed(found: Recommendation) -> float | None:
     confirmation = found.confirmation
-    if confirmation is None or confirmation.measurement is None or not confirmation.baseline_samples_per_second:
+    if confirmation is None or confirmation.measurement is None:
+        return None
+    if confirmation.speedup is not None:
+        return confirmation.speedup.value
+    if not confirmation.baseline_samples_per_second:
         return None
     return confirmation.measurement.samples_per_second / confirmation.baseline_samples_per_second
 
 
 def _with_figures(found: Recommendation) -> list[Candidate]:
     roles = [one for one in (found.winner, found.baseline, found.hand_tuned) if one is not None]
-    return [one for one in itertools.chain(roles, found.ranking, found.not_measured) if one.outcome is Outcome.OK]
+    every = itertools.chain(roles, found.ranking, found.not_measured)
+    return [one for one in every if one.outcome in (Outcome.OK, Outcome.COMPARED)]
 
 
 def _has_figure(ledger: Path) -> bool:
