@@ -50,6 +50,7 @@ options
   --storage URL          a database or a journal file that workers share
   --trials N, --time-limit 5m              when to stop    (40 and 3m30s)
   --output DIR           where to write       (default: momadvise-runs/..)
+  --timings              where the seconds of the run went
   --json                 the result as JSON on stdout, and only that
   --version, -h, --help
 
@@ -125,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trials", type=int)
     parser.add_argument("--time-limit")
     parser.add_argument("--output")
+    parser.add_argument("--timings", action="store_true")
     parser.add_argument("--json", action="store_true")
     return parser
 
@@ -246,10 +248,11 @@ def _tune(options: argparse.Namespace) -> int:
                 versions=answer.versions,
                 files=answer.files,
                 notes=answer.notes,
+                timings=answer.timings,
             )
         )
     else:
-        _print_answer(answer)
+        _print_answer(answer, with_timings=options.timings)
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
 
 
@@ -296,7 +299,7 @@ def _follow(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _print_answer(answer: Answer) -> None:
+def _print_answer(answer: Answer, *, with_timings: bool) -> None:
     from advisor.policy.wrapper import apply_lines, size_lines
     from advisor.report.answer import AnswerView
 
@@ -316,6 +319,10 @@ def _print_answer(answer: Answer) -> None:
         notes=notes,
     )
     _console().print(view, crop=False)
+    if with_timings:
+        from advisor.report.timings import TimingsTable
+
+        _console().print(TimingsTable(answer.timings))
 
 
 def _as_seen_from_here(path: Path) -> Path:

@@ -36,6 +36,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         exhausted: Whether every policy of the space was tried.
         notes: What the user should know about the run.
         cached: Whether this answer was read back instead of measured now.
+        timings: What the run was busy with -> seconds, in the order of its first time.
     """
 
     recommendation: Recommendation
@@ -53,6 +54,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     exhausted: bool
     notes: tuple[str, ...] = ()
     cached: bool = False
+    timings: dict[str, float] = {}
 
     @property
     def policy(self) -> Policy:

@@ -105,6 +105,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         loss_drift: Largest relative difference of the first losses from plain training, when measured.
         comparison: Its training beside the exact run's, when that was measured.
         not_compared: Why it was not.
+        speedup_over_baseline: Samples per second over the baseline's, from turns in fresh processes, and the ends of
+            its 95 % interval: value, low, high.
         baseline_samples_per_second: Plain training at the user's own batch.
         baseline_batch: That batch.
         confirmed_samples_per_second: The emitted wrapper in a fresh process, when it was run.
@@ -128,6 +130,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loss_drift: float | None = None
     comparison: ComparisonEvidence | None = None
     not_compared: str | None = None
+    speedup_over_baseline: tuple[float, float, float] | None = None
     baseline_samples_per_second: float | None = None
     baseline_batch: int | None = None
     confirmed_samples_per_second: float | None = None

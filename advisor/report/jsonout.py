@@ -12,6 +12,7 @@ from advisor.decide.cost import cost_of
 from advisor.decide.guard import comparison_evidence
 from advisor.decide.score import gain_over
 from advisor.errors import MomadviseError
+from advisor.measure.in_turn import Speedup
 from advisor.methods.use import MethodUse
 from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Goal, GoalKind
@@ -46,6 +47,7 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
         not_compared: Why there is none, where there should be.
         model_size: Arguments of ``build_model`` and ``make_batch``; empty for the model as it is.
         parameter_count: Parameters of the model at that size (goal ``bigger``), else ``null``.
+        promise: Samples per second over the baseline's with an interval, from turns in fresh processes, or ``null``.
     """
 
     label: str
@@ -65,6 +67,7 @@ class JsonWinner(msgspec.Struct, frozen=True, kw_only=True):
     not_compared: str = ""
     model_size: dict[str, int | float] = {}
     parameter_count: int | None = None
+    promise: Speedup | None = None
 
 
 class JsonAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,7 @@ class JsonAnswer(msgspec.Struct, frozen=True, kw_only=True):
         recommendation: Everything that was tried.
         files: What was written, by what it is.
         notes: What the user should know.
+        timings: What the run was busy with -> seconds.
     """
 
     schema: int
@@ -91,6 +95,7 @@ class JsonAnswer(msgspec.Struct, frozen=True, kw_only=True):
     recommendation: Recommendation
     files: dict[str, str]
     notes: tuple[str, ...]
+    timings: dict[str, float] = {}
 
 
 class JsonError(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +121,7 @@ def json_answer(
     versions: Mapping[str, str],
     files: Mapping[str, Path],
     notes: tuple[str, ...] = (),
+    timings: Mapping[str, float] | None = None,
 ) -> str:
     """The answer as indented JSON; infinities become ``null``.
 
@@ -127,6 +133,7 @@ def json_answer(
         versions: Package -> version.
         files: What was written: what it is -> where it is.
         notes: What the user should know.
+        timings: What the run was busy with -> seconds.
     """
     document = JsonAnswer(
         schema=JSON_SCHEMA_VERSION,
@@ -138,6 +145,7 @@ def json_answer(
         recommendation=recommendation,
         files={what: str(path) for what, path in files.items()},
         notes=notes,
+        timings=dict(timings or {}),
     )
     return _text(document)
 
@@ -169,6 +177,7 @@ def _winner(answer: Recommendation, goal: Goal) -> JsonWinner:
         not_compared=winner.not_compared,
         model_size=winner.model_size,
         parameter_count=winner.parameter_count,
+        promise=None if confirmation is None else confirmation.promise,
     )
 
 

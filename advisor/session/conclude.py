@@ -260,6 +260,7 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
     cheapest = conclusion.goal.kind is GoalKind.CHEAPEST
     confirmation = recommendation.confirmation
     confirmed = confirmation.measurement if confirmation is not None else None
+    promise = confirmation.promise if confirmation is not None else None
     growth = recommendation.growth
     evidence = Evidence(
         goal=conclusion.goal.kind.value,
@@ -272,6 +273,7 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
         loss_drift=winner.loss_drift,
         comparison=comparison_evidence(winner),
         not_compared=winner.not_compared or None,
+        speedup_over_baseline=None if promise is None else (promise.value, promise.low, promise.high),
         baseline_samples_per_second=None if baseline is None else baseline.samples_per_second,
         baseline_batch=None if recommendation.baseline is None else recommendation.baseline.policy.global_batch,
         confirmed_samples_per_second=None if confirmed is None else confirmed.samples_per_second,

@@ -101,6 +101,11 @@ class Trials:
             model_size=model_size,
         )
 
+    @property
+    def spent(self) -> Mapping[TrialKind, Sequence[float]]:
+        """Kind of trial -> the seconds of each that was run."""
+        return self._runner.spent
+
     def count(self) -> TrialResult:
         """Count the parameters of every size."""
         return self._runner.run(

@@ -38,6 +38,7 @@ from advisor.session.request import TuneRequest
 from advisor.session.sharing import within_fidelity
 from advisor.session.sized_trials import SizedTrials
 from advisor.session.study import StudyMarker
+from advisor.session.timings import timings_of
 from advisor.session.trials import Trials
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
@@ -196,6 +197,7 @@ class Tuning:
             complete=not interrupted,
             exhausted=exhausted,
             notes=tuple(self._notes),
+            timings=timings_of(trials.spent, self._budget.elapsed_seconds),
         )
         store_answer(answer, self._folder)
         return answer

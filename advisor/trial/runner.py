@@ -87,6 +87,8 @@ class Runner:
         self._connection: Connection | None = None
         self._nodes = nodes
         self._ranks = 1
+        self.spent: dict[TrialKind, list[float]] = {}
+        """Kind of trial -> the seconds of each that was run, not read back."""
 
     def __enter__(self) -> Runner:
         return self
@@ -152,6 +154,7 @@ class Runner:
                     return completed(complete)
             raise
         result = completed(result)
+        self.spent.setdefault(spec.kind, []).append(result.wall_seconds)
         if not healthy or fresh:
             self._end_worker(why)
         if why != _NOT_STARTED:
