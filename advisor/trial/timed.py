@@ -35,7 +35,7 @@ _MOST_ROUNDS = 12
 _WORTH_ANOTHER = 0.02
 """Gain of twice the batch below which four times the batch is not looked at."""
 
-_SLOW_SECONDS = 0.3
+_SLOW_SECONDS = 0.5
 """A step that takes so long needs no other one to warm up for it than that whose memory was measured."""
 
 
@@ -134,7 +134,14 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
         bench.empty_cache()
         try:
             rung = _measured(
-                bench, meter, training, policy, seconds=bench.spec.turn_seconds, pace=None, slower_than=None
+                bench,
+                meter,
+                training,
+                policy,
+                seconds=bench.spec.turn_seconds,
+                pace=None,
+                slower_than=None,
+                is_first=False,
             )
         except Exception as error:
             if bench.world.size > 1:
@@ -165,20 +172,26 @@ def _measured(
     seconds: float,
     pace: float | None,
     slower_than: float | None,
+    is_first: bool = True,
 ) -> Rung:
     samples = policy.global_batch
     batches = bench.batches(samples)
     losses: list[torch.Tensor] = []
     agree = bench.world.agreed
-    bench.tell("first step")
-    for index in range(1 + settling_steps(training)):
+    # A larger batch of a training that has stepped needs no step to make the optimizer's state.
+    settling = 1 + settling_steps(training) if is_first else 0
+    if settling:
+        bench.tell("first step")
+    for index in range(settling):
         batch = batches[index % len(batches)]
         with meter.guarding(batch):
             losses.append(until_updated(training, functools.partial(training.step, batch), agree))
         finite(losses[index], index)
     bench.tell("memory")
     measured_step = functools.partial(meter.measured_step, training, batches[len(losses) % len(batches)])
+    begin = time.perf_counter()
     loss, memory = until_updated(training, measured_step, agree)
+    is_slow = time.perf_counter() - begin > _SLOW_SECONDS
     finite(loss, len(losses))
     losses.append(loss)
 
@@ -189,7 +202,7 @@ def _measured(
     energy = EnergyMeter(nvml_device(bench.device))
     bench.tell("timing")
     with meter.watching() as completed:
-        in_turn = _in_turn(bench, step, policy, seconds, slower_than)
+        in_turn = _in_turn(bench, step, policy, seconds, slower_than, warms_up=not is_slow)
         if in_turn is None:
             plan = _plan(bench, seconds, None if pace is None else samples / pace)
             timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=agree)
@@ -232,13 +245,20 @@ def _plan(bench: Bench, seconds: float, outpaced_above_seconds: float | None) ->
 
 
 def _in_turn(
-    bench: Bench, step: Callable[[], None], policy: Policy, seconds: float, slower_than: float | None
+    bench: Bench,
+    step: Callable[[], None],
+    policy: Policy,
+    seconds: float,
+    slower_than: float | None,
+    *,
+    warms_up: bool,
 ) -> tuple[Timing, Speedup] | None:
     """Time the steps in turn with those of plain training, if there is one to take turns with."""
     beside = bench.spec.beside
     if beside is None or bench.reference is None:
         return None
-    step()  # one to warm up: the last one had instruments
+    if warms_up:
+        step()
     plan = TurnPlan(
         min_rounds=_FEWEST_ROUNDS,
         max_rounds=_MOST_ROUNDS,
