@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from advisor.search.history import EXCLUDED, RECORD, TRY_AGAIN, is_of_its_own
+from advisor.search.history import EXCLUDED, LEARNED, RECORD, TRY_AGAIN, is_of_its_own
 from advisor.search.parameters import Parameters
 from advisor.search.tried import Point, Tried
 from advisor.search.worker import WORKER, is_dead, new_worker
@@ -117,7 +117,11 @@ class Book:
         if trial.user_attrs.get(EXCLUDED):
             self._tried.exclude(point[0])
         # What ran out of time may do better in another process; in the one that watched it did not.
-        if is_of_its_own(trial) and not (earlier and trial.user_attrs.get(TRY_AGAIN)):
+        if (
+            is_of_its_own(trial)
+            and LEARNED not in trial.user_attrs
+            and not (earlier and trial.user_attrs.get(TRY_AGAIN))
+        ):
             self._tried.finish(point, trial.number)
         if RECORD in trial.user_attrs:
             self._records.append(trial.user_attrs[RECORD])

@@ -2,13 +2,18 @@
 
 Nearly all of the log of the seconds per sample is a sum: each setting makes a step so many percent slower or faster,
 whatever the others are. So the model is a sum of main effects with weak priors, plus a Gaussian process for what is not
-a sum, which combinations share the more the fewer settings they differ in (Rasmussen and Williams, Gaussian Processes
-for Machine Learning, 2006, sections 2.2, 2.7 and 5.4.1; the kernel over categories: Hutter, Xu, Hoos and Leyton-Brown,
-Algorithm runtime prediction, 2014, section 4). A sum of main effects is a Gaussian process too, so that both are one
-covariance, and the posterior has a closed form.
+a sum (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7 and 5.4.1), of which
+combinations share the more the more alike they are (:mod:`advisor.search.similarity`). A sum of main effects is a
+Gaussian process too, so that all is one covariance, and the posterior has a closed form.
 
-How large main effects and interactions are is not known beforehand, and five measurements do not tell. So nine guesses
-each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be too sure of itself.
+Where the batches are known, one reason why effects do not add up is taken out beforehand. A step takes a time of its
+own and a time per sample, ``a + b n`` seconds for ``n`` samples, so that a sample costs ``b (1 + h / n)`` with
+``h = a / b``. A setting has an effect on ``b``, and another on top of it to the degree that the time of the step's own
+still counts, ``h / (h + n)``: what was measured at small batches says less about large ones, and by how much is known.
+
+How large main effects and interactions are is not known beforehand, and neither is ``h``; five measurements do not
+tell. So some guesses each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be
+too sure of itself.
 """
 
 from __future__ import annotations
@@ -21,9 +26,11 @@ import msgspec
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from advisor.search.factors import Factors, Floats, Levels, differences
+from advisor.search.batch_model import BatchEstimate, BatchModel
+from advisor.search.factors import Factors, Floats, Levels
+from advisor.search.similarity import Similarity, spread
 
-__all__ = ["CostModel", "Estimate"]
+__all__ = ["Batches", "CostModel", "Estimate"]
 
 _LEVEL_DEVIATION = 1.0
 """Prior standard deviation of the common level around the mean of what was measured."""
@@ -31,11 +38,15 @@ _LEVEL_DEVIATION = 1.0
 _EFFECT_SCALES = (0.6, 1.0, 1.7)
 """Factors on the prior standard deviations of the main effects."""
 
-_INTERACTION_DEVIATIONS = (0.02, 0.06, 0.18)
-"""Standard deviations of what is not a sum."""
+_INTERACTION_DEVIATIONS = (0.02, 0.1, 0.2)
+"""Standard deviations of what is not a sum, as far as it is particular to a neighbourhood."""
 
-_SHARED_OVER = 2.5
-"""Settings after which two combinations share 1/e of what is not a sum."""
+_USUAL_INTERACTION = 0.1
+"""Held to be the likeliest before anything is known."""
+
+_HALVES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Batches at which half of a step is its own time, relative to the (geometric) mean of those that were measured; 0 is a
+cost that does not depend on the batch."""
 
 _LEAST_VARIANCE = 1e-12
 """Rounding may leave less than nothing of a variance."""
@@ -45,6 +56,18 @@ _UNLIKELY = 0.02
 
 _DOUBT_OF_SCALE = math.log(2.5)
 """Scales are held to be off the middle one by a factor like this before anything is known."""
+
+
+class Batches(msgspec.Struct, frozen=True):
+    """The batches of what was measured.
+
+    Attributes:
+        logs: Log of the batch that each figure was measured at.
+        largest: Log of the largest batch of each combination, at which it would be tried.
+    """
+
+    logs: Floats
+    largest: Floats
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -65,16 +88,37 @@ class _Scales(msgspec.Struct, frozen=True):
     Attributes:
         effects: Factor on the prior standard deviations of the main effects.
         interactions: Standard deviation of what is not a sum.
+        half: Batch at which half of a step is its own time.
     """
 
     effects: float
     interactions: float
+    half: float
 
     @property
     def log_prior(self) -> float:
         """The log of how likely the guess is beforehand, up to a constant."""
-        off = (math.log(self.effects), math.log(self.interactions / _INTERACTION_DEVIATIONS[1]))
+        off = (math.log(self.effects), math.log(self.interactions / _USUAL_INTERACTION))
         return -0.5 * sum((one / _DOUBT_OF_SCALE) ** 2 for one in off)
+
+    def overhead(self, log_batches: Floats) -> Floats:
+        """Share of a step that is its own time, at each batch."""
+        share: Floats = self.half / (self.half + np.exp(log_batches))
+        return share
+
+
+class _Points(msgspec.Struct, frozen=True):
+    """Combinations as the covariance sees them, one row each.
+
+    Attributes:
+        levels: Their levels.
+        design: Their main effects.
+        log_batches: Log of their batches; zeros where nothing is known of batches.
+    """
+
+    levels: Levels
+    design: Floats
+    log_batches: Floats
 
 
 class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +127,14 @@ class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         scales: The guess.
         log_weight: The log of how likely it is, up to a constant.
+        level: The mean of what is no effect.
         factor: Cholesky factor of the covariance of the measurements.
         weights: Its inverse times what surprised in them.
     """
 
     scales: _Scales
     log_weight: float
+    level: float
     factor: Floats
     weights: Floats
 
@@ -101,36 +147,39 @@ class CostModel:
         levels: What was measured, one row each; at least one.
         logs: The log of the cost of each.
         noise: Standard deviation of each of these, as far as measuring it again would change it.
+        batches: Their batches, where all are known.
     """
 
-    def __init__(self, factors: Factors, levels: Levels, logs: Floats, noise: Floats) -> None:
+    def __init__(
+        self, factors: Factors, levels: Levels, logs: Floats, noise: Floats, batches: Batches | None = None
+    ) -> None:
         assert len(levels) == len(logs) == len(noise) > 0, "one log and one noise for each measurement"
         assert np.isfinite(logs).all(), "the log of a cost is a number"
         assert (noise > 0).all(), "every measurement has noise"
         self._factors = factors
-        self._levels = levels
         self._noise = noise
-        self._design = factors.effects(levels)
-        self._distances = differences(levels, levels)
-        from_priors = self._design @ factors.prior_mean
-        self._level = float(np.mean(logs - from_priors))
-        surprise = logs - from_priors - self._level
-        guesses = itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS))
-        posteriors = [self._posterior(scales, surprise) for scales in guesses]
+        self._batches = None if batches is None else BatchModel(factors, levels, batches.largest)
+        log_batches = np.zeros(len(levels)) if batches is None else batches.logs
+        self._known = _Points(levels, factors.effects(levels), log_batches)
+        self._alike = Similarity.of(levels, levels).covariance
+        halves = (0.0,) if batches is None else tuple(np.exp(batches.logs.mean()) * one for one in _HALVES)
+        guesses = itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves))
+        posteriors = [self._posterior(scales, logs) for scales in guesses]
         likeliest = max(posterior.log_weight for posterior in posteriors)
         self._posteriors = [one for one in posteriors if one.log_weight > likeliest + math.log(_UNLIKELY)]
 
     def estimate(self, levels: Levels) -> Estimate:
-        """What is expected of combinations, one row each."""
-        design = self._factors.effects(levels)
-        distances = differences(levels, self._levels)
-        found = [self._estimate(posterior, design, distances) for posterior in self._posteriors]
+        """What is expected of combinations at their largest batches, one row each."""
+        batch = self._batch_of(levels)
+        points = _Points(levels, self._factors.effects(levels), batch.mean)
+        alike = Similarity.of(levels, self._known.levels).covariance
+        found = [self._estimate(posterior, points, alike, batch.deviation) for posterior in self._posteriors]
         log_weights = np.array([posterior.log_weight for posterior in self._posteriors])
         weights = np.exp(log_weights - log_weights.max())
         mean = np.average([one.mean for one in found], axis=0, weights=weights)
         squares = np.average([one.deviation**2 + one.mean**2 for one in found], axis=0, weights=weights)
         deviation = np.sqrt(np.maximum(squares - mean**2, _LEAST_VARIANCE))
-        return Estimate(self._level + design @ self._factors.prior_mean + mean, deviation)
+        return Estimate(points.design @ self._factors.prior_mean + mean, deviation)
 
     def believing(self, levels: Levels, noise: float) -> CostModel:
         """The model as it will be if combinations turn out just as it expects: as unsure as before, but not of them.
@@ -138,9 +187,10 @@ class CostModel:
         What is as expected changes no mean, and says nothing for or against any guess of the scales.
         """
         model = copy.copy(self)
-        model._levels = np.concatenate([self._levels, levels])
-        model._design = self._factors.effects(model._levels)
-        model._distances = differences(model._levels, model._levels)
+        every = np.concatenate([self._known.levels, levels])
+        log_batches = np.concatenate([self._known.log_batches, self._batch_of(levels).mean])
+        model._known = _Points(every, self._factors.effects(every), log_batches)
+        model._alike = Similarity.of(every, every).covariance
         model._noise = np.concatenate([self._noise, np.full(len(levels), noise)])
         model._posteriors = [
             msgspec.structs.replace(
@@ -152,29 +202,46 @@ class CostModel:
         ]
         return model
 
+    def _batch_of(self, levels: Levels) -> BatchEstimate:
+        if self._batches is None:
+            return BatchEstimate(np.zeros(len(levels)), np.zeros(len(levels)))
+        return self._batches.estimate(levels)
+
     def _factor(self, scales: _Scales) -> Floats:
         """Cholesky factor of the covariance of the measurements."""
-        covariance = self._covariance(scales, self._design, self._design, self._distances)
+        covariance = self._covariance(scales, self._known, self._alike)
         factor: Floats = cho_factor(covariance + np.diag(self._noise**2), lower=True)[0]
         return factor
 
-    def _posterior(self, scales: _Scales, surprise: Floats) -> _Posterior:
+    def _posterior(self, scales: _Scales, logs: Floats) -> _Posterior:
         factor = self._factor(scales)
+        expected = self._known.design @ self._factors.prior_mean - np.log1p(-scales.overhead(self._known.log_batches))
+        level = float(np.mean(logs - expected))
+        surprise = logs - expected - level
         weights: Floats = cho_solve((factor, True), surprise)
         evidence = -0.5 * float(surprise @ weights) - float(np.sum(np.log(np.diag(factor))))
-        return _Posterior(scales=scales, log_weight=scales.log_prior + evidence, factor=factor, weights=weights)
+        log_weight = scales.log_prior + evidence
+        return _Posterior(scales=scales, log_weight=log_weight, level=level, factor=factor, weights=weights)
 
-    def _estimate(self, posterior: _Posterior, design: Floats, distances: Floats) -> Estimate:
-        """What one guess makes of combinations: by how much they surprise, and how sure that is."""
+    def _estimate(self, posterior: _Posterior, points: _Points, alike: Floats, doubt_of_batch: Floats) -> Estimate:
+        """What one guess makes of combinations beside what their settings declare, and how sure that is."""
         scales = posterior.scales
-        shared = self._covariance(scales, design, self._design, distances)
+        overhead = scales.overhead(points.log_batches)
+        shared = self._covariance(scales, points, alike)
         known = solve_triangular(posterior.factor, shared.T, lower=True)
-        spread = (self._factors.prior_deviation * scales.effects) ** 2
-        prior_variance = _LEVEL_DEVIATION**2 + design**2 @ spread + scales.interactions**2
+        of_effects = points.design**2 @ (self._factors.prior_deviation * scales.effects) ** 2
+        prior_variance = (
+            _LEVEL_DEVIATION**2 + of_effects * (1 + overhead**2) + scales.interactions**2 * spread(points.levels)
+        )
         variance = np.maximum(prior_variance - np.sum(known**2, axis=0), _LEAST_VARIANCE)
-        return Estimate(shared @ posterior.weights, np.sqrt(variance))
+        # The derivative of log(1 + h / n) by log n is the share of overhead.
+        variance = variance + (overhead * doubt_of_batch) ** 2
+        mean = posterior.level - np.log1p(-overhead) + shared @ posterior.weights
+        return Estimate(mean, np.sqrt(variance))
 
-    def _covariance(self, scales: _Scales, some: Floats, others: Floats, distances: Floats) -> Floats:
-        sums = (some * (self._factors.prior_deviation * scales.effects) ** 2) @ others.T
-        covariance: Floats = _LEVEL_DEVIATION**2 + sums + scales.interactions**2 * np.exp(-distances / _SHARED_OVER)
+    def _covariance(self, scales: _Scales, points: _Points, alike: Floats) -> Floats:
+        """Of combinations with those that were measured."""
+        sums = (points.design * (self._factors.prior_deviation * scales.effects) ** 2) @ self._known.design.T
+        overhead = np.outer(scales.overhead(points.log_batches), scales.overhead(self._known.log_batches))
+        covariance: Floats = _LEVEL_DEVIATION**2 + sums * (1 + overhead) + scales.interactions**2 * alike
         return covariance

@@ -27,8 +27,12 @@ _METHOD_DEVIATION = 0.15
 _SETTING_DEVIATION = 0.2
 """The same for what one of its settings adds to that: together about a quarter, either way."""
 
-_DEVICES_DEVIATION = 0.7
-"""The same for a number of devices: how training scales is measured, not known."""
+_SCALING_DEVIATION = 0.7
+"""Prior standard deviation of the power of the number of devices that a cost follows: how training scales is measured,
+not known, but what it does from one to eight tells what it does from one to four."""
+
+_DEVICES_DEVIATION = 0.15
+"""The same for how far off that power a number of devices is."""
 
 _FRACTION_DEVIATION = 0.1
 """The same for a share of the largest batch: a device that half a batch fills gains little from the rest."""
@@ -61,19 +65,20 @@ class Factors:
         self._places: dict[str, tuple[int, int]] = {}
         self._counts = {count: level for level, count in enumerate(space.gpu_counts)}
         self._fractions = {fraction: level for level, fraction in enumerate(space.batch_fractions)}
-        self._features: list[tuple[int, tuple[int, ...]]] = []
+        self._features: list[tuple[int, Floats]] = []
         means: list[float] = []
         deviations: list[float] = []
         for column, axis in enumerate(space.axes):
             every_level = tuple(range(1, len(axis.settings) + 1))
+            on = np.array([0.0] + [1.0] * len(axis.settings))
             for level, setting in zip(every_level, axis.settings, strict=True):
                 self._places[setting.label] = (column, level)
-                self._features.append((column, (level,)))
+                self._features.append((column, np.eye(len(on))[level]))
                 means.append(math.log(space.time_ratios.get(setting.label, 1.0)))
                 deviations.append(_SETTING_DEVIATION)
             if len(every_level) > 1:
                 # What is learned of one setting says something of the others.
-                self._features.append((column, every_level))
+                self._features.append((column, on))
                 means.append(0.0)
                 deviations.append(_METHOD_DEVIATION)
             else:
@@ -86,9 +91,14 @@ class Factors:
             (self._columns - 1, len(self._fractions), _FRACTION_DEVIATION),
         ):
             for level in range(1, levels):
-                self._features.append((column, (level,)))
+                self._features.append((column, np.eye(levels)[level]))
                 means.append(0.0)
                 deviations.append(deviation)
+        if len(self._counts) > 1:
+            counts = np.array(space.gpu_counts, dtype=np.float64)
+            self._features.append((self._columns - 2, np.log(counts / counts[0])))
+            means.append(0.0)
+            deviations.append(_SCALING_DEVIATION)
         self.prior_mean: Floats = np.array(means, dtype=np.float64)
         self.prior_deviation: Floats = np.array(deviations, dtype=np.float64)
 
@@ -109,10 +119,10 @@ class Factors:
         return np.array(rows, dtype=np.int16).reshape(len(rows), self._columns)
 
     def effects(self, levels: Levels) -> Floats:
-        """Which main effects each row has: ones and zeros, one column for each entry of :attr:`prior_mean`."""
+        """How much of each main effect each row has: one column for each entry of :attr:`prior_mean`."""
         design = np.empty((len(levels), len(self._features)))
         for number, (column, values) in enumerate(self._features):
-            design[:, number] = levels[:, column] == values[0] if len(values) == 1 else levels[:, column] > 0
+            design[:, number] = values[levels[:, column]]
         return design
 
 

@@ -14,7 +14,10 @@ __all__ = [
     "CONFLICT",
     "DUPLICATE",
     "EXCLUDED",
+    "LARGEST_BATCH",
+    "LEARNED",
     "MEMORY",
+    "MICRO_BATCH",
     "NOISE",
     "RECIPE",
     "RECORD",
@@ -47,6 +50,15 @@ TRY_AGAIN = "ran_out_of_time"
 
 WITHOUT_VALUE = "without_value"
 """Attribute: what Optuna was told is the worst value so far, because there was none."""
+
+MICRO_BATCH = "micro_batch"
+"""Attribute: samples per forward pass at which the figures were measured."""
+
+LARGEST_BATCH = "largest_batch"
+"""Attribute: the most that fit, where that is another number."""
+
+LEARNED = "learned_without_a_trial"
+"""Attribute: the figures are known without a trial of the point, which counts as untried."""
 
 MEMORY = "memory"
 """Constraint: peak / limit - 1."""
@@ -100,5 +112,8 @@ def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[
         logs=logs if told else None,
         noise=float(trial.user_attrs.get(NOISE, _DEFAULT_NOISE)),
         failed=bool(violated - _NO_FAILURES) and not trial.user_attrs.get(TRY_AGAIN),
+        tried=not trial.user_attrs.get(LEARNED),
+        batch=trial.user_attrs.get(MICRO_BATCH),
+        largest_batch=trial.user_attrs.get(LARGEST_BATCH),
         memory=None if memory is None else math.log1p(max(memory, _LEAST_MEMORY)),
     )

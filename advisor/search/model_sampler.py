@@ -42,8 +42,9 @@ about as good as the best comes first, instead of what would be far better if it
 _GOOD = 3
 """Combinations whose surroundings are looked at where a space is too large to list."""
 
-_ROUNDS = 2
-"""How often the surroundings of the most promising untried combinations are added."""
+_ROUNDS = 20
+"""How often the surroundings of the most promising untried combinations are added, at most: as long as they hold
+something that promises more."""
 
 
 class ModelSampler(BaseSampler):
@@ -145,11 +146,19 @@ class ModelSampler(BaseSampler):
         expectation = outlook.of(levels)
         if self._pool.is_whole:
             return points, levels, expectation
+        known = {(one.combination.label, one.fraction) for one in points}
+        looked: set[int] = set()
         for _ in range(_ROUNDS if points else 0):
-            promising = np.argsort(-expectation.improvement)[:_GOOD]
-            added, _ = self._pool.beside(points[int(one)].combination for one in promising)
-            known = {(one.combination.label, one.fraction) for one in points}
-            points += [one for one in added if (one.combination.label, one.fraction) not in known]
-            levels = self._factors.levels(points)
-            expectation = outlook.of(levels)
+            promising = [int(one) for one in np.argsort(-expectation.improvement)[:_GOOD] if int(one) not in looked]
+            if not promising:
+                break
+            looked.update(promising)
+            beside, _ = self._pool.beside(points[one].combination for one in promising)
+            added = [one for one in beside if (one.combination.label, one.fraction) not in known]
+            known |= {(one.combination.label, one.fraction) for one in added}
+            if not added:
+                continue
+            more = self._factors.levels(added)
+            points, levels = [*points, *added], np.concatenate([levels, more])
+            expectation = expectation.joined(outlook.of(more))
         return points, levels, expectation

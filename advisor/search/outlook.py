@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from scipy.special import ndtr
 
-from advisor.search.cost_model import CostModel
+from advisor.search.cost_model import Batches, CostModel
 from advisor.search.factors import Choice, Factors, Floats, Levels
 from advisor.search.failures import Failures
 
@@ -29,6 +29,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         failed: Whether it failed for a reason that is not a lack of memory.
         memory: Log of its peak over the limit, where that is known: above zero it did not fit.
         under_way: Whether its outcome is still to come.
+        tried: Whether the figures are those of a trial of the point: others teach, but cannot be the answer.
+        batch: Micro-batch at which the figures were measured, where that is known.
+        largest_batch: The largest micro-batch of its combination, where that is another.
     """
 
     choice: Choice
@@ -37,11 +40,19 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False
     memory: float | None = None
     under_way: bool = False
+    tried: bool = True
+    batch: int | None = None
+    largest_batch: int | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Whether it went well, as far as that does not depend on memory."""
+        return self.logs is not None and not self.failed
 
     @property
     def counts(self) -> bool:
         """Whether the point could be the answer."""
-        return self.logs is not None and not self.failed and (self.memory is None or self.memory <= 0)
+        return self.tried and self.ran and (self.memory is None or self.memory <= 0)
 
 
 class Expectation(msgspec.Struct, frozen=True):
@@ -57,6 +68,14 @@ class Expectation(msgspec.Struct, frozen=True):
     mean: Floats
     success: Floats
     improvement: Floats
+
+    def joined(self, others: Expectation) -> Expectation:
+        """These and others, one after the other."""
+        return Expectation(
+            np.concatenate([self.mean, others.mean]),
+            np.concatenate([self.success, others.success]),
+            np.concatenate([self.improvement, others.improvement]),
+        )
 
 
 class Outlook:
@@ -76,7 +95,7 @@ class Outlook:
         self.failures = Failures(
             factors,
             factors.levels(one.choice for one in observations if one.failed),
-            factors.levels(one.choice for one in observations if one.counts),
+            factors.levels(one.choice for one in observations if one.ran),
         )
         self._memory = self._memory_model(observations)
         measured = [one for one in observations if one.logs is not None]
@@ -87,7 +106,7 @@ class Outlook:
         levels = factors.levels(one.choice for one in measured)
         logs = np.array([_weighted(one.logs, weights) for one in measured])
         noise = np.array([one.noise for one in measured])
-        self._model = CostModel(factors, levels, logs, noise)
+        self._model = CostModel(factors, levels, logs, noise, _batches(measured))
         # Of many noisy figures the least is a lucky one: what counts is what is thought of its combination.
         may_win = np.array([one.counts for one in measured])
         if may_win.any():
@@ -126,6 +145,15 @@ class Outlook:
             return None
         levels = self._factors.levels(one.choice for one in known)
         return CostModel(self._factors, levels, peaks, np.full(len(known), _MEMORY_NOISE))
+
+
+def _batches(measured: Sequence[Observation]) -> Batches | None:
+    """The batches of what was measured; ``None`` where one is not known."""
+    logs = [math.log(one.batch) for one in measured if one.batch is not None]
+    if len(logs) < len(measured):
+        return None
+    largest = [math.log(one.largest_batch or one.batch or 1) for one in measured]
+    return Batches(np.array(logs), np.array(largest))
 
 
 def _weighted(logs: Sequence[float] | None, weights: Sequence[float]) -> float:

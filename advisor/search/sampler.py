@@ -22,12 +22,12 @@ from optuna.trial import TrialState
 
 from advisor.search.book import Book
 from advisor.search.factors import Choice
-from advisor.search.history import EXCLUDED, NOISE, RECIPE, TRY_AGAIN, WITHOUT_VALUE
+from advisor.search.history import EXCLUDED, LEARNED, NOISE, RECIPE, TRY_AGAIN, WITHOUT_VALUE
 from advisor.search.model_sampler import ModelSampler
 from advisor.search.parameters import Parameters
 from advisor.search.proposal import Attribute, GainLeft, Proposal, SamplerName
 from advisor.search.rejected import tell_conflict, tell_duplicate, worst_values
-from advisor.search.resolved import ResolvedSpace
+from advisor.search.resolved import Combination, ResolvedSpace
 from advisor.search.seeds import names_of, seeds_of
 from advisor.search.storage import close_storage, one_at_a_time, open_study, quietly
 from advisor.search.tried import Point, Tried
@@ -206,6 +206,46 @@ class Proposer:
         self._book.completed(trial)
         self._tried.finish(point, proposal.number)
 
+    def learn(
+        self,
+        combination: Combination,
+        value: float | Sequence[float],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        noise: float,
+    ) -> None:
+        """Take in what is known of a combination without a trial of it.
+
+        Such as a short comparison with plain training, or a second batch that was timed in the same trial. The model
+        learns from it; the combination counts as untried, and is never the answer by it. Optuna's own samplers are not
+        told, because they would take it for a trial.
+
+        Args:
+            combination: A valid one.
+            value: Its score, one for each objective.
+            attributes: What else to show in the dashboard. ``"micro_batch"`` is the batch that it was measured at,
+                ``"largest_batch"`` the largest that fits.
+            noise: By what share the score would differ if it were measured again, as a standard deviation.
+        """
+        if self._study.sampler is not self._model:
+            return
+        values = [value] if isinstance(value, int | float) else list(value)
+        assert len(values) == len(self._maximize), (
+            f"one score for each of {len(self._maximize)} objectives, got {value}"
+        )
+        assert all(map(math.isfinite, values)), f"finite scores, got {value}"
+        assert self._tried.is_valid(combination), f"a combination of the space, got {combination.label}"
+        remarks: dict[str, Attribute] = {**(attributes or {}), NOISE: noise, LEARNED: True}
+        with self._quietly():
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    params=self._parameters.of(Choice(combination, self._space.batch_fractions[0])),
+                    distributions=dict(self._parameters.distributions),
+                    values=values,
+                    user_attrs=remarks,
+                )
+            )
+
     def abandon(self, proposal: Proposal) -> None:
         """Give a proposal back without an outcome (the search was interrupted): it may be proposed again."""
         trial = self._open.pop(proposal.number)
@@ -220,7 +260,7 @@ class Proposer:
         """
         with self._quietly():
             self._book.refresh()
-            measured = [one for one in self._model.observations(self._study) if one.logs is not None]
+            measured = [one for one in self._model.observations(self._study) if one.tried and one.logs is not None]
             waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             if waiting or len(measured) < _FEWEST_MEASURED:
                 return None

@@ -21,6 +21,7 @@ from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
 from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
+from advisor.search.resolved import Combination
 from advisor.search.sampler import Attribute, Proposal, Proposer
 from advisor.session.budget import TimeBudget
 from advisor.session.compare import ComparingEvaluator
@@ -265,6 +266,9 @@ class SearchLoop:
         limit = self._goal.limit_on(candidate.policy.gpu_count)
         if is_measured(candidate):
             assert candidate.measurement is not None
+            largest = max(one.policy.micro_batch for one in found if is_measured(one))
+            attributes["largest_batch"] = largest
+            self._learn([one for one in found if one is not candidate], largest)
             value, noise = objectives(candidate, self._goal), noise_of(candidate.measurement)
             constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
             if candidate.guard is not None:
@@ -292,3 +296,14 @@ class SearchLoop:
             excludes_combination=evaluation.settles_combination,
             try_again=candidate.outcome is Outcome.TIMEOUT,
         )
+
+    def _learn(self, others: list[Candidate], largest_batch: int) -> None:
+        """Let the sampler learn from batches of a trial that are not the best: how the time depends on the batch."""
+        for one in others:
+            if is_measured(one) and one.measurement is not None:
+                self._proposer.learn(
+                    Combination.of(one.policy),
+                    objectives(one, self._goal),
+                    {"micro_batch": one.policy.micro_batch, "largest_batch": largest_batch},
+                    noise=noise_of(one.measurement),
+                )

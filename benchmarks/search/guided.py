@@ -12,13 +12,16 @@ from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
+from benchmarks.search.comparisons import comparisons, is_plain
 from benchmarks.search.problem import Trial
 from benchmarks.search.trials import Trials
 
 __all__ = ["guided"]
 
 
-def guided(trials: Trials, seed: int, *, sampler: SamplerName, second_batch: bool = True) -> None:
+def guided(
+    trials: Trials, seed: int, *, sampler: SamplerName, second_batch: bool = True, compare: bool = False
+) -> None:
     """Propose combinations until the budget is spent or nothing is left.
 
     Args:
@@ -27,6 +30,8 @@ def guided(trials: Trials, seed: int, *, sampler: SamplerName, second_batch: boo
         sampler: How the proposer chooses.
         second_batch: Whether half of the largest batch is timed in the same trial; the proposer then has no batches to
             choose from. Without, it chooses a fraction of the largest one.
+        compare: Whether every method is compared with plain training, alone and for a few seconds each, once plain
+            training ran.
 
     Raises:
         SpentError: The budget is used up.
@@ -48,12 +53,16 @@ def guided(trials: Trials, seed: int, *, sampler: SamplerName, second_batch: boo
             results = _run(
                 trials, batches, proposal, second_batch=True, bound=math.floor(share * lost.batch), below=results
             )
+        if compare and results and is_plain(results[-1]):
+            for one in comparisons(problem, batches, results[-1], seed):
+                proposer.learn(one.combination, one.rate, one.attributes, noise=problem.noise)
+            compare = False
         best = _with_room(trials, batches, proposal, results, best)
         rates = [result.rate for result in results if result.rate is not None]
         peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
         if rates:
             memory = max(peaks) / problem.limit_bytes - 1
-            proposer.tell(proposal, max(rates), {"memory": memory}, noise=problem.noise)
+            _tell(proposer, proposal, results, {"memory": memory}, problem.noise)
         elif not results:
             # Known before any trial, which it does not cost.
             proposer.tell(proposal, None, {"memory": 1.0}, excludes_combination=True)
@@ -105,6 +114,22 @@ def _with_room(trials: Trials, batches: Batches, proposal: Proposal, results: li
             results += again
             rate = max(rate, again[0].rate or 0.0)
     return max(best, rate)
+
+
+def _tell(
+    proposer: Proposer, proposal: Proposal, results: list[Trial], constraints: dict[str, float], noise: float
+) -> None:
+    """Tell the best of the batches of one trial, and let the others be learned from."""
+    ran = [one for one in results if one.rate is not None]
+    best = max(ran, key=lambda one: one.rate or 0.0)
+    largest = max(one.batch for one in ran)
+    for one in ran:
+        attributes = {"micro_batch": one.batch, "largest_batch": largest}
+        assert one.rate is not None, "it ran"
+        if one is best:
+            proposer.tell(proposal, one.rate, constraints, attributes, noise=noise)
+        elif not one.flushed:
+            proposer.learn(proposal.combination, one.rate, attributes, noise=noise)
 
 
 def _proposer(space: ResolvedSpace, seed: int, sampler: SamplerName) -> Proposer:

@@ -2,10 +2,13 @@
 
     python -m benchmarks.search.replay --seeds 50
     python -m benchmarks.search.replay --seeds 50 --simulator
+    python -m benchmarks.search.replay --seeds 50 --held-back
 
 On recorded tables all seeds search the same table, with other noise and other draws; in the simulator every seed is a
-fresh instance. The tables go to ``docs/results/search-tables.jsonl``, simulated problems to
-``docs/results/search-simulator.jsonl``; ``python -m benchmarks.search.report`` makes a page of both.
+fresh instance, and so it is among generated problems that are held back (:mod:`benchmarks.search.generated`: run them
+once a search is finished, and change nothing because of them). The lines go to ``search-tables.jsonl``,
+``search-simulator.jsonl`` and ``search-held-back.jsonl`` in ``docs/results``; ``python -m benchmarks.search.report``
+makes a page of all.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from importlib import metadata
 from pathlib import Path
 
 from advisor.version import __version__
+from benchmarks.search.generated import FIRST_HELD_BACK, Generated
 from benchmarks.search.problem import Problem
 from benchmarks.search.report import markdown
-from benchmarks.search.results import NEAR, Result, write
+from benchmarks.search.results import NEAR, SOON, Result, write
 from benchmarks.search.simulated_space import SIZES, Levels
 from benchmarks.search.simulator import Simulator
 from benchmarks.search.strategies import STRATEGIES, search
@@ -61,7 +65,7 @@ def replay(
         every.append(trials)
     return Result(
         problem=every[0].problem.name,
-        combinations=every[0].problem.space.count,
+        combinations=max(trials.problem.space.count for trials in every),
         strategy=strategy,
         budget=budget,
         reached=tuple(trials.reached(NEAR) for trials in every),
@@ -72,6 +76,7 @@ def replay(
         recorded="" if table is None else table.header.date,
         recorded_noise=None if table is None else table.drift.noise,
         noise=noise,
+        worth=tuple(trials.worth_after(SOON) for trials in every),
         versions=_versions(),
         date=datetime.date.today().isoformat(),
     )
@@ -84,14 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", type=int, default=150, help="most trials of each seed (default: 150)")
     parser.add_argument("--tables", type=Path, nargs="+", help="default: every one in benchmarks/tables")
     parser.add_argument("--simulator", nargs="*", choices=sorted(SIZES), help="simulated problems instead of tables")
+    parser.add_argument("--held-back", action="store_true", help="generated problems that are held back for judging")
     parser.add_argument(
         "--noise", type=float, help="relative standard deviation of one measurement on tables (default: as recorded)"
     )
     parser.add_argument("--strategies", nargs="+", choices=sorted(STRATEGIES), default=list(STRATEGIES))
-    parser.add_argument("--output", type=Path, help="default: docs/results/search-tables.jsonl or -simulator.jsonl")
+    parser.add_argument(
+        "--output", type=Path, help="default: docs/results/search-(tables, simulator or held-back).jsonl"
+    )
     options = parser.parse_args(arguments)
     results: list[Result] = []
-    kind = "tables" if options.simulator is None else "simulator"
+    kind = "held-back" if options.held_back else "tables" if options.simulator is None else "simulator"
     output = options.output or _RESULTS / f"search-{kind}.jsonl"
     for problem_of, table in _problems(options):
         for strategy in options.strategies:
@@ -110,6 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _problems(options: argparse.Namespace) -> Iterator[tuple[Callable[[int], Problem], Table | None]]:
     """The problem of each seed, with the table where it is a recorded one."""
+    if options.held_back:
+        yield lambda seed: Generated(FIRST_HELD_BACK + seed), None
+        return
     if options.simulator is not None:
         for size in options.simulator or list(SIZES):
             levels = Levels(size)

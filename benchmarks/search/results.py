@@ -8,13 +8,16 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["NEAR", "Result", "quantile", "read", "write"]
+__all__ = ["NEAR", "SOON", "Result", "quantile", "read", "write"]
 
 NEAR = 0.98
 """Share of the exhaustive best from which on a search has arrived."""
 
-_SOON = 30
+SOON = 30
 """Trials within which nearly every search should have arrived."""
+
+_LATER = 40
+"""Trials within which a search of a large space should have arrived."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         recorded: Date of that recording; likewise.
         recorded_noise: Relative standard deviation of one measurement in it; ``None`` for a simulated problem.
         noise: Of one measurement in the replay, where it is not the recording's own.
+        worth: For each seed: what the answer after 30 trials is truly worth, as a share of the exhaustive best.
         versions: Package -> version of what ran the search.
         date: ISO date of the replay.
     """
@@ -49,6 +53,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     recorded: str = ""
     recorded_noise: float | None = None
     noise: float | None = None
+    worth: tuple[float, ...] = ()
     versions: dict[str, str]
     date: str
 
@@ -65,7 +70,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def soon(self) -> float:
         """Share of the seeds that had arrived after 30 trials."""
-        return sum(number is not None and number <= _SOON for number in self.reached) / len(self.reached)
+        return sum(number is not None and number <= SOON for number in self.reached) / len(self.reached)
+
+    @property
+    def within_forty(self) -> float:
+        """Share of the seeds that had arrived after 40 trials."""
+        return sum(number is not None and number <= _LATER for number in self.reached) / len(self.reached)
 
     @property
     def lost(self) -> float:
@@ -78,7 +88,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.failed) / max(1, sum(self.spent))
 
 
-def quantile(reached: Sequence[int | None], share: float) -> float:
+def quantile(reached: Sequence[float | None], share: float) -> float:
     """The least number of trials after which at least this share of the seeds had arrived; infinite if too few did."""
     ordered = sorted(math.inf if number is None else number for number in reached)
     return ordered[max(1, math.ceil(share * len(ordered) - 1e-9)) - 1]

@@ -125,5 +125,6 @@ STRATEGIES: dict[str, Strategy] = {
     "deepspeed, every option": functools.partial(deepspeed, leave_out=False),
     "ours, tpe, one batch": functools.partial(guided, sampler=SamplerName.TPE, second_batch=False),
     **{f"ours, {sampler.value}": functools.partial(guided, sampler=sampler) for sampler in SamplerName},
+    "ours, model, compared": functools.partial(guided, sampler=SamplerName.MODEL, compare=True),
 }
 """Name -> strategy."""

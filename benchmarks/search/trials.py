@@ -101,6 +101,12 @@ class Trials:
                 return number + repeated
         return None
 
+    def worth_after(self, number: int) -> float:
+        """What the answer after so many trials is truly worth, the repetitions of the leaders not counted."""
+        return next(
+            (worth for worth, _ in itertools.islice(self.answers(), max(0, min(number, self.spent) - 1), None)), 0.0
+        )
+
     def _learn(self, result: Trial) -> None:
         if result.outcome is Outcome.OUT_OF_MEMORY:
             self.out_of_memory += 1

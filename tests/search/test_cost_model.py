@@ -8,12 +8,13 @@ import random
 import numpy as np
 import pytest
 
-from advisor.methods.use import use
-from advisor.search.cost_model import CostModel, Estimate
+from advisor.methods.use import MethodUse, use
+from advisor.search.cost_model import Batches, CostModel, Estimate
 from advisor.search.factors import Choice, Factors
 from advisor.search.resolved import Axis, Combination, ResolvedSpace
 
 from .synthetic import RATES, SETTINGS, Instance, rate, space
+from .test_several_devices import several
 
 SPACE = space(fractions=(1.0,))
 EVERY = [Choice(combination, 1.0) for combination in SPACE.combinations()]
@@ -127,3 +128,38 @@ def test_what_is_believed_to_turn_out_as_expected_changes_no_mean_and_leaves_les
     assert after.mean == pytest.approx(before.mean, abs=1e-9)
     assert (after.deviation <= before.deviation + 1e-9).all()
     assert believed.estimate(levels).deviation[0] < 0.02 < learned.estimate(levels).deviation[0]
+
+
+def test_a_method_that_pays_by_the_batch_that_it_leaves_room_for_pays_less_beside_another() -> None:
+    """The trap: checkpointing is the fastest where nothing else saves memory, and stays in every proposal for ever."""
+    of = Factors(space("checkpoint", "small_adam", "precision", fractions=(1.0,)))
+    checkpoint, adam, bf16 = SETTINGS["checkpoint"][0], SETTINGS["small_adam"][0], SETTINGS["precision"][0]
+    every: list[tuple[MethodUse, ...]] = [(), (checkpoint,), (adam,), (bf16,)]
+    largest = np.array([2.0, 16.0, 8.0, 4.0])
+
+    def cost(uses: tuple[MethodUse, ...], batch: float) -> float:
+        return math.log((1.3 if checkpoint in uses else 1.0) * (1 + 4 / batch))
+
+    known = of.levels(Choice(Combination(uses), 1.0) for uses in (*every, *every))
+    sizes = np.concatenate([largest, largest / 2])
+    logs = np.array([cost(uses, batch) for uses, batch in zip((*every, *every), sizes, strict=True)])
+    without, beside = of.levels(
+        Choice(Combination(tuple(sorted(uses, key=lambda one: one.name))), 1.0)
+        for uses in ((adam, bf16), (adam, bf16, checkpoint))
+    )
+    gains = []
+    for batches in (None, Batches(np.log(sizes), np.log(np.concatenate([largest, largest])))):
+        estimate = CostModel(of, known, logs, np.full(len(logs), 0.01), batches).estimate(np.array([without, beside]))
+        gains.append(float(estimate.mean[0] - estimate.mean[1]))
+    assert gains[0] > 0.1, "without batches it looks like the best there is"
+    assert gains[1] < gains[0] - 0.1
+
+
+def test_what_a_number_of_devices_does_tells_what_fewer_do() -> None:
+    of = several(1, 2, 4, 8)
+    factors = Factors(of)
+    points = [of.on_devices((), count) for count in (1, 8, 4)]
+    levels = factors.levels(Choice(one, of.batch_fractions[0]) for one in points if one is not None)
+    model = CostModel(factors, levels[:2], np.array([0.0, -2.0]), np.full(2, 0.02))
+    found = model.estimate(levels[2:])
+    assert found.mean[0] == pytest.approx(-2.0 * math.log(4) / math.log(8), abs=0.3)

@@ -34,6 +34,7 @@ class FakeProposer:
         self.records: list[str] = []
         self.told: list[tuple[Any, float | None]] = []
         self.attributes: list[dict[str, Any]] = []
+        self.learned: list[tuple[Any, dict[str, Any]]] = []
         self.is_shared = False
 
     def ask(self) -> Any:
@@ -49,6 +50,9 @@ class FakeProposer:
         self.attributes.append(attributes)
         self.to_try_again.append(options["try_again"])
         self.told.append((value, options["noise"]))
+
+    def learn(self, combination: Any, value: Any, attributes: dict[str, Any], *, noise: float) -> None:
+        self.learned.append((value, attributes))
 
     def gain_left(self) -> GainLeft | None:
         return self.gains.pop(0) if self.gains else None
@@ -182,6 +186,15 @@ def test_of_two_batches_of_one_trial_the_better_is_told_and_both_are_kept(whole:
     assert [value for value, _ in search.proposer.told] == [(90,)]
     assert [one.policy.micro_batch for one in search.kept] == [8, 8, 4]
     assert search.loop.measured == 2, "the baseline, and one trial"
+
+
+def test_of_two_batches_the_sampler_learns_the_other_and_the_largest_that_was_timed() -> None:
+    search = Search([measured(80, CHECKPOINT, micro_batch=8)], FakeGuard())
+    search.evaluator.smaller = measured(90, CHECKPOINT, micro_batch=4)
+    search.loop.run()
+    assert search.proposer.learned == [((80,), {"micro_batch": 8, "largest_batch": 8})]
+    assert search.proposer.attributes[0]["micro_batch"] == 4
+    assert search.proposer.attributes[0]["largest_batch"] == 8
 
 
 def test_a_smaller_batch_that_may_not_win_is_not_what_is_told() -> None:

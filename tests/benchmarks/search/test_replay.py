@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.search.generated import HELD_BACK_NAME
 from benchmarks.search.replay import main
 from benchmarks.search.report import PAGE, markdown, page
 from benchmarks.search.results import Result, read, write
@@ -36,8 +37,21 @@ def test_the_page_shows_what_the_lines_hold() -> None:
         "Recorded on a made-up device, 2026-01-01; every trial's time with noise as in the recording; "
         "4 seeds of at most 100 trials on 2026-01-02 with optuna 5.0.0." in text
     )
-    assert "| random | 12 | more than 100 | 50% | 1.0% | 0.5% |" in text
-    assert "| ours | 2 | 4 | 100% | 1.0% | 0.5% |" in text
+    assert "| random | 12 | more than 100 | 50% | 75% | 1.0% | 0.5% |" in text
+    assert "| ours | 2 | 4 | 100% | 100% | 1.0% | 0.5% |" in text
+
+
+def test_problems_that_are_held_back_come_last_with_what_their_answers_are_worth() -> None:
+    """In much noise few seeds arrive: how good the answer is after thirty trials says more."""
+    text = markdown([result(problem=HELD_BACK_NAME, worth=(0.9, 0.99, 1.0, 0.95)), result()])
+    assert text.index("## made up") < text.index(f"## {HELD_BACK_NAME}: up to 240 combinations")
+    assert "| random | 99.0% | 90.0% |" in text
+
+
+def test_a_strategy_that_ran_on_fewer_seeds_says_so() -> None:
+    text = markdown([result(), result("ours", reached=(1, 2))])
+    assert "4 seeds of at most 100 trials" in text
+    assert "| ours (2 seeds) | 1 | 2 |" in text
 
 
 def test_a_result_takes_the_place_of_an_older_one(tmp_path: Path) -> None:

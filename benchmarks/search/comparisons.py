@@ -1,0 +1,64 @@
+"""Short paired comparisons of each method alone with plain training, as a session makes them before it searches.
+
+They take seconds and no trial: both trainings run in turn in one process, at the smaller of the batches that plain
+training was timed at. What comes of one is as noisy here as a trial, although what is timed in turn is less so.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import msgspec
+
+from advisor.search.resolved import Combination
+from benchmarks.search.batches import Batches
+from benchmarks.search.problem import Problem, Trial
+
+__all__ = ["Comparison", "comparisons", "is_plain"]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one.
+
+    Attributes:
+        combination: The method alone.
+        rate: Samples per second, by the ratio to plain training's.
+        attributes: Batches, as the proposer takes them.
+    """
+
+    combination: Combination
+    rate: float
+    attributes: dict[str, int]
+
+
+def is_plain(trial: Trial) -> bool:
+    """Whether a trial is one of plain training that ran."""
+    return not trial.combination.uses and trial.rate is not None
+
+
+def comparisons(problem: Problem, batches: Batches, plain: Trial, seed: int) -> Iterator[Comparison]:
+    """One for each setting that runs alone at plain training's batch.
+
+    Args:
+        problem: What is searched.
+        batches: What is forecast to fit.
+        plain: Plain training, as it was measured.
+        seed: Of the noise.
+    """
+    generator = random.Random(f"comparisons {seed}")
+    assert plain.rate is not None, "plain training ran"
+    base = problem.rate(plain.combination, plain.batch)
+    for setting in (setting for axis in problem.space.axes for setting in axis.settings):
+        combination = Combination((setting,), plain.combination.gpu_count)
+        if not problem.space.accepts(combination):
+            continue
+        largest = batches.largest(combination)
+        if largest < plain.batch:
+            continue
+        rate = problem.rate(combination, plain.batch)
+        if rate > 0:
+            noisy = rate / base * math.exp(generator.gauss(0.0, problem.noise))
+            attributes = {"micro_batch": plain.batch, "largest_batch": largest}
+            yield Comparison(combination=combination, rate=plain.rate * noisy, attributes=attributes)

@@ -1,0 +1,75 @@
+"""Families of main effects, from which generated problems draw how much each setting helps or hurts.
+
+An effect is the change of the log of the seconds per sample, less being better. What is drawn for the settings of one
+method comes in one array, so that a family may make them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+__all__ = ["DEVELOPMENT", "FAMILIES", "HELD_BACK", "Family"]
+
+Family = Callable[[np.random.Generator, int], np.ndarray]
+"""Draws the effects of so many settings of one method."""
+
+
+def normal(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Effects of a quarter, for better or worse."""
+    return generator.normal(0.0, 0.25, settings)
+
+
+def heavy_tailed(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Many small effects and a few very large ones."""
+    return np.clip(0.1 * generator.standard_t(2, settings), -1.2, 1.2)
+
+
+def mostly_useless(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Seven in ten methods do next to nothing."""
+    if generator.random() < 0.7:
+        return generator.normal(0.0, 0.01, settings)
+    return generator.normal(-0.1, 0.35, settings)
+
+
+def correlated(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """The settings of one method do nearly the same."""
+    return generator.normal(0.0, 0.25) + generator.normal(0.0, 0.05, settings)
+
+
+def mostly_harmful(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Most settings cost time, as methods that save memory do; a few save a lot of it."""
+    effects = generator.exponential(0.2, settings)
+    return np.where(generator.random(settings) < 0.3, -effects, effects)
+
+
+def stepped(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Effects of five sizes only."""
+    return generator.choice([-0.35, -0.12, 0.0, 0.12, 0.35], settings)
+
+
+def graded(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """The settings of a method are steps of one dial, with the best somewhere in between."""
+    best = generator.uniform(-1, settings)
+    gain, steepness = generator.normal(-0.15, 0.2), generator.uniform(0.02, 0.15)
+    effects: np.ndarray = gain + steepness * np.abs(np.arange(settings) - best)
+    return effects
+
+
+DEVELOPMENT = ("normal", "heavy tailed", "mostly useless", "correlated")
+"""Families that the search may be developed with."""
+
+HELD_BACK = ("mostly harmful", "stepped", "graded")
+"""Families that it has not seen before it is judged."""
+
+FAMILIES: dict[str, Family] = {
+    "normal": normal,
+    "heavy tailed": heavy_tailed,
+    "mostly useless": mostly_useless,
+    "correlated": correlated,
+    "mostly harmful": mostly_harmful,
+    "stepped": stepped,
+    "graded": graded,
+}
+"""Name -> family."""

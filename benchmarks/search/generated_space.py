@@ -1,0 +1,152 @@
+"""The methods of a generated problem: how many there are, what excludes what, and every combination as a row."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from advisor.methods.use import MethodUse
+from advisor.problem.goal import Fidelity
+from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace, pair_of
+
+__all__ = ["GeneratedSpace"]
+
+_FEWEST, _MOST = 300, 100_000
+"""Combinations of a space, as far as no conflict excludes them."""
+
+_MOST_SETTINGS = 4
+_SEVERAL_DEVICES = 0.3
+"""Share of the spaces that have several devices."""
+
+_RECIPES = 3
+_CONFLICTS = 0.03
+"""Share of the pairs of settings that exclude each other by declaration."""
+
+Setting = tuple[int, int]
+"""Number of a method, and its level from 1 on."""
+
+
+class GeneratedSpace:
+    """A space of random size.
+
+    Args:
+        generator: Draws it.
+
+    Attributes:
+        sizes: Settings of each method; the last one distributes where there are several devices.
+        settings: Every setting of every method that does not distribute.
+        codes: Level of each method in every combination, one row each; 0 is off.
+        gpu_count: Devices of every combination.
+        allowed: Whether nothing in a combination excludes anything else, one entry for each.
+    """
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        target = math.exp(generator.uniform(math.log(_FEWEST), math.log(_MOST)))
+        self._counts = (1, 2, 4, 8) if generator.random() < _SEVERAL_DEVICES else (1,)
+        ways = int(generator.integers(1, 4)) if len(self._counts) > 1 else 0
+        self._places = [(1, 0), *itertools.product(self._counts[1:], range(1, ways + 1))]
+        sizes: list[int] = []
+        while len(self._places) * math.prod(size + 1 for size in sizes) < target:
+            size = int(generator.integers(1, _MOST_SETTINGS + 1))
+            most = _MOST / (len(self._places) * math.prod(one + 1 for one in sizes))
+            sizes.append(max(1, min(size, math.floor(most) - 1)))
+        self.settings: list[Setting] = [
+            (method, level) for method, size in enumerate(sizes) for level in range(1, size + 1)
+        ]
+        grid = itertools.product(*(range(size + 1) for size in sizes), range(len(self._places)))
+        rows = np.array(list(grid), dtype=np.int16)
+        places = np.array(self._places, dtype=np.int16)[rows[:, -1]]
+        self.sizes = (*sizes, ways)
+        self.codes: np.ndarray = np.column_stack([rows[:, :-1], places[:, 1]])
+        self.gpu_count: np.ndarray = places[:, 0]
+        self._shape = (*(size + 1 for size in sizes), len(self._places))
+        self._conflicts = self._drawn_conflicts(generator)
+        self.allowed: np.ndarray = np.ones(len(rows), dtype=bool)
+        for pair in self._conflicts:
+            self.allowed &= ~self.both(*pair)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def uses(self, setting: Setting) -> np.ndarray:
+        """Which combinations use a setting."""
+        method, level = setting
+        found: np.ndarray = self.codes[:, method] == level
+        return found
+
+    def both(self, *settings: Setting) -> np.ndarray:
+        """Which combinations use all of some settings."""
+        found: np.ndarray = np.logical_and.reduce([self.uses(one) for one in settings])
+        return found
+
+    def some(self, generator: np.random.Generator, count: int) -> list[Setting]:
+        """Settings of so many different methods."""
+        methods = generator.choice(len(self.sizes) - 1, count, replace=False)
+        return [(int(method), int(generator.integers(1, self.sizes[method] + 1))) for method in methods]
+
+    def row(self, combination: Combination) -> int:
+        """The row of a combination."""
+        levels = [0] * (len(self.sizes) - 1)
+        way = 0
+        for use in combination.uses:
+            level = int(str(use.parameters["level"]))
+            if use.name == "way":
+                way = level
+            else:
+                levels[int(use.name.removeprefix("method_"))] = level
+        return int(np.ravel_multi_index((*levels, self._places.index((combination.gpu_count, way))), self._shape))
+
+    def resolved(self, name: str, recipes: list[list[Setting]]) -> ResolvedSpace:
+        """The space as a search sees it."""
+        axes = [
+            Axis(method=_name(method), settings=tuple(_use((method, level)) for level in range(1, size + 1)))
+            for method, size in enumerate(self.sizes[:-1])
+        ]
+        if self.sizes[-1]:
+            ways = tuple(MethodUse(name="way", parameters={"level": level}) for level in range(1, self.sizes[-1] + 1))
+            axes.append(Axis(method="way", settings=ways, distributes=True))
+        return ResolvedSpace(
+            name=name,
+            fidelity=Fidelity.LOSSY,
+            axes=tuple(axes),
+            batch_fractions=(1.0, 0.5),
+            recipes=tuple(
+                ResolvedRecipe(
+                    name=f"recipe {number}",
+                    hand_tuned=number == 1,
+                    uses=tuple(sorted((_use(one) for one in recipe), key=lambda use: use.name)),
+                )
+                for number, recipe in enumerate(recipes, 1)
+            ),
+            refused={},
+            dropped_recipes={},
+            conflicts={pair_of(_use(one), _use(other)): "declared" for one, other in self._conflicts},
+            gpu_counts=self._counts,
+        )
+
+    def recipes(self, generator: np.random.Generator, effects: dict[Setting, float]) -> list[list[Setting]]:
+        """What people recommend: a few settings each that go together, more often than not settings that help."""
+        found: list[list[Setting]] = []
+        while len(found) < _RECIPES:
+            recipe = self.some(generator, int(generator.integers(1, min(4, len(self.sizes)))))
+            helps = [one for one in recipe if effects[one] < 0 or generator.random() < 0.3]
+            pairs = itertools.combinations(sorted(helps), 2)
+            if helps and not any(pair in self._conflicts for pair in pairs):
+                found.append(helps)
+            elif not any(effect < 0 for effect in effects.values()):
+                break
+        return found
+
+    def _drawn_conflicts(self, generator: np.random.Generator) -> set[tuple[Setting, Setting]]:
+        pairs = ((one, other) for one, other in itertools.combinations(self.settings, 2) if one[0] != other[0])
+        return {pair for pair in pairs if generator.random() < _CONFLICTS}
+
+
+def _name(method: int) -> str:
+    return f"method_{method:02d}"
+
+
+def _use(setting: Setting) -> MethodUse:
+    return MethodUse(name=_name(setting[0]), parameters={"level": setting[1]})
