@@ -39,10 +39,11 @@ class Role(enum.Enum):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A combination held against plain training by short steps in turn, and what follows for its own batch.
+    """A combination held against another one by short steps in turn, and what follows for its own batch.
 
     Attributes:
-        speedup: Over plain training at the same batch; measured, unless the combination is plain training itself.
+        speedup: Over the other one at the same batch; ``None`` where they took no turns.
+        beside: Label of the other one.
         micro_batch: That batch.
         at_batch: Micro-batch that something is expected at.
         expected_samples_per_second: There; predicted, never to be shown as measured.
@@ -50,6 +51,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     speedup: Speedup | None
+    beside: str = "plain"
     micro_batch: int
     at_batch: int
     expected_samples_per_second: float

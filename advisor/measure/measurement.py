@@ -96,7 +96,7 @@ class SizePoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         micro_batch: Samples.
         memory: Peak memory of its last step.
         step_seconds: The fastest of its steps (memory tracking, if any, excluded).
-        speedup: Samples per second over those of plain training in turn with it; ``None`` where they were not compared.
+        speedup: Samples per second over those of another training in turn with it; ``None`` where there was none.
         compared_at: Micro-batch of both in that comparison, which may be larger than this one.
     """
 

@@ -73,9 +73,10 @@ def comparison_words(comparison: Comparison) -> str:
     speedup = comparison.speedup
     if speedup is None:
         return f"{expected}, {format_spread(comparison.expected_error)}"
+    beside = "plain training" if comparison.beside == "plain" else comparison.beside
     return (
-        f"{speedup.value:.2f} times plain training in turn at batch {comparison.micro_batch} "
-        f"({format_spread(speedup.relative_spread)}); {expected}"
+        f"{speedup.value:.2f} times {beside} in turn at "
+        f"batch {comparison.micro_batch} ({format_spread(speedup.relative_spread)}); {expected}"
     )
 
 

@@ -26,6 +26,9 @@ _EFFICIENT = 0.8
 _STEPS = 4
 """Steps that the turns of a combination and of plain training have time for: two rounds."""
 
+_CLEARLY = 1.1
+"""Speedup over the baseline from which a combination sets the pace for short steps."""
+
 _LADDER = 2
 """Each batch of a ladder is so many times the one before."""
 
@@ -118,15 +121,28 @@ class ComparingEvaluator(Evaluator):
             self._peaked = top is not candidates[-1]
             place = candidates.index(top)
             candidates[place] = top = msgspec.structs.replace(top, comparison=self._expected(top.policy))
+            self._sets_the_pace(top)
         others = [msgspec.structs.replace(one, role=Role.SEARCHED) for one in candidates if one is not top]
         return Evaluation(candidate=top, before=tuple(others))
 
     def _expected(self, policy: Policy) -> Comparison | None:
-        own, plain = self._trials.sizing_of(Combination.of(policy)), self._trials.sizing_of(Combination())
-        plain_model = self._trials.model_of(Combination())
-        if own is None or plain is None or plain_model is None:
+        beside = self._trials.pacesetter
+        own, reference = self._trials.sizing_of(Combination.of(policy)), self._trials.sizing_of(beside)
+        model = self._trials.model_of(beside)
+        if own is None or reference is None or model is None:
             return None
-        return expected_at(policy, own, plain, plain_model)
+        return expected_at(policy, own, reference, model, beside=beside.label)
+
+    def _sets_the_pace(self, leader: Candidate) -> None:
+        """Compare with a clearly faster combination from now on, whose steps cost less time than plain training's."""
+        combination = Combination.of(leader.policy)
+        model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
+        first = leader.speedup is not None and self._trials.pacesetter == Combination()
+        if not first or model is None or sizing is None or leader.speedup is None:
+            return
+        if leader.speedup.low > _CLEARLY:
+            self._trials.pacesetter = combination
+            self._trials.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
 
     def _candidate_at(
         self, policy: Policy, leader: Candidate, result: TrialResult, measurement: Measurement | None
@@ -135,11 +151,11 @@ class ComparingEvaluator(Evaluator):
         return msgspec.structs.replace(candidate, comparison=leader.comparison)
 
     def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
-        """Where a step is mostly work on samples, or the user's own; short enough for some of them."""
+        """Where a step is mostly work on samples, or the given policy's; short enough for some of them."""
         in_time = plain.largest_within_seconds(self._budget.turn_seconds / _STEPS)
-        wanted = max(own.micro_batch, min(_efficient_batch(plain, sizing), in_time))
-        if plain.seconds(own.micro_batch) > self._budget.turn_seconds:
-            wanted = in_time
+        wanted = min(max(own.micro_batch, _efficient_batch(plain, sizing)), in_time)
+        if not own.methods and plain.seconds(own.micro_batch) <= self._budget.turn_seconds:
+            wanted = max(wanted, own.micro_batch)  # then the baseline itself is what others are compared with
         wanted = min(wanted, plain.largest_batch(self._trials.limit_on(1)))
         if self._goal.global_batch is not None:
             wanted = min(wanted, self._goal.global_batch)

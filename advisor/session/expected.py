@@ -26,45 +26,51 @@ _ERROR_PER_DOUBLING = 0.03
 """What the time of plain training is off by for every doubling of the batch beyond the largest that was timed."""
 
 
-def expected_at(policy: Policy, own: Sizing, plain: Sizing, plain_model: MemoryModel) -> Comparison:
+def expected_at(
+    policy: Policy, own: Sizing, reference: Sizing, reference_model: MemoryModel, *, beside: str = "plain"
+) -> Comparison:
     """What a policy is expected to do.
 
     The speedup at the batch of the comparison is carried over to the policy's own by the lines of both, and applied to
-    what is known of plain training there.
+    what is known of the other one there.
 
     Args:
         policy: The policy, on one device.
         own: Its short runs.
-        plain: Those of plain training.
-        plain_model: Plain training's times, with all that was learned since.
+        reference: Those of what it took turns with.
+        reference_model: The times of that, with all that was learned since.
+        beside: Its label.
     """
     last = own.points[-1]
     compared_at = last.compared_at or last.micro_batch
     batch, passes = policy.micro_batch, policy.accumulation_steps
-    plain_seconds = plain_model.seconds(batch, passes)
-    doublings = max(0.0, math.log2(batch / max(1, plain_model.timed_at)))
-    if own == plain:
-        error = math.hypot(_FORECAST_ERROR, _ERROR_PER_DOUBLING * doublings)
-        return Comparison(
-            speedup=None,
-            micro_batch=compared_at,
-            at_batch=batch,
-            expected_samples_per_second=policy.global_batch / plain_seconds,
-            expected_error=error,
-        )
-    if last.speedup is not None:
-        speedup, error = last.speedup.value, last.speedup.standard_error
-    else:
-        speedup, error = plain_model.seconds(last.micro_batch) / last.step_seconds, _UNPAIRED_ERROR
-    lines = MemoryModel.fit(plain).time, MemoryModel.fit(own).time
-    there, here = (lines[0].at(size) / max(lines[1].at(size), 1e-9) for size in (batch, compared_at))
-    growth = math.log(there / here) if there > 0 and here > 0 else 0.0
-    speedup *= math.exp(_CURVATURE * growth)
-    error = math.hypot(error, _CURVATURE * growth, _FORECAST_ERROR, _ERROR_PER_DOUBLING * doublings)
+    seconds = reference_model.seconds(batch, passes)
+    doublings = max(0.0, math.log2(batch / max(1, reference_model.timed_at)))
+    speedup, errors = 1.0, [_FORECAST_ERROR, _ERROR_PER_DOUBLING * doublings]
+    if own != reference:
+        if last.speedup is not None:
+            speedup = last.speedup.value
+            errors.append(last.speedup.standard_error)
+        else:
+            speedup = reference_model.seconds(last.micro_batch) / last.step_seconds
+            errors.append(_UNPAIRED_ERROR)
+        growth = _growth(own, reference, compared_at, batch)
+        speedup *= math.exp(growth)
+        errors.append(growth)
     return Comparison(
         speedup=last.speedup,
+        beside=beside,
         micro_batch=compared_at,
         at_batch=batch,
-        expected_samples_per_second=speedup * policy.global_batch / plain_seconds,
-        expected_error=error,
+        expected_samples_per_second=speedup * policy.global_batch / seconds,
+        expected_error=math.hypot(*errors),
     )
+
+
+def _growth(own: Sizing, reference: Sizing, here: int, there: int) -> float:
+    """By what log a speedup is expected to be larger at another batch; nothing where a line has a single point."""
+    if len(own.points) < 2 or len(reference.points) < 2:
+        return 0.0
+    mine, others = MemoryModel.fit(own).time, MemoryModel.fit(reference).time
+    ratios = [others.at(size) / mine.at(size) if mine.at(size) > 0 else 0.0 for size in (there, here)]
+    return _CURVATURE * math.log(ratios[0] / ratios[1]) if min(ratios) > 0 else 0.0

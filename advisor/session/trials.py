@@ -28,7 +28,7 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 __all__ = ["Trials"]
 
 _SAMPLES_OF_SHORT_RUNS = 8
-"""Plain training is held to need what it needs for so many, where it stays beside other short runs."""
+"""The pacesetter is held to need what it needs for so many at least, where it stays beside other short runs."""
 
 _COMPARED_STEPS = 30
 """Steps over which losses are held against the exact run's: seven rounds of the distinct batches."""
@@ -80,10 +80,12 @@ class Trials:
         self._sizings: dict[str, Sizing] = {}
         self._models: dict[str, MemoryModel] = {}
         self.takes_turns = False
-        """Whether short runs take turns with plain training, and timed ones with the baseline once it is known."""
+        """Whether short runs take turns with the pacesetter, and timed ones with the baseline once it is known."""
         self.baseline: Candidate | None = None
+        self.pacesetter = Combination()
+        """What short runs take turns with: plain training, until something is known to be clearly faster."""
         self.compare_at: int | None = None
-        """Micro-batch at which short runs take turns with plain training; ``None`` for that of their last point."""
+        """Micro-batch at which they do; ``None`` for that of their last point."""
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at another size of the model; what was learned of one size holds for that size alone."""
@@ -173,12 +175,7 @@ class Trials:
 
     def _size_from(self, first_batch: int, combination: Combination, largest_batch: int | None) -> TrialResult:
         plain = self._models.get(Combination().label)
-        beside = None
-        if self.takes_turns and combination != Combination() and plain is not None:
-            beside = Policy(micro_batch=first_batch)
-            # What it holds at the few samples of short runs, and what the other may take there.
-            if 2 * plain.predict(_SAMPLES_OF_SHORT_RUNS) > self._usable_bytes:
-                beside = None
+        beside = self._beside_short_runs(combination, first_batch)
         return self._runner.run(
             self._spec(
                 TrialKind.SIZE,
@@ -193,6 +190,20 @@ class Trials:
                 beside=beside,
                 compare_at=None if beside is None else self.compare_at,
             )
+        )
+
+    def _beside_short_runs(self, combination: Combination, first_batch: int) -> Policy | None:
+        """What a combination's short runs take turns with; ``None`` if there is nothing, or no room for both."""
+        model = self.model_of(self.pacesetter)
+        if not self.takes_turns or combination in (Combination(), self.pacesetter) or model is None:
+            return None
+        # What it and the baseline hold at the few samples of short runs, and what the other may take there.
+        samples = max(_SAMPLES_OF_SHORT_RUNS, self.compare_at or 0)
+        if 3 * model.predict(samples) > self._usable_bytes:
+            return None
+        sizing = self.sizing_of(self.pacesetter)
+        return Policy(
+            methods=self.pacesetter.uses, micro_batch=first_batch, settled={} if sizing is None else sizing.settled
         )
 
     def _sharers(self, gpu_count: int) -> int:

@@ -7,7 +7,7 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import psutil
@@ -65,14 +65,14 @@ def _work(work: Callable[[], None], worker: int, done: int) -> NoReturn:
         os._exit(status)  # what libraries and the model registered to be done at the end is the worker's
 
 
-def end_children(*, but: int | None = None) -> None:
+def end_children(*, but: Sequence[int] = ()) -> None:
     """End what trials have left running, orphans included where this process adopts them.
 
     Args:
-        but: A child that is to go on.
+        but: Children that are to go on.
     """
     for child in psutil.Process().children():
-        if child.pid != but:
+        if child.pid not in but:
             with contextlib.suppress(psutil.NoSuchProcess):
                 for one in (*child.children(recursive=True), child):
                     one.kill()

@@ -1,4 +1,4 @@
-"""Plain training in a process of its own, which takes turns with the training that a trial measures.
+"""Another training in a process of its own, which takes turns with the one that a trial measures.
 
 The process is forked from the worker before anything ran there, and waits. It builds its training when it is first
 asked for a turn, keeps it from trial to trial, and gives it back when a trial needs the room.
@@ -193,7 +193,7 @@ class _Served:
         except BaseException as error:  # SystemExit too, of the user's code
             self._drop()
             failed = failed_result("", error, device=torch.device(spec.device), limit_bytes=spec.memory_limit_bytes)
-            reason = f"plain training beside it ended as {failed.outcome.value}: {failed.reason}"
+            reason = f"the training beside it ended as {failed.outcome.value}: {failed.reason}"
             return _Answer(message.number, failure=reason)
 
     def _loaded(self, spec: TrialSpec) -> tuple[Training, Bench]:

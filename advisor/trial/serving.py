@@ -13,12 +13,14 @@ import msgspec
 import torch
 
 from advisor.errors import OutputFolderError
+from advisor.methods.use import MethodUse
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.forked_trial import end_children, end_like, run_forked
 from advisor.trial.guardian import adopt_orphans
 from advisor.trial.prepared import Prepared, cuda_is_open, prepare, wants_process_of_its_own
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
 from advisor.trial.reference import Reference
+from advisor.trial.spec import TrialSpec
 from advisor.trial.work import run_trial
 
 __all__ = ["print_into", "serve", "settings_kept"]
@@ -49,7 +51,7 @@ class _Worker:
     def __init__(self, answers: int) -> None:
         self._answers = answers
         self._prepared: Prepared | None = None
-        self._reference: Reference | None = None
+        self._references: dict[tuple[MethodUse, ...], Reference] = {}
         self._forks = self._is_new = True
 
     def serve(self, request: Request) -> None:
@@ -65,49 +67,62 @@ class _Worker:
                 adopt_orphans()
                 self._prepared = prepare(request.spec)
                 self._forks = self._prepared is not None
-                self._find_reference()
             if self._prepared is not None and self._run_forked(request, self._prepared):
                 return
         elif self._is_new:
             adopt_orphans()
-            self._find_reference()
+            self._fork_reference(())
         self._is_new = False
         with settings_kept():
-            self._run(request, None)
+            self._run(request, None, self._reference_for(request.spec))
 
-    def _find_reference(self) -> None:
-        """Fork the process that takes turns with trials, as long as nothing has run in this one."""
+    def _fork_reference(self, methods: tuple[MethodUse, ...]) -> None:
+        """Fork a process that takes turns with trials, as long as nothing has run in this one."""
         may = sys.platform == "linux" and not cuda_is_open() and threading.active_count() == 1
         if may and self._forks:
             with contextlib.suppress(OSError):
-                self._reference = Reference(self._prepared)
+                self._references[methods] = Reference(self._prepared)
+
+    def _reference_for(self, spec: TrialSpec) -> Reference | None:
+        """The process that takes turns with a trial.
+
+        Forked trials have one for each training that they are held against: what a method sets for a whole process
+        stays there. Elsewhere there is a single one, which builds its training anew.
+        """
+        if spec.needs_all_memory:
+            for reference in self._references.values():
+                reference.rest()
+        if spec.beside is None:
+            return None
+        methods = spec.beside.methods
+        if self._prepared is None:
+            return next(iter(self._references.values()), None)
+        if methods not in self._references:
+            self._fork_reference(methods)
+        return self._references.get(methods)
 
     def _run_forked(self, request: Request, prepared: Prepared) -> bool:
         """Whether a process could be forked for it."""
+        reference = self._reference_for(request.spec)
 
         def work() -> None:
             torch.set_num_threads(prepared.threads)
-            self._run(request, prepared)
+            self._run(request, prepared, reference)
 
         try:
             status = run_forked(work)
         except OSError:
             return False
-        end_children(but=None if self._reference is None else self._reference.process)
+        end_children(but=[one.process for one in self._references.values()])
         if status is not None:
             end_like(status)
         return True
 
-    def _run(self, request: Request, prepared: Prepared | None) -> None:
+    def _run(self, request: Request, prepared: Prepared | None, reference: Reference | None) -> None:
         def tell(text: str) -> None:
             self._tell(Progress(text=text))
 
-        reference = self._reference
-        if reference is not None and request.spec.needs_all_memory:
-            reference.rest()
-        result, leftover = run_trial(
-            request.spec, tell, prepared=prepared, reference=None if request.spec.beside is None else reference
-        )
+        result, leftover = run_trial(request.spec, tell, prepared=prepared, reference=reference)
         try:
             TrialFolder(Path(request.folder)).write_result(result)
         except OutputFolderError as error:  # run_trial raises nothing: this is ours, and no fault of the trial

@@ -19,6 +19,7 @@ from advisor.measure.in_turn import TurnPlan
 from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
 from advisor.measure.memory import MemoryMeter
 from advisor.methods.training import Training
+from advisor.policy.policy import Policy
 from advisor.predict.between_courses import predict_between
 from advisor.predict.prediction import MemoryPrediction
 from advisor.trial.bench import Bench, finite
@@ -49,7 +50,7 @@ _SUSPICIOUS = 1.5
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 8
 _TARGET_SPREAD = 0.04
-"""Of the comparison with plain training: enough to tell who may lead, which is then timed at length."""
+"""Of the comparison: enough to tell who may lead, which is then timed at length."""
 _TIME_SHARE = 0.6
 """Share of the hard time limit that a further point may be expected to reach."""
 
@@ -100,12 +101,12 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
 
 
 def _compared(bench: Bench, training: Training, point: SizePoint) -> SizePoint:
-    """The last point, with how fast its steps are beside those of plain training at the same batch."""
+    """The last point, with how fast its steps are beside those of another training at the same batch."""
     spec = bench.spec
     if spec.beside is None or bench.reference is None:
         return point
     micro_batch = max(point.micro_batch, spec.compare_at or 0)
-    bench.tell(f"batch {micro_batch}, in turn with plain training")
+    bench.tell(f"batch {micro_batch}, in turn with {_name(spec.beside)}")
     policy = msgspec.structs.replace(spec.policy, micro_batch=micro_batch)
     beside = msgspec.structs.replace(spec.beside, micro_batch=micro_batch)
     training.micro_batch = micro_batch
@@ -130,6 +131,10 @@ def _compared(bench: Bench, training: Training, point: SizePoint) -> SizePoint:
     if micro_batch == point.micro_batch:
         point = msgspec.structs.replace(point, step_seconds=min(point.step_seconds, *seconds))
     return msgspec.structs.replace(point, speedup=speedup, compared_at=micro_batch)
+
+
+def _name(policy: Policy) -> str:
+    return "the best so far" if policy.methods else "plain training"
 
 
 def _foretold(bench: Bench, points: list[SizePoint], courses: list[Course | None]) -> MemoryPrediction | None:

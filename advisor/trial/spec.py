@@ -63,9 +63,9 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             run is from itself.
         largest_batch: SIZE: do not try micro-batches above this one.
         limit_of_timed_bytes: SIZE: what a timed trial may take: no batch is tried that is foretold to need more.
-        beside: SIZE, TIME and CONFIRM: plain training to take turns with, in a process of its own. In SIZE it has the
-            batch of the point; else that of this policy, the baseline.
-        needs_all_memory: Whether the plain training of earlier trials must give back what it holds.
+        beside: SIZE, TIME and CONFIRM: what to take turns with, in a process of its own. In SIZE both have the same
+            batch; else it has that of this policy, the baseline.
+        needs_all_memory: Whether what took turns with earlier trials must give back what it holds.
         smaller: TIME: the same methods at a smaller micro-batch, to time in the same process after the policy itself.
         ladder: TIME: the same methods at growing micro-batches, to time in the same process after the policy itself for
             as long as throughput grows.
@@ -75,7 +75,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         max_timed_steps: TIME: most timed steps.
         target_spread: TIME: stop when the confidence interval's half-width is below this share of the median.
         measure_seconds: Soft limit: stop adding steps or batches after this many seconds of stepping.
-        turn_seconds: SIZE: how long the short steps in turn with plain training may take.
+        turn_seconds: How long short steps in turn may take.
         time_limit_seconds: Hard limit of the whole trial, kept by the parent.
         outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
         outpaced_below_speedup: TIME: the same, as a speedup over ``beside``.

@@ -32,6 +32,9 @@ _TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 12
 
+_TURNS = 2
+"""A rung of a ladder may take so many times as long as a combination's short steps in turn."""
+
 _WORTH_ANOTHER = 0.02
 """Gain of twice the batch below which four times the batch is not looked at."""
 
@@ -57,7 +60,7 @@ def measure(bench: Bench, meter: MemoryMeter, training: Training) -> Rung:
         meter,
         training,
         spec.policy,
-        seconds=spec.turn_seconds if spec.ladder else spec.measure_seconds,
+        seconds=_TURNS * spec.turn_seconds if spec.ladder else spec.measure_seconds,
         pace=spec.outpaced_below_samples_per_second,
         slower_than=spec.outpaced_below_speedup,
     )
@@ -116,7 +119,7 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
 def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> tuple[Rung, ...]:
     """Measure the same training at growing micro-batches, until one is hardly faster than the best before it.
 
-    Which batch is best is told from turns as short as those that compare combinations.
+    Which batch is best is told from turns nearly as short as those that compare combinations.
 
     Args:
         bench: The trial's workbench.
@@ -138,7 +141,7 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
                 meter,
                 training,
                 policy,
-                seconds=bench.spec.turn_seconds,
+                seconds=_TURNS * bench.spec.turn_seconds,
                 pace=None,
                 slower_than=None,
                 is_first=False,

@@ -1,4 +1,4 @@
-"""A trial's turns with plain training in the process beside it."""
+"""A trial's turns with another training in the process beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from advisor.measure.in_turn import Speedup, TurnPlan, take_turns
 from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench
-from advisor.trial.reference import NoReferenceError, Reference
+from advisor.trial.reference import NoReferenceError
 from advisor.trial.spec import TrialKind, TrialSpec
 
 __all__ = ["load_reference", "speedup_in_turn"]
@@ -23,9 +23,12 @@ _TURN_SECONDS = 0.25
 _MOST_STEPS = 200
 """In one turn."""
 
+_SHARE_OF_OTHER = 0.5
+"""Of the other's step that a turn takes at least."""
+
 
 def load_reference(bench: Bench) -> None:
-    """Have plain training built while the trial builds its own; where there is none, the trial finds out later."""
+    """Have the other training built while the trial builds its own; where there is none, the trial finds out later."""
     if bench.reference is not None and bench.spec.beside is not None:
         with contextlib.suppress(NoReferenceError):
             bench.reference.load(_spec_of(bench, bench.spec.beside))
@@ -34,13 +37,13 @@ def load_reference(bench: Bench) -> None:
 def speedup_in_turn(
     bench: Bench, step: Callable[[], None], policy: Policy, beside: Policy, plan: TurnPlan
 ) -> tuple[Speedup, list[float]] | None:
-    """Alternate the trial's steps with those of plain training.
+    """Alternate the trial's steps with those of another training.
 
     Args:
         bench: The trial's workbench.
         step: One step of the trial's training; it returns when the device has finished it.
         policy: What the step trains with.
-        beside: Plain training, at the batch that it steps with.
+        beside: What the other one trains with.
         plan: When to stop.
 
     Returns:
@@ -52,10 +55,13 @@ def speedup_in_turn(
         return None
     spec = _spec_of(bench, beside)
     steps: list[float] = []
+    others: list[float] = []
 
     def own() -> float:
         turn: list[float] = []
-        while not turn or (sum(turn) < _TURN_SECONDS and len(turn) < _MOST_STEPS):
+        # Where the other's single step takes longer than a turn, several of one's own cost little beside it.
+        enough = max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others))
+        while not turn or (sum(turn) < enough and len(turn) < _MOST_STEPS):
             begin = time.perf_counter()
             step()
             turn.append(time.perf_counter() - begin)
@@ -63,17 +69,14 @@ def speedup_in_turn(
         return statistics.median(turn) / policy.global_batch
 
     def other() -> float:
-        return _turn_of(reference, spec)
+        others.append(reference.turn(spec, _TURN_SECONDS))
+        return others[-1] / beside.global_batch
 
     try:
         return take_turns(own, other, plan, time.perf_counter), steps
     except NoReferenceError as error:
-        bench.notes.append(f"not compared in turn with plain training: {error}")
+        bench.notes.append(f"not compared in turn: {error}")
         return None
-
-
-def _turn_of(reference: Reference, spec: TrialSpec) -> float:
-    return reference.turn(spec, _TURN_SECONDS) / spec.policy.global_batch
 
 
 def _spec_of(bench: Bench, beside: Policy) -> TrialSpec:
