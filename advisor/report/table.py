@@ -28,6 +28,8 @@ __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
 _WIDE = 136
 """From this width on a policy and its figures share a line."""
 
+_NOT_MEASURED = "Tried or considered, not measured"
+
 _ROWS = 10
 _REASON_ROWS = 12
 
@@ -189,7 +191,8 @@ class NotMeasuredTable:
             return
         groups = list(self._groups.values())
         predicted = any(one.predicted_peak_bytes is not None for group in groups[: self._rows] for one in group)
-        table = plain_table("Compared by short steps, or not measured")
+        compared = any(one.comparison is not None for group in groups for one in group)
+        table = plain_table("Compared by short steps, or not measured" if compared else _NOT_MEASURED)
         table.add_column("policy", ratio=5)
         table.add_column("batch", justify="right", no_wrap=True)
         if predicted:

@@ -29,6 +29,9 @@ _STEPS = 4
 _CLEARLY = 1.1
 """Speedup over the baseline from which a combination sets the pace for short steps."""
 
+_REACH = 4
+"""A ladder begins at so many times the largest batch of short runs at most: a line through them reaches no further."""
+
 _LADDER = 2
 """Each batch of a ladder is so many times the one before."""
 
@@ -165,7 +168,8 @@ class ComparingEvaluator(Evaluator):
         """The policy at the batch where the last ladder was best, or else where a first one is to begin."""
         sizing = self._trials.sizing_of(Combination.of(largest))
         assert sizing is not None, "it was sized just now"
-        begin = max(self._trials.compare_at or 1, _efficient_batch(model, sizing))
+        reach = _REACH * max(self._trials.compare_at or 1, sizing.points[-1].micro_batch)
+        begin = max(self._trials.compare_at or 1, min(_efficient_batch(model, sizing), reach))
         return self._at_most(largest, self._best_batch or begin)
 
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:

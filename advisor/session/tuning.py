@@ -51,6 +51,12 @@ _FIRST_BATCH = 2
 """First micro-batch of every sizing: normalization over a batch of one sample is degenerate or an error."""
 
 
+_LINES = 20
+"""Of what a failed probe printed, at its end."""
+
+_LINES_WITH_OWN_FRAMES = 80
+
+
 class Tuning:
     """The steps of one tuning, sharing what the earlier ones found.
 
@@ -354,7 +360,7 @@ def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -
     text = f"{rule}, but it ended as {result.outcome.value}"
     if result.reason:
         text += f": {result.reason}"
-    tail = _without_own_frames(runner.tail_of_log(result.key))
+    tail = _without_own_frames(runner.tail_of_log(result.key, lines=_LINES_WITH_OWN_FRAMES))
     if tail:
         text += "\nThe last lines that it printed:\n" + tail
     return text
@@ -364,4 +370,5 @@ def _without_own_frames(log: str) -> str:
     """A log without the lines about this package that Python's fault handler adds below the user's own frames."""
     own = f'File "{Path(advisor.errors.__file__).parent}'
     noise = (own, "Extension modules:")
-    return "\n".join(line for line in log.splitlines() if not line.strip().startswith(noise))
+    lines = [line for line in log.splitlines() if not line.strip().startswith(noise)]
+    return "\n".join(lines[-_LINES:])

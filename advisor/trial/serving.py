@@ -69,7 +69,7 @@ class _Worker:
                 self._forks = self._prepared is not None
             if self._prepared is not None and self._run_forked(request, self._prepared):
                 return
-        elif self._is_new:
+        elif self._is_new and _may_take_turns(request.spec):
             adopt_orphans()
             self._fork_reference(())
         self._is_new = False
@@ -133,6 +133,11 @@ class _Worker:
 
     def _tell(self, answer: Answer) -> None:
         os.write(self._answers, encode_line(answer))
+
+
+def _may_take_turns(spec: TrialSpec) -> bool:
+    """Whether this worker may ever need another process beside it; on a GPU there will be no forking later."""
+    return spec.beside is not None or torch.device(spec.device).type == "cuda"
 
 
 def print_into(log: Path) -> None:

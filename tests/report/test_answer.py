@@ -72,7 +72,7 @@ def test_plain_training_is_no_advice_where_next_to_nothing_was_measured(
     text = words(shown(AnswerView(answer, goal(), files={}, apply_lines=()), width=120))
     title = "Train with plain, batch 8; too little was measured for more"
     assert (title in text) is little
-    assert "Train with plain, batch 8" in text
+    assert ("Keep what you have: train with plain, batch 8" in text) is not little
     assert ("use no method" in text) is not little
     assert ("the same command with a longer --time-limit goes on from here" in text) is little
 
