@@ -41,7 +41,7 @@ def test_the_answer_has_every_part_in_order(width: int) -> None:
     text = words(shown(view(), width=width))
     parts = [
         "Not applicable here",
-        "Tried or considered, not measured",
+        "Compared by short steps, or not measured",
         "Measured",
         "Train with chunked_cross_entropy chunks=8 + precision bf16, batch 48",
         "2.15 times the baseline",
@@ -72,7 +72,7 @@ def test_plain_training_is_no_advice_where_next_to_nothing_was_measured(
     text = words(shown(AnswerView(answer, goal(), files={}, apply_lines=()), width=120))
     title = "Train with plain, batch 8; too little was measured for more"
     assert (title in text) is little
-    assert "Train with plain, batch 8" in text
+    assert ("Keep what you have: train with plain, batch 8" in text) is not little
     assert ("use no method" in text) is not little
     assert ("the same command with a longer --time-limit goes on from here" in text) is little
 
@@ -178,7 +178,7 @@ def test_the_least_cost_has_its_frontier_and_plot_in_place_of_the_ranking(width:
     answer = AnswerView(cost_recommendation(), cost_goal(), files={}, apply_lines=())
     text = words(shown(answer, width=width))
     parts = [
-        "Tried or considered, not measured",
+        "Compared by short steps, or not measured",
         "Frontier: nothing measured is both faster and cheaper",
         "Not on the frontier",
         "$ for 1000 iterations",
