@@ -58,7 +58,8 @@ def _work(work: Callable[[], None], worker: int, done: int) -> NoReturn:
         end_with_parent(worker)
         work()
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(Exception):  # the user's model may have closed or replaced it
+                stream.flush()
         os.write(done, _DONE)
         status = 0
     finally:

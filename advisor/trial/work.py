@@ -57,7 +57,7 @@ def run_trial(
         if on_error is not None:
             on_error(error)
         failed = failed_result(spec.key, error, device=device, limit_bytes=spec.memory_limit_bytes, refusals=refusals)
-        return failed, f"the trial ended as {failed.outcome.value}"
+        return failed, "" if prepared is not None else f"the trial ended as {failed.outcome.value}"
     if prepared is not None:
         return result, ""
     try:

@@ -9,6 +9,7 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.decide.eligible import best_so_far
 from advisor.errors import NothingFitsError, NothingMeasuredError
+from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
 from advisor.problem.goal import Fidelity, Goal
@@ -202,3 +203,39 @@ def test_no_tie_reaches_below_the_users_own_setting() -> None:
     assert answer.winner != noisy
     assert answer.winner.measurement is not None
     assert answer.winner.measurement.samples_per_second >= 95
+
+
+def test_a_smaller_batch_than_the_users_own_wins_no_tie() -> None:
+    """The trap: fewer samples per step count as simpler, and advice was to train with half of one's own batch."""
+    own, half = baseline(100, micro_batch=32), measured(100.5, micro_batch=16)
+    answer = decide([own, half])
+    assert answer.winner == own
+    assert answer.tie
+    with_method = measured(150, CHECKPOINT, BF16, micro_batch=32)
+    simpler_at_half = measured(149.5, BF16, micro_batch=16)
+    assert decide([own, simpler_at_half, with_method]).winner == with_method
+
+
+def test_a_smaller_batch_than_the_users_own_wins_when_it_is_faster_by_more_than_the_noise() -> None:
+    half = measured(120, micro_batch=16)
+    assert decide([baseline(100, micro_batch=32), half]).winner == half
+
+
+def test_of_two_larger_batches_that_tie_the_smaller_one_wins() -> None:
+    own, larger, largest = baseline(100), measured(149, BF16, micro_batch=16), measured(150, BF16, micro_batch=32)
+    assert decide([own, largest, larger]).winner == larger
+
+
+def test_samples_in_several_passes_count_as_the_batch_that_they_are() -> None:
+    split = measured(149.9, BF16, micro_batch=16, accumulation_steps=2)
+    larger = measured(150, BF16, CHECKPOINT, micro_batch=32)
+    assert decide([baseline(100, micro_batch=32), split, larger]).winner == split
+
+
+def test_a_winner_whose_confirmation_shows_no_gain_wins_no_more() -> None:
+    no_gain = Speedup(value=1.01, low=0.98, high=1.04, rounds=8)
+    led = msgspec.structs.replace(measured(150, BF16, fidelity=Fidelity.PRECISION), confirmed=no_gain)
+    second = measured(120, CHECKPOINT)
+    answer = decide([baseline(100), led, second])
+    assert answer.winner == second
+    assert led in answer.ranking, "its figures stay in the table"

@@ -64,6 +64,13 @@ def test_a_smaller_batch_than_the_users_own_is_no_simpler_advice() -> None:
     assert "the fastest, plain training at batch 16, led by 0.5%, inside the noise of 1.4%. Use no method." in text
 
 
+def test_a_tie_with_the_baseline_says_so() -> None:
+    # The user's own setting has the worse class, as a batch that is split has with BatchNorm.
+    split = msgspec.structs.replace(baseline(100), fidelity=Fidelity.MODEL)
+    text = why([split, measured(100.5, micro_batch=16)], goal(fidelity=Fidelity.MODEL))
+    assert "It ties with the baseline (plain training at batch 8: 100): +0.5%, inside the noise of 1.4%." in text
+
+
 def test_a_baseline_that_could_not_be_measured_is_explained() -> None:
     text = why(
         [lost(Outcome.OUT_OF_MEMORY, role=Role.BASELINE, micro_batch=8, reason="8 do not fit."), measured(9, BF16)]

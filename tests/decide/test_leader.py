@@ -1,0 +1,133 @@
+"""Of those that were compared by short steps the one that may best lead is timed next."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Comparison, Role
+from advisor.decide.leader import next_leader
+from advisor.measure.in_turn import Speedup
+from advisor.measure.measurement import StopReason
+from advisor.methods.use import MethodUse, use
+from advisor.problem.goal import Fidelity
+from advisor.trial.outcome import Outcome
+from tests.decide.examples import baseline, goal, measured, policy
+
+BF16, CHECKPOINT, ADAM = use("precision", dtype="bf16"), use("checkpoint", every=1), use("adam_8bit")
+FASTER = Speedup(value=1.5, low=1.45, high=1.55, rounds=3)
+
+
+def comparison(expected: float, *, error: float = 0.01, at_batch: int = 8) -> Comparison:
+    return Comparison(
+        speedup=FASTER,
+        micro_batch=8,
+        at_batch=at_batch,
+        expected_samples_per_second=expected,
+        expected_error=error,
+    )
+
+
+def compared(
+    expected: float, *uses: MethodUse, micro_batch: int = 8, error: float = 0.01, drift: float | None = 0.0
+) -> Candidate:
+    """Short steps only."""
+    return Candidate(
+        policy=policy(*uses, micro_batch=micro_batch),
+        role=Role.SEARCHED,
+        outcome=Outcome.COMPARED,
+        fidelity=Fidelity.EXACT,
+        loss_drift=drift,
+        comparison=comparison(expected, error=error, at_batch=micro_batch),
+    )
+
+
+def timed(rate: float, expected: float, *uses: MethodUse, micro_batch: int = 8, at_batch: int = 8) -> Candidate:
+    """Compared before, and timed since."""
+    candidate = measured(rate, *uses, micro_batch=micro_batch)
+    return msgspec.structs.replace(candidate, comparison=comparison(expected, at_batch=at_batch))
+
+
+def test_the_best_expected_is_first() -> None:
+    best = compared(150, BF16)
+    assert next_leader([baseline(100), compared(130, CHECKPOINT), best, compared(140, ADAM)], goal()) == best
+
+
+def test_nobody_is_timed_who_cannot_beat_the_best_timed() -> None:
+    candidates = [baseline(100), measured(140, BF16), compared(120, CHECKPOINT)]
+    assert next_leader(candidates, goal()) is None
+
+
+def test_a_forecast_may_be_too_low_by_its_error() -> None:
+    near = compared(95, CHECKPOINT, error=0.02)
+    assert next_leader([baseline(100), near], goal()) is None
+    unsure = compared(95, CHECKPOINT, error=0.2)
+    assert next_leader([baseline(100), unsure], goal()) == unsure
+
+
+def test_without_a_figure_the_best_expected_is_timed_whatever_it_promises() -> None:
+    only = compared(0.5, CHECKPOINT)
+    assert next_leader([only], goal()) == only
+    assert next_leader([], goal()) is None
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.TIMEOUT])
+def test_what_was_timed_is_not_proposed_again_however_that_ended(outcome: Outcome) -> None:
+    tried = measured(90, BF16, micro_batch=4)
+    if outcome is not Outcome.OK:
+        tried = msgspec.structs.replace(tried, outcome=outcome, measurement=None)
+    candidates = [baseline(100), compared(200, BF16, micro_batch=16), tried, compared(150, CHECKPOINT)]
+    leader = next_leader(candidates, goal())
+    assert leader is not None
+    assert leader.policy.methods == (CHECKPOINT,), "another batch of the same methods was seen"
+
+
+def test_plain_training_may_be_timed_at_its_best_batch_though_the_baseline_was() -> None:
+    larger = compared(130, micro_batch=64)
+    assert next_leader([baseline(100), larger], goal()) == larger
+
+
+def test_plain_training_at_the_baselines_own_batch_is_the_baseline() -> None:
+    assert next_leader([baseline(100, micro_batch=8), compared(130, micro_batch=8)], goal()) is None
+
+
+def test_plain_training_that_was_timed_beside_the_baseline_is_not_timed_again() -> None:
+    assert next_leader([baseline(100), measured(110, micro_batch=32), compared(130, micro_batch=64)], goal()) is None
+
+
+def test_how_far_timed_ones_fell_short_is_expected_of_the_others() -> None:
+    """Short steps promised the leader 150, and it did 120: the next that promises 140 will do 112."""
+    hopeful = compared(140, CHECKPOINT)
+    exact = [baseline(100), timed(120, 120, BF16), hopeful]
+    assert next_leader(exact, goal()) == hopeful
+    assert next_leader([baseline(100), timed(120, 150, BF16), hopeful], goal()) is None
+
+
+def test_how_far_timed_ones_did_better_is_expected_of_the_others_too() -> None:
+    modest = compared(110, CHECKPOINT)
+    assert next_leader([baseline(100), timed(120, 120, BF16), modest], goal()) is None
+    assert next_leader([baseline(100), timed(120, 100, BF16), modest], goal()) == modest
+
+
+def test_a_forecast_for_another_batch_than_the_timed_one_tells_nothing_of_how_far_forecasts_are_off() -> None:
+    hopeful = compared(140, CHECKPOINT)
+    elsewhere = timed(120, 150, BF16, micro_batch=16, at_batch=8)
+    assert next_leader([baseline(100), elsewhere, hopeful], goal()) == hopeful
+
+
+def test_what_may_not_win_sets_no_pace() -> None:
+    broken = measured(300, BF16, drift=0.5)
+    early = measured(300, ADAM, stop_reason=StopReason.OUTPACED)
+    hopeful = compared(140, CHECKPOINT)
+    assert next_leader([baseline(100), broken, early, hopeful], goal()) == hopeful
+
+
+def test_a_combination_whose_first_losses_drift_is_left_out() -> None:
+    broken, sound = compared(200, BF16, drift=0.5), compared(150, CHECKPOINT)
+    assert next_leader([baseline(100), broken, sound], goal()) == sound
+    assert next_leader([baseline(100), broken], goal()) is None
+
+
+def test_a_combination_whose_losses_were_not_compared_may_lead() -> None:
+    unknown = compared(200, BF16, drift=None)
+    assert next_leader([baseline(100), unknown], goal()) == unknown
