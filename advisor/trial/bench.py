@@ -89,10 +89,14 @@ class Bench:
         self.batches(spec.policy.global_batch)
         # All that exists by now is data on the host: the batches, and the data set that they are made from.
         self._host_data.add_living(torch.device("cpu"))
+        if prepared is not None:
+            self._host_data.include(prepared.host_data)
         if self._model is not None and prepared is not None:
             self._host_data = self._host_data.without(prepared.built)
-        # What lives now is not looked at again by the garbage collector: it would take longer than a small step.
-        gc.freeze()
+        else:
+            # What lives now is not looked at again by the garbage collector: it would take longer than a small step.
+            # A model that lives already must be, for its memory to be found.
+            gc.freeze()
         self._baseline = MemoryBaseline(self.device, self._host_data)
 
     def batches(self, samples: int) -> list[Any]:
