@@ -80,6 +80,7 @@ class Bench:
         warm_up(self.device)
         self.workload: Workload = load_workload(spec.workload) if prepared is None else prepared.loaded(spec)
         self._model = None if prepared is None else prepared.take_model(spec)
+        self._random_state = None if prepared is None else prepared.random_state
         self._host_data = HostData()
         self.out_of_step = ""
         """Why this rank may no longer be where the others are; empty when it is."""
@@ -174,6 +175,8 @@ class Bench:
         """The user's model, the same every time."""
         model, self._model = self._model, None
         if model is not None:
+            assert self._random_state is not None, "it was kept when the model was built"
+            torch.set_rng_state(self._random_state)
             return model
         seed_everything(self.spec.seed)
         build_model = self.workload.build_model

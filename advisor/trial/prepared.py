@@ -44,6 +44,7 @@ class Prepared:
         model: The model as it is built without arguments; ``None`` where that failed. A process uses it once.
         built: The storages that came with it.
         host_data: The storages that existed before it: the workload's data.
+        random_state: Of torch's generator after it was built: a method may draw parameters of its own from there on.
     """
 
     identity: tuple[str, int]
@@ -52,6 +53,7 @@ class Prepared:
     model: torch.nn.Module | None = None
     built: HostData = field(default_factory=HostData)
     host_data: HostData = field(default_factory=HostData)
+    random_state: torch.Tensor | None = None
 
     def loaded(self, spec: TrialSpec) -> Workload:
         """The workload of a trial, loaded now if it was not before.
@@ -95,6 +97,7 @@ def prepare(spec: TrialSpec) -> Prepared | None:
         # What is loaded is not looked at again by the garbage collector. The model is: its memory is to be found.
         gc.freeze()
         prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
+        prepared.random_state = torch.get_rng_state()
     except (Exception, SystemExit):
         pass
     if torch.get_num_threads() != 1:
