@@ -89,6 +89,10 @@ class HostData:
         """Leave everything out that exists now."""
         self.add(living_tensors(), device)
 
+    def include(self, other: HostData) -> None:
+        """Leave out what another one leaves out as well."""
+        self._storages = {**other._storages, **self._storages}
+
     def without(self, other: HostData) -> HostData:
         """Those of these storages that another one does not hold."""
         rest = HostData()

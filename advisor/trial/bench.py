@@ -80,6 +80,7 @@ class Bench:
         warm_up(self.device)
         self.workload: Workload = load_workload(spec.workload) if prepared is None else prepared.loaded(spec)
         self._model = None if prepared is None else prepared.take_model(spec)
+        self._random_state = None if prepared is None else prepared.random_state
         self._host_data = HostData()
         self.out_of_step = ""
         """Why this rank may no longer be where the others are; empty when it is."""
@@ -89,10 +90,14 @@ class Bench:
         self.batches(spec.policy.global_batch)
         # All that exists by now is data on the host: the batches, and the data set that they are made from.
         self._host_data.add_living(torch.device("cpu"))
+        if prepared is not None:
+            self._host_data.include(prepared.host_data)
         if self._model is not None and prepared is not None:
             self._host_data = self._host_data.without(prepared.built)
-        # What lives now is not looked at again by the garbage collector: it would take longer than a small step.
-        gc.freeze()
+        else:
+            # What lives now is not looked at again by the garbage collector: it would take longer than a small step.
+            # A model that lives already must be, for its memory to be found.
+            gc.freeze()
         self._baseline = MemoryBaseline(self.device, self._host_data)
 
     def batches(self, samples: int) -> list[Any]:
@@ -170,6 +175,8 @@ class Bench:
         """The user's model, the same every time."""
         model, self._model = self._model, None
         if model is not None:
+            assert self._random_state is not None, "it was kept when the model was built"
+            torch.set_rng_state(self._random_state)
             return model
         seed_everything(self.spec.seed)
         build_model = self.workload.build_model

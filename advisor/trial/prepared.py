@@ -6,6 +6,7 @@ thread, and a first forked process shows whether operators that want several com
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -42,6 +43,8 @@ class Prepared:
         workload: The user's functions; ``None`` where they could not be loaded, which a trial then finds out again.
         model: The model as it is built without arguments; ``None`` where that failed. A process uses it once.
         built: The storages that came with it.
+        host_data: The storages that existed before it: the workload's data.
+        random_state: Of torch's generator after it was built: a method may draw parameters of its own from there on.
     """
 
     identity: tuple[str, int]
@@ -49,6 +52,8 @@ class Prepared:
     workload: Workload | None = None
     model: torch.nn.Module | None = None
     built: HostData = field(default_factory=HostData)
+    host_data: HostData = field(default_factory=HostData)
+    random_state: torch.Tensor | None = None
 
     def loaded(self, spec: TrialSpec) -> Workload:
         """The workload of a trial, loaded now if it was not before.
@@ -88,7 +93,11 @@ def prepare(spec: TrialSpec) -> Prepared | None:
     prepared = Prepared(identity=_identity(spec), threads=threads)
     try:
         prepared.workload = load_workload(spec.workload)
-        prepared.model, prepared.built = _built(prepared.workload, spec.seed)
+        prepared.host_data.add_living(torch.device("cpu"))
+        # What is loaded is not looked at again by the garbage collector. The model is: its memory is to be found.
+        gc.freeze()
+        prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
+        prepared.random_state = torch.get_rng_state()
     except (Exception, SystemExit):
         pass
     if torch.get_num_threads() != 1:
@@ -108,15 +117,14 @@ def _identity(spec: TrialSpec) -> tuple[str, int]:
     return spec.workload.fingerprint, spec.seed
 
 
-def _built(workload: Workload, seed: int) -> tuple[torch.nn.Module | None, HostData]:
+def _built(workload: Workload, seed: int, before: HostData) -> tuple[torch.nn.Module | None, HostData]:
     """The user's model and its storages; ``None`` where it is not a new one, which a trial refuses by itself."""
-    before, after = HostData(), HostData()
-    before.add_living(torch.device("cpu"))
+    built = HostData()
     seed_everything(seed)
     model = workload.build_model()
-    after.add_living(torch.device("cpu"))
+    built.add_living(torch.device("cpu"))
     old = any(parameter.untyped_storage() in before for parameter in model.parameters())
-    return (None if old else model), after.without(before)
+    return (None if old else model), built.without(before)
 
 
 def _may_fork(threads: int) -> bool:

@@ -1,0 +1,247 @@
+"""What a worker does once for all trials changes nothing in any of them, and is not done where it would."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.measure.measurement import MemoryMeasurement
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.trial import prepared as preparing
+from advisor.trial.forked_trial import end_children, run_forked
+from advisor.trial.outcome import Outcome
+from advisor.trial.prepared import prepare, wants_process_of_its_own
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.work import run_trial
+from tests.trial.logged import Logged
+from tests.trial.specs import my_children, spec
+
+_THREADS = "torch.set_num_threads(2)\nONES = torch.ones(1024, 1024)\nONES @ ONES\n(ONES + ONES).sum()"
+_PYTHON_THREAD = """
+import threading
+import time
+
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+_CHILD = """
+import subprocess
+import sys
+
+CHILD = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+"""
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[Runner]:
+    with Runner(tmp_path / "study") as runner:
+        yield runner
+    assert my_children() == []
+
+
+def found(spec: TrialSpec, folder: Path) -> dict[str, Any] | None:
+    """What ``prepare`` finds in a process that has a single thread and has run nothing."""
+    told = folder / "told"
+
+    def work() -> None:
+        result = prepare(spec)
+        fields = None
+        if result is not None:
+            other = msgspec.structs.replace(spec, seed=1)
+            sized = msgspec.structs.replace(spec, model_size={"width": 2})
+            fields = {
+                "threads": result.threads,
+                "loaded": result.workload is not None,
+                "reused": result.loaded(spec) is result.workload if result.workload is not None else None,
+                "other seed": result.take_model(other) is not None,
+                "other size": result.take_model(sized) is not None,
+                "taken": [result.take_model(spec) is not None for _ in range(2)],
+            }
+        told.write_text(json.dumps(fields))
+        end_children()
+
+    assert run_forked(work) is None
+    answer: dict[str, Any] | None = json.loads(told.read_text())
+    return answer
+
+
+# ---- which trials have a process of their own
+
+
+@pytest.mark.parametrize("kind", TrialKind)
+def test_every_trial_on_a_cpu_but_a_confirmation_wants_a_process_of_its_own(kind: TrialKind) -> None:
+    """A confirmation has a worker to itself."""
+    assert wants_process_of_its_own(spec(kind=kind)) is (kind is not TrialKind.CONFIRM)
+
+
+def test_a_trial_on_a_gpu_stays_in_the_worker() -> None:
+    assert not wants_process_of_its_own(spec(device="cuda:0"))
+
+
+# ---- what is prepared
+
+
+def test_the_workload_is_loaded_and_its_model_built_for_one_use(tmp_path: Path) -> None:
+    workload = Logged(tmp_path / "workload")
+    answer = found(workload.spec(), tmp_path)
+    assert answer is not None
+    assert answer["loaded"]
+    assert answer["reused"]
+    assert answer["taken"] == [True, False], "a process trains a model once"
+    assert len(workload.processes("import")) == len(workload.processes("build")) == 1
+
+
+def test_the_model_is_for_its_own_seed_and_size_alone(tmp_path: Path) -> None:
+    answer = found(Logged(tmp_path / "workload").spec(), tmp_path)
+    assert answer is not None
+    assert not answer["other seed"]
+    assert not answer["other size"]
+
+
+@pytest.mark.parametrize(
+    "added",
+    ["raise ValueError('no')", "import sys\nsys.exit(0)", "def build_model():\n    raise SystemExit(3)"],
+)
+def test_what_cannot_be_prepared_is_for_a_trial_to_meet_again(tmp_path: Path, added: str) -> None:
+    answer = found(Logged(tmp_path / "workload", added).spec(), tmp_path)
+    assert answer is not None
+    assert answer["taken"] == [False, False]
+
+
+def test_a_model_that_existed_before_is_left_for_a_trial_to_refuse(runner: Runner, tmp_path: Path) -> None:
+    old = Logged(tmp_path / "workload", "MODEL = build_model()\n\n\ndef build_model():\n    return MODEL")
+    answer = found(old.spec(), tmp_path)
+    assert answer is not None
+    assert answer["taken"] == [False, False]
+    refused = runner.run(old.spec())
+    assert refused.outcome is Outcome.FAILED
+    assert "must build a new model on every call" in refused.reason
+
+
+@pytest.mark.parametrize("added", [_THREADS, _PYTHON_THREAD, _CHILD], ids=["operators", "thread", "child"])
+def test_nothing_is_forked_where_threads_or_children_run_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: str
+) -> None:
+    """Threads do not survive a fork, and what one of them has locked stays locked."""
+    monkeypatch.setattr(preparing, "_ATTEMPT_SECONDS", 2.0)
+    assert found(Logged(tmp_path / "workload", added).spec(), tmp_path) is None
+
+
+def test_a_number_of_threads_that_the_user_sets_holds_in_trials(tmp_path: Path) -> None:
+    """None of them has started yet: nothing was computed that needs several."""
+    answer = found(Logged(tmp_path / "workload", "torch.set_num_threads(3)").spec(), tmp_path)
+    assert answer is not None
+    assert answer["threads"] == 3
+
+
+# ---- trials that find it, and trials that do not
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("added", [_THREADS, _PYTHON_THREAD, _CHILD], ids=["operators", "thread", "child"])
+def test_trials_of_what_cannot_be_forked_run_in_the_worker(runner: Runner, tmp_path: Path, added: str) -> None:
+    workload = Logged(tmp_path / "workload", added)
+    results = [runner.run(workload.spec(repeat=repeat, beside=Policy(micro_batch=4))) for repeat in range(2)]
+    assert [result.outcome for result in results] == [Outcome.OK] * 2
+    assert [result.speedup for result in results] == [None] * 2, "and nobody takes turns with them"
+    (stepped,) = workload.processes("first step")
+    assert workload.processes("import") == [stepped]
+
+
+_WITH_A_TABLE = """
+plain_build = build_model
+TABLES = []
+
+
+def build_model():
+    TABLES.append(torch.zeros(100_000))
+    return plain_build()
+"""
+
+_WITH_DATA = """
+DATA = torch.randn(100_000, 16, generator=torch.Generator().manual_seed(0))
+
+
+def make_batch(batch_size):
+    return DATA[:batch_size], torch.arange(batch_size) % 8
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "added",
+    [
+        "",
+        _WITH_A_TABLE,
+        _WITH_DATA,
+        "def build_model():\n    return torch.nn.Linear(16, 8).bfloat16().float()",
+    ],
+    ids=["plain", "a table beside the model", "a data set", "two steps to build"],
+)
+@pytest.mark.parametrize("kind", [TrialKind.TIME, TrialKind.SIZE])
+def test_a_model_that_was_built_before_trains_and_needs_what_one_built_in_the_trial_does(
+    runner: Runner, tmp_path: Path, added: str, kind: TrialKind
+) -> None:
+    workload = Logged(tmp_path / "workload", added)
+    trial = workload.spec(kind=kind, micro_batch=8, largest_batch=32, measure_seconds=0.2)
+    before = runner.run(trial)
+    inside, _ = run_trial(trial, lambda text: None)
+    assert (before.outcome, inside.outcome) == (Outcome.OK, Outcome.OK), (before, inside)
+    assert len(workload.processes("build")) <= 2, "once by the worker, once here"
+    (losses, memories), (losses_inside, memories_inside) = figures(before), figures(inside)
+    assert losses == losses_inside
+    common = memories.keys() & memories_inside.keys()  # The batches of short runs depend on the time that they take.
+    assert 8 in common
+    assert {batch: memories[batch] for batch in common} == {batch: memories_inside[batch] for batch in common}
+
+
+@pytest.mark.slow
+def test_parameters_that_a_method_draws_are_the_same_whenever_the_model_was_built(
+    runner: Runner, tmp_path: Path
+) -> None:
+    policy = Policy(methods=(use("lora", rank=8),), micro_batch=8)
+    trial = Logged(tmp_path / "workload").spec(policy=policy, measure_seconds=0.2)
+    before = runner.run(trial)
+    inside, _ = run_trial(trial, lambda text: None)
+    assert figures(before)[0] == figures(inside)[0]
+
+
+def figures(result: TrialResult) -> tuple[tuple[float, ...], dict[int, MemoryMeasurement]]:
+    """First losses, and memory by batch but for what the whole process held."""
+    if result.sizing is not None:
+        losses, memories = result.sizing.loss_trace, {one.micro_batch: one.memory for one in result.sizing.points}
+    else:
+        assert result.measurement is not None
+        losses, memories = result.measurement.loss_trace[:5], {8: result.measurement.memory}
+    return losses, {
+        batch: msgspec.structs.replace(memory, peak_resident_bytes=None) for batch, memory in memories.items()
+    }
+
+
+@pytest.mark.slow
+def test_a_prepared_worker_runs_trials_of_another_seed_and_size(runner: Runner, tmp_path: Path) -> None:
+    sized = (
+        "SIZES = {'width': [8, 64]}\n\n\ndef build_model(width=32):\n    log('build')\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.Linear(width, 8))"
+    )
+    workload = Logged(tmp_path / "workload", sized)
+    parameters = []
+    losses = set()
+    for changes in ({}, {"seed": 1}, {"model_size": {"width": 64}}):
+        result = runner.run(msgspec.structs.replace(workload.spec(), **changes))
+        assert result.measurement is not None, result
+        parameters.append(result.measurement.memory.breakdown.parameters // 4)
+        losses.add(result.measurement.loss_trace[0])
+    assert parameters == [16 * 32 + 32 + 32 * 8 + 8] * 2 + [16 * 64 + 64 + 64 * 8 + 8]
+    assert len(losses) == 3
+    worker, *trials = workload.processes("build")
+    assert worker not in trials
+    assert len(trials) == 2, "the first found its model built"
+    assert os.getpid() not in (worker, *trials)
