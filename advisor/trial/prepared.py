@@ -32,6 +32,9 @@ _ATTEMPT_SECONDS = 20.0
 
 _POLL_SECONDS = 0.005
 
+_WITHOUT_VALUES = (TrialKind.PREDICT, TrialKind.COUNT)
+"""Trials that build the model on tensors without memory."""
+
 
 @dataclass(kw_only=True)
 class Prepared:
@@ -40,11 +43,13 @@ class Prepared:
     Attributes:
         identity: Of the workload and the seed that it was made for.
         threads: Threads that operators share their work among in a trial.
-        workload: The user's functions; ``None`` where they could not be loaded, which a trial then finds out again.
+        workload: The user's functions; ``None`` where they could not be loaded.
         model: The model as it is built without arguments; ``None`` where that failed. A process uses it once.
         built: The storages that came with it.
         host_data: The storages that existed before it: the workload's data.
         random_state: Of torch's generator after it was built: a method may draw parameters of its own from there on.
+        load_error: What loading raised; a trial raises it again, so that the user's code is not run a second time.
+        build_error: What building raised; likewise.
     """
 
     identity: tuple[str, int]
@@ -54,6 +59,8 @@ class Prepared:
     built: HostData = field(default_factory=HostData)
     host_data: HostData = field(default_factory=HostData)
     random_state: torch.Tensor | None = None
+    load_error: BaseException | None = None
+    build_error: BaseException | None = None
 
     def loaded(self, spec: TrialSpec) -> Workload:
         """The workload of a trial, loaded now if it was not before.
@@ -61,13 +68,23 @@ class Prepared:
         Raises:
             WorkloadError: It cannot be loaded.
         """
+        if self.load_error is not None and self.identity == _identity(spec):
+            raise self.load_error
         if self.workload is not None and self.identity == _identity(spec):
             return self.workload
         return load_workload(spec.workload)
 
     def take_model(self, spec: TrialSpec) -> torch.nn.Module | None:
-        """The model for a trial, if it is that one and was not taken yet."""
-        if self.model is None or spec.model_size or self.identity != _identity(spec):
+        """The model for a trial, if it is that one and was not taken yet.
+
+        Raises:
+            BaseException: What building it raised.
+        """
+        if spec.model_size or spec.kind in _WITHOUT_VALUES or self.identity != _identity(spec):
+            return None
+        if self.build_error is not None:
+            raise self.build_error
+        if self.model is None:
             return None
         model, self.model = self.model, None
         return model
@@ -86,20 +103,24 @@ def wants_process_of_its_own(spec: TrialSpec) -> bool:
 def prepare(spec: TrialSpec) -> Prepared | None:
     """Load the workload and build its model; ``None`` where no trial may be forked from this process afterwards.
 
-    What the user's code raises is not told here: a trial that finds nothing prepared meets it again.
+    What the user's code raises is raised by every trial that is forked from here.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     prepared = Prepared(identity=_identity(spec), threads=threads)
     try:
         prepared.workload = load_workload(spec.workload)
-        prepared.host_data.add_living(torch.device("cpu"))
-        # What is loaded is not looked at again by the garbage collector. The model is: its memory is to be found.
-        gc.freeze()
-        prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
-        prepared.random_state = torch.get_rng_state()
-    except (Exception, SystemExit):
-        pass
+    except (Exception, SystemExit) as error:
+        prepared.load_error = error
+    prepared.host_data.add_living(torch.device("cpu"))
+    # What is loaded is not looked at again by the garbage collector. The model is: its memory is to be found.
+    gc.freeze()
+    if prepared.workload is not None:
+        try:
+            prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
+            prepared.random_state = torch.get_rng_state()
+        except (Exception, SystemExit) as error:
+            prepared.build_error = error
     if torch.get_num_threads() != 1:
         prepared.threads = torch.get_num_threads()  # the user's own number
     if _may_fork(prepared.threads):

@@ -41,7 +41,7 @@ def test_the_answer_has_every_part_in_order(width: int) -> None:
     text = words(shown(view(), width=width))
     parts = [
         "Not applicable here",
-        "Compared by short steps, or not measured",
+        "Tried or considered, not measured",
         "Measured",
         "Train with chunked_cross_entropy chunks=8 + precision bf16, batch 48",
         "2.15 times the baseline",
@@ -178,7 +178,7 @@ def test_the_least_cost_has_its_frontier_and_plot_in_place_of_the_ranking(width:
     answer = AnswerView(cost_recommendation(), cost_goal(), files={}, apply_lines=())
     text = words(shown(answer, width=width))
     parts = [
-        "Compared by short steps, or not measured",
+        "Tried or considered, not measured",
         "Frontier: nothing measured is both faster and cheaper",
         "Not on the frontier",
         "$ for 1000 iterations",

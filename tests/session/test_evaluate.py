@@ -285,9 +285,13 @@ def test_the_baseline_is_the_users_own_batch_and_is_screened_when_it_cannot_fit(
     assert too_big.outcome is Outcome.SCREENED
 
 
-def test_without_a_batch_of_the_users_own_there_is_no_baseline_yet() -> None:
+def test_without_a_batch_of_the_users_own_the_baseline_has_a_usual_one_and_says_so() -> None:
     facts = msgspec.structs.replace(FACTS, default_batch=None)
-    assert evaluator(FakeTrials(), facts=facts).baseline() is None
+    chosen = evaluator(FakeTrials(), facts=facts)
+    baseline = chosen.baseline()
+    assert baseline is not None
+    assert baseline.policy.micro_batch == 8
+    assert "no BATCH_SIZE" in chosen.notes[0]
 
 
 def test_on_several_devices_each_has_its_share_of_batch_and_memory() -> None:

@@ -97,7 +97,7 @@ time.sleep(600)
         (tmp_path / "kept").write_text(str(kept.pid))
         (tmp_path / "child").write_text(str(child.pid))
         read_number(tmp_path / "grandchild")
-        end_children(but=kept.pid)
+        end_children(but=[kept.pid])
 
     assert run_forked(work) is None
     kept = read_number(tmp_path / "kept")

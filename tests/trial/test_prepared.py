@@ -106,13 +106,22 @@ def test_the_model_is_for_its_own_seed_and_size_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "added",
-    ["raise ValueError('no')", "import sys\nsys.exit(0)", "def build_model():\n    raise SystemExit(3)"],
+    ("added", "said"),
+    [
+        ("raise ValueError('no')", "ValueError: no"),
+        ("import sys\nsys.exit(0)", "SystemExit"),
+        ("def build_model():\n    raise SystemExit(3)", "sys.exit(3)"),
+        ("def build_model():\n    raise ValueError('no')", "ValueError: no"),
+    ],
 )
-def test_what_cannot_be_prepared_is_for_a_trial_to_meet_again(tmp_path: Path, added: str) -> None:
-    answer = found(Logged(tmp_path / "workload", added).spec(), tmp_path)
-    assert answer is not None
-    assert answer["taken"] == [False, False]
+def test_what_cannot_be_prepared_is_told_by_every_trial_and_not_tried_again(
+    runner: Runner, tmp_path: Path, added: str, said: str
+) -> None:
+    broken = Logged(tmp_path / "workload", added)
+    for repeat in range(2):
+        refused = runner.run(broken.spec(repeat=repeat))
+        assert refused.outcome is Outcome.FAILED
+        assert said in refused.reason
 
 
 def test_a_model_that_existed_before_is_left_for_a_trial_to_refuse(runner: Runner, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_where_plain_training_fails_the_trial_has_figures_without_a_speedup_and_
     assert result.speedup is None
     (note,) = result.notes
     assert note == (
-        "not compared in turn with plain training: plain training beside it ended as failed: "
+        "not compared in turn: the training beside it ended as failed: "
         "ValueError: five samples are one too many"
     )
     assert runner.run(beside(workload, micro_batch=8)).speedup is not None, "the next trial has somebody again"
@@ -140,7 +140,7 @@ def test_a_model_that_ends_the_process_beside_costs_no_figures(runner: Runner, t
     assert result.outcome is Outcome.OK
     assert result.measurement is not None
     assert result.speedup is None
-    assert result.notes == ("not compared in turn with plain training: the process beside it has ended",)
+    assert result.notes == ("not compared in turn: the process beside it has ended",)
     following = runner.run(beside(fatal, micro_batch=8, plain=4))
     assert following.outcome is Outcome.OK
     assert following.speedup is None
