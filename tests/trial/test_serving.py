@@ -1,4 +1,4 @@
-"""The worker's loop in this process, between two pipes."""
+"""The worker's loop in this process, between two pipes; trials in processes of their own are in test_forked_trial."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def served(requests: list[Request]) -> list[Answer]:
 
 
 def test_a_full_disk_is_told_and_the_worker_serves_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(spec: TrialSpec, tell: object) -> tuple[TrialResult, str]:
+    def run(spec: TrialSpec, tell: object, **options: object) -> tuple[TrialResult, str]:
         return TrialResult(key=spec.key, outcome=Outcome.OK), ""
 
     full = iter([True, False])
@@ -42,6 +42,9 @@ def test_a_full_disk_is_told_and_the_worker_serves_on(tmp_path: Path, monkeypatc
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(serving, "run_trial", run)
+    monkeypatch.setattr(serving, "wants_process_of_its_own", lambda spec: False)  # ``sync`` counts in this process
+    monkeypatch.setattr(serving, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(serving, "Reference", lambda prepared: None)
     monkeypatch.setattr(serving, "print_into", lambda log: None)
     monkeypatch.setattr(os, "fsync", sync)
     study = StudyFolder(tmp_path)

@@ -79,7 +79,7 @@ def test_the_figures_of_the_larger_batch_stand_whatever_becomes_of_the_smaller(r
     assert result.measurement is not None
     assert result.smaller is None
     assert result.notes == ("batch 4, timed after 8, ended as failed: ValueError: 4 samples are too few",)
-    assert not runner.run(spec(repeat=7)).warm, "what failed in a process may have left it in any state"
+    assert runner.run(spec(repeat=7)).warm, "what failed did so in a process of its own"
 
 
 def test_a_limit_that_is_passed_is_out_of_memory_with_both_figures(runner: Runner) -> None:
@@ -112,13 +112,16 @@ def test_a_model_that_takes_the_process_down(runner: Runner, name: str, how: str
     assert result.outcome is Outcome.CRASHED
     assert how in result.reason
     if name == "segfault":
-        assert "string_at" in runner.tail_of_log(spec(name).key)
+        assert "string_at" in runner.tail_of_log(spec(name).key, lines=60)
 
 
 def test_a_leak_does_not_reach_the_next_trial(runner: Runner) -> None:
-    """The worker is replaced, and the same trial again finds the same memory to the byte."""
+    """It ends with its process, and the same trial again finds the same memory to the byte."""
     first, second = (runner.run(spec("leaking", micro_batch=256, repeat=repeat)) for repeat in range(2))
     assert first.measurement is not None
     assert second.measurement is not None
-    assert not second.warm
-    assert first.measurement.memory == second.measurement.memory
+    assert second.warm
+    held = [
+        msgspec.structs.replace(one.memory, peak_resident_bytes=None) for one in (first.measurement, second.measurement)
+    ]
+    assert held[0] == held[1]
