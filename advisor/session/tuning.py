@@ -49,6 +49,9 @@ __all__ = ["Tuning"]
 _FIRST_BATCH = 2
 """First micro-batch of every sizing: normalization over a batch of one sample is degenerate or an error."""
 
+_LINES_OF_CRASH = 80
+"""Of a log: the stack of a process that crashed begins with the user's frames, and this package's are left out."""
+
 
 class Tuning:
     """The steps of one tuning, sharing what the earlier ones found.
@@ -352,7 +355,7 @@ def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -
     text = f"{rule}, but it ended as {result.outcome.value}"
     if result.reason:
         text += f": {result.reason}"
-    tail = _without_own_frames(runner.tail_of_log(result.key))
+    tail = _without_own_frames(runner.tail_of_log(result.key, lines=_LINES_OF_CRASH))
     if tail:
         text += "\nThe last lines that it printed:\n" + tail
     return text
