@@ -120,8 +120,9 @@ class ComparingEvaluator(Evaluator):
             return self._retried(candidates[0], best)
         top = max(candidates, key=_rate)
         if result.outcome is Outcome.OK:
-            self._best_batch = top.policy.micro_batch
-            self._peaked = top is not candidates[-1]
+            if ladder or not self._peaked:  # Without a ladder nothing new was seen of where one peaks.
+                self._best_batch = top.policy.micro_batch
+                self._peaked = top is not candidates[-1]
             place = candidates.index(top)
             candidates[place] = top = msgspec.structs.replace(top, comparison=self._expected(top.policy))
             self._sets_the_pace(top)

@@ -167,10 +167,15 @@ class SearchLoop:
 
     def _time_leaders(self, evaluator: ComparingEvaluator) -> None:
         """Time those at length that short steps let expect to lead, until no other is likely to."""
+        led: set[str] = set()  # Plain training without a batch of its own is its own baseline, and would lead again.
         while self._budget.may_time_leader or not any(is_measured(one) for one in self.candidates):
-            leader = next_leader(self.candidates, self._goal)
+            waiting = [
+                one for one in self.candidates if one.outcome is not Outcome.COMPARED or one.policy.key not in led
+            ]
+            leader = next_leader(waiting, self._goal)
             if leader is None:
                 return
+            led.add(leader.policy.key)
             begin = self._budget.elapsed_seconds
             evaluator.number = self._number
             evaluation = evaluator.time_leader(

@@ -50,11 +50,12 @@ __all__ = ["Tuning"]
 _FIRST_BATCH = 2
 """First micro-batch of every sizing: normalization over a batch of one sample is degenerate or an error."""
 
+_LINES_OF_CRASH = 80
+"""Of a log: the stack of a process that crashed begins with the user's frames, and this package's are left out."""
+
 
 _LINES = 20
 """Of what a failed probe printed, at its end."""
-
-_LINES_WITH_OWN_FRAMES = 80
 
 
 class Tuning:
@@ -360,7 +361,7 @@ def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -
     text = f"{rule}, but it ended as {result.outcome.value}"
     if result.reason:
         text += f": {result.reason}"
-    tail = _without_own_frames(runner.tail_of_log(result.key, lines=_LINES_WITH_OWN_FRAMES))
+    tail = _without_own_frames(runner.tail_of_log(result.key, lines=_LINES_OF_CRASH))
     if tail:
         text += "\nThe last lines that it printed:\n" + tail
     return text

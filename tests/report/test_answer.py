@@ -9,6 +9,7 @@ import pytest
 
 from advisor.decide.candidate import Confirmation
 from advisor.decide.choose import choose
+from advisor.measure.in_turn import Speedup
 from advisor.methods.use import MethodUse
 from advisor.problem.goal import Preference
 from advisor.report.answer import AnswerView, confirmation_words
@@ -190,3 +191,22 @@ def test_the_least_cost_has_its_frontier_and_plot_in_place_of_the_ranking(width:
     assert positions == sorted(positions)
     assert "vs base" not in text
     assert max(len(line) for line in shown(answer, width=width).splitlines()) <= width
+
+
+def test_a_promise_in_turn_is_confirmed_with_its_turns_ratio_and_interval() -> None:
+    speedup = Speedup(value=1.4, low=1.358, high=1.442, rounds=6)
+    confirmed = msgspec.structs.replace(CONFIRMED, speedup=speedup, promise=speedup, baseline_samples_per_second=None)
+    assert confirmation_words(confirmed) == (
+        "Confirmed: the wrapper and the baseline took 6 turns each in fresh processes. The promise is 1.40 times the "
+        "baseline, ±3.0%, at a peak of 7.30 GiB."
+    )
+
+
+def test_the_users_own_setting_is_kept_by_the_title_and_any_other_is_a_training() -> None:
+    others = [measured(50.0, method) for method in (CHECKPOINT, BF16, ADAM, CHUNKED)]
+    for rate, title in ((60.0, "Keep what you have: train with plain, batch 8"), (200.0, "Train with plain, batch 16")):
+        candidates = [baseline(100.0), measured(rate, micro_batch=16), *others]
+        answer = explained(choose(candidates, goal(), untried=3, **ENDED), goal())
+        text = words(shown(AnswerView(answer, goal(), files={}, apply_lines=()), width=120))
+        assert title in text
+        assert ("Keep what you have" in text) is (rate == 60.0)

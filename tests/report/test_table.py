@@ -11,6 +11,7 @@ from advisor.report.cells import Folded
 from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, lost, measured, on
+from tests.decide.test_leader import compared
 
 from .scenario import ADAM, BF16, CHECKPOINT, CHUNKED, IN_BACKWARD, REFUSED, recommendation, shown, words
 
@@ -154,3 +155,27 @@ def test_a_full_policy_at_80_columns_stays_whole() -> None:
     for method in ("adam_8bit", "precision bf16", "chunked_cross_entropy chunks=8", "1024 x 16", format_bytes(2**32)):
         assert method in text
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_what_was_compared_comes_first_and_the_best_expected_of_it(width: int) -> None:
+    candidates = [
+        lost(Outcome.SCREENED, ADAM, reason="one sample does not fit"),
+        compared(90, CHECKPOINT),
+        lost(Outcome.FAILED, CHUNKED, reason="boom"),
+        compared(130, BF16),
+    ]
+    text = words(shown(NotMeasuredTable(candidates), width=width))
+    assert text.startswith("Compared by short steps, or not measured")
+    order = ["precision bf16", "checkpoint every=2", "adam_8bit", "chunked_cross_entropy"]
+    positions = [text.index(name) for name in order]
+    assert positions == sorted(positions)
+
+
+def test_what_hides_below_the_rows_is_the_least_expected() -> None:
+    candidates = [compared(100 + batch, BF16, micro_batch=batch) for batch in (1, 2, 3)]
+    candidates = [msgspec.structs.replace(one, reason=f"batch {one.policy.micro_batch}") for one in candidates]
+    text = words(shown(NotMeasuredTable(candidates, rows=2), width=120))
+    assert text.index("batch 3") < text.index("batch 2")
+    assert "batch 1" not in text
+    assert "and 1 more" in text

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.candidate import Candidate, Confirmation, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.measure.in_turn import Speedup
 from advisor.problem.goal import Fidelity, Goal
 from advisor.report.why import explain, explained
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import GIB, baseline, goal, lost, measured, on
+from tests.decide.examples import GIB, baseline, goal, lost, measured, measurement, on
 
 from .scenario import BF16, CHECKPOINT, recommendation
 
@@ -171,3 +172,43 @@ def test_what_the_process_held_is_said_where_it_is_known() -> None:
     )
     assert "limit (its process held 3.00 GiB, libraries included)" in why([baseline(50), known])
     assert "its process held" not in why([baseline(50), candidate])
+
+
+def promise(value: float, spread: float, *, kept: float = 150.0) -> Confirmation:
+    speedup = Speedup(value=value, low=value * (1 - spread), high=value * (1 + spread), rounds=6)
+    return Confirmation(
+        outcome=Outcome.OK,
+        measurement=measurement(kept),
+        promised_samples_per_second=150,
+        speedup=speedup,
+        promise=speedup,
+    )
+
+
+def test_what_was_confirmed_in_turn_is_promised_first_as_a_ratio_to_the_baseline() -> None:
+    answer = decide([baseline(100), measured(150, BF16, fidelity=Fidelity.PRECISION)])
+    confirmed = msgspec.structs.replace(answer, confirmation=promise(1.4, 0.03))
+    first, second, *_ = explain(confirmed, goal())
+    assert first == (
+        "Training with precision bf16 at batch 8 is 1.40 times as fast as the baseline, ±3.0% (plain training at batch "
+        "8), in turn with it in fresh processes."
+    )
+    assert second == "At the speed that the machine had for the baseline that is 140 samples/s instead of 100."
+    assert "runs 150 samples/s" not in " ".join(explain(confirmed, goal())), "what the search saw is no promise"
+
+
+def test_what_was_confirmed_without_turns_is_told_in_samples_per_second() -> None:
+    answer = decide([baseline(100), measured(150, BF16, fidelity=Fidelity.PRECISION)])
+    alone = msgspec.structs.replace(promise(1.4, 0.03), speedup=None, promise=None)
+    for confirmation in (None, alone):
+        text = " ".join(explain(msgspec.structs.replace(answer, confirmation=confirmation), goal()))
+        assert "runs 150 samples/s (±1.0%). That is 1.50 times the baseline" in text
+
+
+def test_a_faster_one_whose_confirmation_showed_no_gain_is_explained() -> None:
+    no_gain = Speedup(value=1.01, low=0.98, high=1.04, rounds=8)
+    led = msgspec.structs.replace(measured(150, CHECKPOINT), confirmed=no_gain)
+    assert (
+        "50% faster was checkpoint every=2 at batch 8, but its wrapper ran 1.01 times as fast as the baseline in turn "
+        "with it (±3.0%), which is no gain beyond the noise."
+    ) in why([baseline(100), led])

@@ -10,7 +10,7 @@ from advisor.measure.measurement import Sizing
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
-from advisor.problem.goal import Goal
+from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import SilentProgress
 from advisor.search.line import Line
 from advisor.search.memory_model import MemoryModel
@@ -285,13 +285,64 @@ def test_the_baseline_is_the_users_own_batch_and_is_screened_when_it_cannot_fit(
     assert too_big.outcome is Outcome.SCREENED
 
 
-def test_without_a_batch_of_the_users_own_the_baseline_has_a_usual_one_and_says_so() -> None:
-    facts = msgspec.structs.replace(FACTS, default_batch=None)
-    chosen = evaluator(FakeTrials(), facts=facts)
-    baseline = chosen.baseline()
+@pytest.mark.parametrize(("tokens", "usual"), [(1024, 8), (None, 32)], ids=["sequences", "anything else"])
+def test_without_a_batch_of_the_users_own_the_baseline_has_a_usual_one_and_a_note_says_so(
+    tokens: int | None, usual: int
+) -> None:
+    facts = msgspec.structs.replace(FACTS, default_batch=None, tokens_per_sample=tokens)
+    found = evaluator(FakeTrials(), facts=facts)
+    baseline = found.baseline()
     assert baseline is not None
+    assert baseline.policy == Policy(micro_batch=usual)
+    assert baseline.role is Role.BASELINE
+    (note,) = found.notes
+    assert f"the model file states no BATCH_SIZE: {usual} samples a step, a usual batch" in note
+    assert "Add BATCH_SIZE = N" in note
+
+
+def test_a_usual_batch_is_no_larger_than_what_fits_in_memory() -> None:
+    """Of 200 MiB five percent stay free and 100 MiB do not grow: 9 samples, or 8 that kernels like."""
+    facts = msgspec.structs.replace(FACTS, default_batch=None, tokens_per_sample=None)
+    found = evaluator(FakeTrials(), limited(200), facts=facts)
+    baseline = found.baseline()
+    assert baseline is not None
+    assert baseline.outcome is Outcome.OK
     assert baseline.policy.micro_batch == 8
-    assert "no BATCH_SIZE" in chosen.notes[0]
+    assert any("8 samples a step" in note for note in found.notes)
+
+
+def test_a_usual_batch_is_no_larger_than_what_a_trial_has_time_for() -> None:
+    """0.01 s a sample; of 12 s a trial has two, and a step of it half a second at most."""
+    facts = msgspec.structs.replace(FACTS, default_batch=None, tokens_per_sample=None)
+    trials: Any = FakeTrials()
+    aim = limited(1100)
+    trials.limit = aim.memory_limit_bytes
+    slow = Line(0, 0.1)
+    trials.size(PLAIN, None)
+    trials.models[PLAIN.label] = msgspec.structs.replace(trials.models[PLAIN.label], time=slow)
+    found = Evaluator(
+        trials=trials, budget=TimeBudget(12.0), goal=aim, facts=facts, hardware=CPU, progress=SilentProgress()
+    )
+    baseline = found.baseline()
+    assert baseline is not None
+    assert baseline.policy.micro_batch == 4
+
+
+def test_one_sample_that_does_not_fit_is_told_of_the_baseline_too() -> None:
+    facts = msgspec.structs.replace(FACTS, default_batch=None)
+    lost = evaluator(FakeTrials(), limited(90), facts=facts).baseline()
+    assert lost is not None
+    assert (lost.role, lost.outcome, lost.policy.micro_batch) == (Role.BASELINE, Outcome.SCREENED, 1)
+
+
+@pytest.mark.parametrize(
+    "aim",
+    [limited(1100, global_batch=24), limited(1100, kind=GoalKind.CHEAPEST), limited(1100, kind=GoalKind.BIGGER)],
+    ids=["global batch", "cheapest", "bigger"],
+)
+def test_no_usual_batch_is_taken_where_the_goal_sets_one_or_looks_for_the_largest(aim: Goal) -> None:
+    facts = msgspec.structs.replace(FACTS, default_batch=None)
+    assert evaluator(FakeTrials(), aim, facts=facts).baseline() is None
 
 
 def test_on_several_devices_each_has_its_share_of_batch_and_memory() -> None:

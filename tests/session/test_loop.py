@@ -15,11 +15,13 @@ from advisor.search.proposal import GainLeft
 from advisor.search.resolved import Combination
 from advisor.search.sampler import Proposal
 from advisor.session.budget import TimeBudget
+from advisor.session.compare import ComparingEvaluator
 from advisor.session.evaluate import Evaluation
 from advisor.session.loop import SearchLoop
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import LIMIT, baseline, goal, measured
 from tests.decide.test_guard import found
+from tests.decide.test_leader import compared
 
 BF16, CHECKPOINT, ADAM = use("precision", dtype="bf16"), use("checkpoint", every=1), use("adam_8bit")
 
@@ -36,12 +38,13 @@ class FakeProposer:
         self.attributes: list[dict[str, Any]] = []
         self.learned: list[tuple[Any, dict[str, Any]]] = []
         self.is_shared = False
+        self.recipe_name: str | None = None
 
     def ask(self) -> Any:
         if not self.left:
             return None
         combination = Combination.of(self.left[0].policy)
-        return Proposal(number=1, combination=combination, batch_fraction=1.0)
+        return Proposal(number=1, combination=combination, batch_fraction=1.0, recipe_name=self.recipe_name)
 
     def tell(
         self, proposal: Any, value: Any, constraints: dict[str, float], attributes: dict[str, Any], **options: Any
@@ -239,3 +242,41 @@ def test_what_other_workers_found_is_taken_in_once_and_one_baseline_stays() -> N
     assert best is not None
     assert best.measurement is not None
     assert best.measurement.samples_per_second == 400
+
+
+class ComparingFake(ComparingEvaluator):
+    """Compares what is proposed, and times what is to lead at another batch than it was compared at."""
+
+    def __init__(self, proposer: FakeProposer) -> None:
+        self.proposer = proposer
+        self.number = 1
+        self.timed: list[Candidate] = []
+
+    def baseline(self) -> None:
+        """The workload states no batch."""
+
+    def baseline_is(self, baseline: Candidate | None) -> list[Candidate]:
+        return []
+
+    def is_plainest(self, combination: Combination) -> bool:
+        return not combination.uses
+
+    def compare(self, combination: Combination, role: Role) -> Evaluation:
+        candidate = self.proposer.left.pop(0)
+        return Evaluation(candidate=msgspec.structs.replace(candidate, role=role))
+
+    def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
+        assert len(self.timed) < 10, "this would go on for as long as there is time"
+        self.timed.append(leader)
+        return Evaluation(candidate=measured(100, *leader.policy.methods, micro_batch=32, role=leader.role))
+
+
+def test_no_leader_is_timed_twice_although_it_was_timed_at_another_batch_than_it_was_compared_at() -> None:
+    """The trap: plain training without a batch of its own is the baseline, which may be timed at its best batch."""
+    candidates = [compared(300, micro_batch=8), compared(200, CHECKPOINT, micro_batch=8)]
+    search = Search(candidates, FakeGuard())
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = fake
+    search.proposer.recipe_name = "plain"
+    search.loop.run()
+    assert [one.policy.methods for one in fake.timed] == [(), (CHECKPOINT,)]

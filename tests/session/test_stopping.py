@@ -52,3 +52,21 @@ def test_where_cost_counts_as_well_the_reason_says_so() -> None:
 def test_half_of_the_noise_is_what_is_lost_in_it() -> None:
     assert GainLeft(expected=0.0049, noise=0.01, measured=9).is_noise
     assert not GainLeft(expected=0.0051, noise=0.01, measured=9).is_noise
+
+
+def what_more(left: GainLeft | None, kind: GoalKind = GoalKind.FASTER) -> str:
+    proposer: Any = FakeProposer(left)
+    return StoppingRule(proposer, kind).what_more()
+
+
+def test_what_no_time_is_left_for_has_what_may_still_be_gained() -> None:
+    assert what_more(GAIN) == "; the best of them is expected to be 20% faster"
+    assert what_more(GAIN, GoalKind.CHEAPEST) == "; the best of them is expected to be 20% cheaper or faster"
+
+
+def test_where_the_rest_is_noise_that_is_said_instead_of_a_figure() -> None:
+    assert what_more(NOISE) == "; none of them is expected to be better by more than the noise"
+
+
+def test_where_nothing_is_known_of_the_rest_nothing_is_said() -> None:
+    assert what_more(None) == ""

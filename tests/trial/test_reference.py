@@ -124,8 +124,7 @@ def test_where_plain_training_fails_the_trial_has_figures_without_a_speedup_and_
     assert result.speedup is None
     (note,) = result.notes
     assert note == (
-        "not compared in turn: the training beside it ended as failed: "
-        "ValueError: five samples are one too many"
+        "not compared in turn: the training beside it ended as failed: ValueError: five samples are one too many"
     )
     assert runner.run(beside(workload, micro_batch=8)).speedup is not None, "the next trial has somebody again"
 

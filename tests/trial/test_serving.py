@@ -1,4 +1,4 @@
-"""The worker's loop in this process, between two pipes."""
+"""The worker's loop in this process, between two pipes; trials in processes of their own are in test_forked_trial."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_full_disk_is_told_and_the_worker_serves_on(tmp_path: Path, monkeypatc
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(serving, "run_trial", run)
-    monkeypatch.setattr(serving, "wants_process_of_its_own", lambda spec: False)
+    monkeypatch.setattr(serving, "wants_process_of_its_own", lambda spec: False)  # ``sync`` counts in this process
     monkeypatch.setattr(serving, "print_into", lambda log: None)
     monkeypatch.setattr(os, "fsync", sync)
     study = StudyFolder(tmp_path)

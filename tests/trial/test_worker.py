@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from advisor.measure.measurement import MemoryMeasurement
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
@@ -18,11 +17,6 @@ from advisor.trial.spec import TrialKind
 from tests.trial.specs import my_children, spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def tensors_alone(memory: MemoryMeasurement) -> MemoryMeasurement:
-    """Without the resident set, of which nothing is counted to the byte."""
-    return msgspec.structs.replace(memory, peak_resident_bytes=None)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +79,7 @@ def test_the_figures_of_the_larger_batch_stand_whatever_becomes_of_the_smaller(r
     assert result.measurement is not None
     assert result.smaller is None
     assert result.notes == ("batch 4, timed after 8, ended as failed: ValueError: 4 samples are too few",)
-    assert runner.run(spec(repeat=7)).warm, "it failed in a process of its own"
+    assert runner.run(spec(repeat=7)).warm, "what failed did so in a process of its own"
 
 
 def test_a_limit_that_is_passed_is_out_of_memory_with_both_figures(runner: Runner) -> None:
@@ -122,9 +116,12 @@ def test_a_model_that_takes_the_process_down(runner: Runner, name: str, how: str
 
 
 def test_a_leak_does_not_reach_the_next_trial(runner: Runner) -> None:
-    """Each has a process of its own, and the same trial again finds the same memory to the byte."""
+    """It ends with its process, and the same trial again finds the same memory to the byte."""
     first, second = (runner.run(spec("leaking", micro_batch=256, repeat=repeat)) for repeat in range(2))
     assert first.measurement is not None
     assert second.measurement is not None
     assert second.warm
-    assert tensors_alone(first.measurement.memory) == tensors_alone(second.measurement.memory)
+    held = [
+        msgspec.structs.replace(one.memory, peak_resident_bytes=None) for one in (first.measurement, second.measurement)
+    ]
+    assert held[0] == held[1]

@@ -1,0 +1,53 @@
+"""Sentences that say how combinations were told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.choose import choose
+from advisor.methods.use import MethodUse
+from advisor.report.sentences import compared_sentence, measured_methods, measured_too_little
+from advisor.trial.outcome import Outcome
+from tests.decide.examples import baseline, goal, lost, measured
+from tests.decide.test_leader import compared, timed
+
+from .scenario import ADAM, BF16, CHECKPOINT, CHUNKED
+
+
+def decide(candidates: Sequence[Candidate], untried: int = 100) -> Recommendation:
+    return choose(candidates, goal(), refused_settings={}, untried=untried, stopped_because="time is up")
+
+
+def test_combinations_that_were_compared_and_timed_are_counted_once_each() -> None:
+    answer = decide(
+        [
+            baseline(100),
+            compared(130, BF16),
+            timed(140, 130, BF16),
+            timed(145, 130, BF16, micro_batch=16),
+            compared(120, CHECKPOINT),
+            compared(90, ADAM),
+            lost(Outcome.OUT_OF_MEMORY, CHUNKED),
+        ]
+    )
+    assert compared_sentence(answer) == (
+        "4 combinations of methods were compared, by short steps in turn; 2 of them were then timed at length, in turn "
+        "with the baseline."
+    )
+
+
+def test_where_nothing_was_compared_nothing_is_said() -> None:
+    assert compared_sentence(decide([baseline(100), measured(120, BF16), lost(Outcome.SCREENED, ADAM)])) == ""
+
+
+@pytest.mark.parametrize(("others", "little"), [((BF16, CHECKPOINT), True), ((BF16, CHECKPOINT, ADAM, CHUNKED), False)])
+def test_what_was_compared_counts_as_measured_where_no_method_wins(others: tuple[MethodUse, ...], little: bool) -> None:
+    answer = decide([baseline(100), *(compared(90, one) for one in others)])
+    assert len(measured_methods(answer)) == len(others)
+    assert measured_too_little(answer) is little
+    everything = msgspec.structs.replace(answer, untried=0)
+    assert not measured_too_little(everything)

@@ -1,0 +1,339 @@
+"""Combinations are compared where a step is mostly work on samples; what leads is timed batch by batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.measure.in_turn import Speedup
+from advisor.measure.measurement import Sizing
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.problem.goal import Fidelity, Goal
+from advisor.report.progress import SilentProgress
+from advisor.search.memory_model import MemoryModel
+from advisor.search.resolved import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.compare import ComparingEvaluator
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import Rung, TrialResult
+from tests.decide.examples import baseline, goal, measurement
+from tests.report.scenario import CPU
+from tests.search.test_memory_model import point, sizing
+from tests.search.test_resolve import FACTS
+
+MIB = 2**20
+PLAIN = Combination()
+CHECKPOINT = Combination((use("checkpoint", every=1),))
+BF16 = Combination((use("precision", dtype="bf16"),))
+TWICE = Speedup(value=2.0, low=1.9, high=2.1, rounds=4)
+
+
+class FakeTrials:
+    """Steps take ``fixed + growing * batch`` seconds and 100 MiB + 10 MiB per sample; timed ones reach ``rates``.
+
+    Args:
+        fixed: Seconds of a step of any batch.
+        growing: Seconds of each sample.
+        rates: Batch -> samples per second of timed trials; 100 for any other.
+        fails_at: Batches that do not fit when they are timed.
+        fails: How every short run ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        fixed: float = 0.0,
+        growing: float = 0.01,
+        rates: dict[int, float] | None = None,
+        fails_at: tuple[int, ...] = (),
+        fails: Outcome | None = None,
+    ) -> None:
+        self.first_batch = 2
+        self.baseline: Candidate | None = None
+        self.compare_at: int | None = None
+        self.pacesetter = Combination()
+        self.limit = 0
+        self.rates = rates or {}
+        self.fails_at = fails_at
+        self.fails = fails
+        self.timed: list[tuple[Policy, tuple[int, ...]]] = []
+        points = [point(batch, passes=100 + 10 * batch, seconds=fixed + growing * batch) for batch in (2, 4)]
+        self._plain = sizing(*points)
+        points[-1] = msgspec.structs.replace(points[-1], speedup=TWICE)
+        self._compared = sizing(*points)
+        self._sized: set[str] = set()
+
+    def reference(self, gpu_count: int) -> Combination:
+        return PLAIN
+
+    def limit_on(self, gpu_count: int) -> int:
+        return self.limit
+
+    def size(self, combination: Combination, largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
+        if self.fails is not None and combination != PLAIN:
+            return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
+        self._sized.add(combination.label)
+        return self.model_of(combination), TrialResult(key="size", outcome=Outcome.OK)
+
+    def model_of(self, combination: Combination) -> MemoryModel | None:
+        found = self.sizing_of(combination)
+        return None if found is None else MemoryModel.fit(found)
+
+    def sizing_of(self, combination: Combination) -> Sizing | None:
+        if combination.label not in self._sized:
+            return None
+        return self._plain if combination == PLAIN else self._compared
+
+    def drift(self, combination: Combination) -> float | None:
+        return 0.0
+
+    def time(
+        self,
+        policy: Policy,
+        *,
+        outpaced_below: float | None,
+        smaller: Policy | None = None,
+        ladder: tuple[Policy, ...] = (),
+        measure_seconds: float | None = None,
+    ) -> TrialResult:
+        self.timed.append((policy, tuple(one.micro_batch for one in ladder)))
+        key = f"time {len(self.timed)}"
+        if policy.micro_batch in self.fails_at:
+            return TrialResult(key=key, outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
+        rungs, best = [], self.rate(policy)
+        for one in ladder:
+            if one.micro_batch in self.fails_at:
+                break
+            rungs.append(Rung(measurement=measurement(self.rate(one), micro_batch=one.micro_batch), speedup=TWICE))
+            if self.rate(one) < 1.02 * best:
+                break
+            best = self.rate(one)
+        figures = measurement(self.rate(policy), micro_batch=policy.micro_batch)
+        return TrialResult(key=key, outcome=Outcome.OK, measurement=figures, speedup=TWICE, ladder=tuple(rungs))
+
+    def rate(self, policy: Policy) -> float:
+        return self.rates.get(policy.micro_batch, 100.0)
+
+
+def limited(mebibytes: int, **changes: Any) -> Goal:
+    return msgspec.structs.replace(goal(), memory_limit_bytes=mebibytes * MIB, **changes)
+
+
+def evaluator(trials: Any, aim: Goal | None = None, *, seconds: float = 240.0) -> ComparingEvaluator:
+    """With four seconds for the turns of a combination, unless a test says otherwise."""
+    aim = aim or limited(20_000)
+    trials.limit = aim.memory_limit_bytes
+    return ComparingEvaluator(
+        trials=trials,
+        budget=TimeBudget(seconds, clock=lambda: 0.0),
+        goal=aim,
+        facts=FACTS,
+        hardware=CPU,
+        progress=SilentProgress(),
+    )
+
+
+# ---- the batch to compare at
+
+
+def test_where_steps_are_mostly_work_combinations_are_compared_at_the_users_own_batch() -> None:
+    trials = FakeTrials(growing=0.001)
+    assert evaluator(trials).baseline_is(baseline(100, micro_batch=8)) == []
+    assert trials.compare_at == 8
+    assert trials.timed == [], "that is the baseline"
+
+
+def test_an_own_batch_of_any_size_is_kept_as_it_is() -> None:
+    trials = FakeTrials(growing=0.001)
+    evaluator(trials).baseline_is(baseline(100, micro_batch=37))
+    assert trials.compare_at == 37
+
+
+def test_where_a_small_batch_hardly_uses_the_device_combinations_are_compared_at_an_efficient_one() -> None:
+    """0.02 s whatever the batch and 0.001 s for each sample: at 80 samples four fifths of a step are work on them."""
+    trials = FakeTrials(fixed=0.02, growing=0.001)
+    found = evaluator(trials).baseline_is(baseline(100, micro_batch=8))
+    assert trials.compare_at == 80
+    (plain,) = found
+    assert plain.policy == Policy(micro_batch=80)
+    assert (plain.role, plain.outcome) == (Role.SEARCHED, Outcome.OK)
+    assert plain.speedup == TWICE, "in turn with the baseline"
+
+
+def test_a_batch_to_compare_at_leaves_time_for_two_rounds_of_turns() -> None:
+    """Of four seconds: a step of each training in each round."""
+    trials = FakeTrials(fixed=0.4, growing=0.02)
+    evaluator(trials).baseline_is(baseline(100, micro_batch=2))
+    assert trials.compare_at is not None
+    assert 2 < trials.compare_at < 80
+    assert 0.4 + 0.02 * trials.compare_at <= 1.0
+
+
+def test_an_own_batch_that_one_step_takes_too_long_with_is_not_compared_at() -> None:
+    trials = FakeTrials(growing=0.1)
+    evaluator(trials).baseline_is(baseline(100, micro_batch=64))
+    assert trials.compare_at is not None
+    assert 1 <= trials.compare_at <= 10
+
+
+def test_a_batch_to_compare_at_fits_in_memory() -> None:
+    trials = FakeTrials(fixed=0.02, growing=0.001)
+    evaluator(trials, limited(500)).baseline_is(baseline(100, micro_batch=8))
+    assert trials.compare_at == 36 // 8 * 8, "of 475 MiB that may be used, 100 do not grow"
+
+
+def test_a_batch_to_compare_at_is_no_larger_than_a_global_batch() -> None:
+    trials = FakeTrials(fixed=0.02, growing=0.001)
+    (plain,) = evaluator(trials, limited(20_000, global_batch=32)).baseline_is(baseline(100, micro_batch=8))
+    assert trials.compare_at == 32
+    assert plain.policy.global_batch == 32
+
+
+@pytest.mark.parametrize("failed", [None, Outcome.OUT_OF_MEMORY])
+def test_without_figures_of_a_baseline_nobody_takes_turns_with_it(failed: Outcome | None) -> None:
+    trials = FakeTrials()
+    lost = None if failed is None else msgspec.structs.replace(baseline(100), outcome=failed, measurement=None)
+    assert evaluator(trials).baseline_is(lost) == []
+    assert trials.baseline is None
+    assert trials.compare_at is None
+
+
+# ---- comparing
+
+
+def test_what_is_compared_is_not_timed() -> None:
+    trials = FakeTrials(growing=0.001)
+    found = evaluator(trials)
+    found.baseline_is(baseline(100))
+    evaluation = found.compare(CHECKPOINT, Role.SEARCHED)
+    candidate = evaluation.candidate
+    assert candidate.outcome is Outcome.COMPARED
+    assert candidate.measurement is None
+    assert candidate.comparison is not None
+    assert candidate.comparison.speedup == TWICE
+    assert evaluation.expected_rate == candidate.comparison.expected_samples_per_second
+    assert "2.00 times plain training in turn at batch 4" in candidate.reason
+    assert candidate.loss_drift == 0.0
+    assert trials.timed == []
+
+
+def test_what_fails_in_short_runs_or_does_not_fit_is_told_as_ever() -> None:
+    failed = evaluator(FakeTrials(fails=Outcome.FAILED)).compare(CHECKPOINT, Role.SEARCHED)
+    assert failed.candidate.outcome is Outcome.FAILED
+    assert failed.settles_combination
+    too_big = evaluator(FakeTrials(), limited(90)).compare(CHECKPOINT, Role.SEARCHED)
+    assert too_big.candidate.outcome is Outcome.SCREENED
+    assert too_big.settles_combination
+
+
+# ---- timing what may lead
+
+
+def compared(found: ComparingEvaluator, combination: Combination, role: Role = Role.SEARCHED) -> Candidate:
+    candidate = found.compare(combination, role).candidate
+    assert candidate.outcome is Outcome.COMPARED
+    return candidate
+
+
+def test_a_ladder_doubles_the_batch_up_to_the_largest() -> None:
+    trials = FakeTrials(growing=0.001)
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_leader(compared(found, CHECKPOINT), best=None)
+    ((first, ladder),) = trials.timed
+    assert first.micro_batch == 8
+    assert ladder == (16, 32, 64, 80), "950 MiB hold 85 samples"
+
+
+def test_no_ladder_is_endless() -> None:
+    trials = FakeTrials(growing=0.00001)
+    found = evaluator(trials, limited(2_000_000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_leader(compared(found, CHECKPOINT), best=None)
+    assert trials.timed[0][1] == (16, 32, 64, 128, 256, 512)
+
+
+def test_batches_of_a_ladder_divide_a_global_batch() -> None:
+    trials = FakeTrials(growing=0.001)
+    found = evaluator(trials, limited(1000, global_batch=96, fidelity=Fidelity.MODEL))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_leader(compared(found, CHECKPOINT), best=None)
+    ((first, ladder),) = trials.timed
+    assert first.global_batch == 96
+    assert all(96 % batch == 0 for batch in (first.micro_batch, *ladder))
+    assert list(ladder) == sorted(set(ladder))
+
+
+def test_the_best_rung_leads_and_the_others_are_written_down() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    evaluation = found.time_leader(compared(found, CHECKPOINT, Role.HAND_TUNED), best=None)
+    best = evaluation.candidate
+    assert best.policy.micro_batch == 32
+    assert best.role is Role.HAND_TUNED
+    assert best.measurement is not None
+    assert best.measurement.samples_per_second == 180
+    assert best.speedup == TWICE
+    assert best.comparison is not None
+    assert best.comparison.at_batch == 32, "what was expected of it there"
+    assert [one.policy.micro_batch for one in evaluation.before] == [8, 16, 64]
+    assert {one.role for one in evaluation.before} == {Role.SEARCHED}
+    assert {one.trial_key for one in (best, *evaluation.before)} == {best.trial_key}
+
+
+def test_after_a_ladder_that_peaked_the_next_leader_is_timed_there_alone() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    for combination in (CHECKPOINT, BF16, Combination((*CHECKPOINT.uses, *BF16.uses))):
+        found.time_leader(compared(found, combination), best=None)
+    assert [(policy.micro_batch, ladder) for policy, ladder in trials.timed] == [
+        (8, (16, 32, 64, 80)),
+        (32, ()),
+        (32, ()),
+    ]
+
+
+def test_what_is_compared_after_a_ladder_is_expected_where_that_was_best() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_leader(compared(found, CHECKPOINT), best=None)
+    assert compared(found, BF16).policy.micro_batch == 32
+
+
+def test_where_the_largest_batch_was_best_the_next_leader_goes_on_from_there() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 200, 80: 210})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_leader(compared(found, CHECKPOINT), best=None)
+    trials.limit = 2000 * MIB
+    found.time_leader(compared(found, BF16), best=None)
+    assert [(policy.micro_batch, ladder) for policy, ladder in trials.timed] == [
+        (8, (16, 32, 64, 80)),
+        (80, (160, 176)),
+    ]
+
+
+def test_a_rung_that_does_not_fit_leaves_those_below_it() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150}, fails_at=(32,))
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    evaluation = found.time_leader(compared(found, CHECKPOINT), best=None)
+    assert evaluation.candidate.policy.micro_batch == 16
+    assert evaluation.candidate.outcome is Outcome.OK
+
+
+def test_a_leader_that_does_not_fit_is_tried_at_smaller_batches() -> None:
+    trials = FakeTrials(growing=0.001, fails_at=(32,))
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=32))
+    evaluation = found.time_leader(compared(found, CHECKPOINT), best=None)
+    assert [one.outcome for one in evaluation.before] == [Outcome.OUT_OF_MEMORY]
+    assert evaluation.candidate.outcome is Outcome.OK
+    assert evaluation.candidate.policy.micro_batch == 24, "85 % of it, and a size that kernels like"

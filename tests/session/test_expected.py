@@ -1,0 +1,101 @@
+"""What a combination will do at its own batch, from short steps in turn with plain training."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Comparison
+from advisor.measure.in_turn import Speedup
+from advisor.measure.measurement import Sizing
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.search.memory_model import MemoryModel
+from advisor.session.expected import expected_at
+from tests.search.test_memory_model import point, sizing
+
+CHECKPOINT = use("checkpoint", every=1)
+PLAIN = sizing(point(2, passes=120, seconds=0.3), point(4, passes=140, seconds=0.5))
+"""0.1 s + 0.1 s per sample."""
+
+TWICE = Speedup(value=2.0, low=1.9, high=2.1, rounds=4)
+
+
+def compared(
+    *, fixed: float = 0.05, growing: float = 0.05, speedup: Speedup | None = TWICE, at: int | None = None
+) -> Sizing:
+    """Short runs of a combination whose steps take ``fixed + growing * batch`` seconds."""
+    points = [point(batch, passes=100, seconds=fixed + growing * batch) for batch in (2, 4)]
+    points[-1] = msgspec.structs.replace(points[-1], speedup=speedup, compared_at=at)
+    return sizing(*points)
+
+
+def expected(own: Sizing, *, batch: int, passes: int = 1, model: MemoryModel | None = None) -> Comparison:
+    policy = Policy(methods=(CHECKPOINT,), micro_batch=batch, accumulation_steps=passes)
+    return expected_at(policy, own, PLAIN, model or MemoryModel.fit(PLAIN))
+
+
+def test_plain_training_is_expected_to_do_what_its_own_model_says() -> None:
+    found = expected_at(Policy(micro_batch=9), PLAIN, PLAIN, MemoryModel.fit(PLAIN))
+    assert found.speedup is None, "nothing took turns with itself"
+    assert found.expected_samples_per_second == pytest.approx(9 / 1.0)
+    assert (found.micro_batch, found.at_batch) == (4, 9)
+
+
+def test_at_the_batch_of_the_comparison_the_speedup_is_carried_over_exactly() -> None:
+    found = expected(compared(fixed=0.3, growing=0.01), batch=4)
+    assert found.speedup == TWICE
+    assert found.expected_samples_per_second == pytest.approx(2 * 4 / 0.5)
+    further = expected(compared(fixed=0.3, growing=0.01, at=32), batch=32)
+    assert further.expected_samples_per_second == pytest.approx(2 * 32 / 3.3), "wherever that was"
+    assert (further.micro_batch, further.at_batch) == (32, 32)
+
+
+def test_what_plain_training_did_in_a_timed_trial_is_known_better_than_from_short_runs() -> None:
+    slower = MemoryModel.fit(PLAIN).timed(4, 1, 1.0)
+    assert expected(compared(), batch=4, model=slower).expected_samples_per_second == pytest.approx(2 * 4 / 1.0)
+
+
+def test_passes_cost_plain_training_as_much_as_they_are() -> None:
+    one, four = (expected(compared(), batch=4, passes=passes) for passes in (1, 4))
+    assert four.expected_samples_per_second == pytest.approx(one.expected_samples_per_second)
+
+
+def test_a_combination_whose_lines_run_parallel_keeps_its_speedup_at_every_batch() -> None:
+    for batch in (1, 4, 64):
+        plain_rate = batch / (0.1 + 0.1 * batch)
+        assert expected(compared(), batch=batch).expected_samples_per_second == pytest.approx(2 * plain_rate)
+
+
+def test_of_what_the_lines_say_of_larger_batches_half_is_believed() -> None:
+    """By its line it becomes faster beside plain training: from half as fast at 4 samples to nearly five times."""
+    found = expected(compared(fixed=0.96, growing=0.01), batch=64)
+    there, here = 6.5 / 1.6, 0.5 / 1.0
+    assert found.expected_samples_per_second == pytest.approx(2 * math.sqrt(there / here) * 64 / 6.5)
+    assert found.expected_error > expected(compared(), batch=64).expected_error, "and the other half is doubted"
+
+
+def test_without_turns_the_short_runs_speak_with_a_larger_error() -> None:
+    """Plain training's 0.5 s over its own 0.25 s."""
+    unpaired, paired = expected(compared(speedup=None), batch=4), expected(compared(), batch=4)
+    assert unpaired.speedup is None
+    assert unpaired.expected_samples_per_second == pytest.approx(paired.expected_samples_per_second)
+    assert unpaired.expected_error > 2 * paired.expected_error
+
+
+def test_a_surer_comparison_makes_a_surer_forecast_and_none_is_perfect() -> None:
+    sure = Speedup(value=2.0, low=2.0, high=2.0, rounds=100)
+    assert expected(compared(speedup=sure), batch=4).expected_error > 0
+    assert expected(compared(speedup=sure), batch=4).expected_error < expected(compared(), batch=4).expected_error
+
+
+@pytest.mark.parametrize("own", [PLAIN, compared()], ids=["plain", "compared"])
+def test_forecasts_beyond_what_was_timed_are_doubted_for_every_doubling(own: Sizing) -> None:
+    errors = [expected(own, batch=batch).expected_error for batch in (2, 4, 8, 64)]
+    assert errors[0] == errors[1]
+    assert errors[1:] == sorted(errors[1:])
+    assert errors[3] > errors[2] > errors[1]
+    timed = MemoryModel.fit(PLAIN).timed(64, 1, 6.5)
+    assert expected(own, batch=64, model=timed).expected_error == pytest.approx(errors[1])
