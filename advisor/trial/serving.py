@@ -13,7 +13,6 @@ import msgspec
 import torch
 
 from advisor.errors import OutputFolderError
-from advisor.methods.use import MethodUse
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.forked_trial import end_children, end_like, run_forked
 from advisor.trial.guardian import adopt_orphans
@@ -51,7 +50,7 @@ class _Worker:
     def __init__(self, answers: int) -> None:
         self._answers = answers
         self._prepared: Prepared | None = None
-        self._references: dict[tuple[MethodUse, ...], Reference] = {}
+        self._references: dict[str, Reference] = {}
         self._forks = self._is_new = True
 
     def serve(self, request: Request) -> None:
@@ -71,12 +70,12 @@ class _Worker:
                 return
         elif self._is_new and _may_take_turns(request.spec):
             adopt_orphans()
-            self._fork_reference(())
+            self._fork_reference("")
         self._is_new = False
         with settings_kept():
             self._run(request, None, self._reference_for(request.spec))
 
-    def _fork_reference(self, methods: tuple[MethodUse, ...]) -> None:
+    def _fork_reference(self, methods: str) -> None:
         """Fork a process that takes turns with trials, as long as nothing has run in this one."""
         may = sys.platform == "linux" and not cuda_is_open() and threading.active_count() == 1
         if may and self._forks:
@@ -94,7 +93,7 @@ class _Worker:
                 reference.rest()
         if spec.beside is None:
             return None
-        methods = spec.beside.methods
+        methods = spec.beside.combination_key
         if self._prepared is None:
             return next(iter(self._references.values()), None)
         if methods not in self._references:
