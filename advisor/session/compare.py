@@ -26,6 +26,9 @@ _EFFICIENT = 0.8
 _STEPS = 4
 """Steps that the turns of a combination and of plain training have time for: two rounds."""
 
+_STEPS_OF_PACESETTER = 12
+"""The same of a faster combination: those that are slower than it shall find the time as well."""
+
 _CLEARLY = 1.1
 """Speedup over the baseline from which a combination sets the pace for short steps."""
 
@@ -72,8 +75,14 @@ class ComparingEvaluator(Evaluator):
         result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
         return [self._candidate(policy, Role.SEARCHED, result, result.measurement)]
 
+    def _timed_baseline(self, policy: Policy) -> Candidate:
+        """A first idea of its samples per second: what counts is how many times as many others have, in turn with it."""
+        self._progress.trial_started(self.number, policy, "measuring")
+        result = self._trials.time(policy, outpaced_below=None, measure_seconds=2 * self._budget.turn_seconds)
+        return self._candidate(policy, Role.BASELINE, result, result.measurement)
+
     def compare(self, combination: Combination, role: Role) -> Evaluation:
-        """Hold a combination against plain training by short steps in turn, instead of timing it at length.
+        """Hold a combination against another by short steps in turn, instead of timing it at length.
 
         Args:
             combination: The methods.
@@ -84,14 +93,10 @@ class ComparingEvaluator(Evaluator):
             return found
         largest, model = found
         policy = self._aimed(largest, model)
-        own, plain = self._trials.sizing_of(combination), self._trials.sizing_of(Combination())
-        plain_model = self._trials.model_of(Combination())
-        assert own is not None, "it was sized just now"
-        if plain is None or plain_model is None:
-            return Evaluation(
-                candidate=self._unmeasured(policy, role, Outcome.SCREENED, "plain training has no short runs", None)
-            )
-        comparison = expected_at(policy, own, plain, plain_model)
+        comparison = self._expected(policy)
+        if comparison is None:
+            reason = "plain training, which it would be compared with, does not run even at the smallest batch"
+            return Evaluation(candidate=self._unmeasured(policy, role, Outcome.SCREENED, reason, None))
         candidate = self._unmeasured(policy, role, Outcome.COMPARED, comparison_words(comparison), None)
         candidate = msgspec.structs.replace(candidate, comparison=comparison, notes=self._effects(combination))
         return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
@@ -156,7 +161,8 @@ class ComparingEvaluator(Evaluator):
 
     def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
         """Where a step is mostly work on samples, or the given policy's; short enough for some of them."""
-        in_time = plain.largest_within_seconds(self._budget.turn_seconds / _STEPS)
+        steps = _STEPS_OF_PACESETTER if own.methods else _STEPS
+        in_time = plain.largest_within_seconds(self._budget.turn_seconds / steps)
         wanted = min(max(own.micro_batch, _efficient_batch(plain, sizing)), in_time)
         if not own.methods and plain.seconds(own.micro_batch) <= self._budget.turn_seconds:
             wanted = max(wanted, own.micro_batch)  # then the baseline itself is what others are compared with

@@ -146,6 +146,9 @@ class Evaluator:
         policy = self._policy(plain, batch)
         if fits < batch.micro_batch:
             return self._too_big(policy, Role.BASELINE, model)
+        return self._timed_baseline(policy)
+
+    def _timed_baseline(self, policy: Policy) -> Candidate:
         return self.time(policy, Role.BASELINE, best=None)
 
     def evaluate(self, combination: Combination, fraction: float, role: Role, *, best: float | None) -> Evaluation:

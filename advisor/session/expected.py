@@ -44,7 +44,7 @@ def expected_at(
     last = own.points[-1]
     compared_at = last.compared_at or last.micro_batch
     batch, passes = policy.micro_batch, policy.accumulation_steps
-    seconds = reference_model.seconds(batch, passes)
+    seconds = _seconds(reference_model, batch) * passes
     doublings = max(0.0, math.log2(batch / max(1, reference_model.timed_at)))
     speedup, errors = 1.0, [_FORECAST_ERROR, _ERROR_PER_DOUBLING * doublings]
     if own != reference:
@@ -67,10 +67,25 @@ def expected_at(
     )
 
 
+def _seconds(model: MemoryModel, batch: int) -> float:
+    """Of a step beyond the largest batch that was timed: a line through two noisy small ones may even fall.
+
+    Twice the batch takes between 1.4 and twice as long.
+    """
+    seconds = model.seconds(batch)
+    if model.timed_at == 0 or batch <= model.timed_at:
+        return seconds
+    ratio = batch / model.timed_at
+    return min(max(seconds, model.timed_seconds * math.sqrt(ratio)), model.timed_seconds * ratio)
+
+
 def _growth(own: Sizing, reference: Sizing, here: int, there: int) -> float:
     """By what log a speedup is expected to be larger at another batch; nothing where a line has a single point."""
     if len(own.points) < 2 or len(reference.points) < 2:
         return 0.0
     mine, others = MemoryModel.fit(own).time, MemoryModel.fit(reference).time
     ratios = [others.at(size) / mine.at(size) if mine.at(size) > 0 else 0.0 for size in (there, here)]
-    return _CURVATURE * math.log(ratios[0] / ratios[1]) if min(ratios) > 0 else 0.0
+    if min(ratios) <= 0:
+        return 0.0
+    most = math.log(max(there, here) / min(there, here)) / 2
+    return _CURVATURE * min(most, max(-most, math.log(ratios[0] / ratios[1])))
