@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["TimeBudget"]
+__all__ = ["TIMED_LEADERS", "TimeBudget"]
 
 _SHARE_OF_TRIAL = 1 / 12
 """Share of the whole limit that one trial may spend on stepping."""
@@ -32,7 +32,7 @@ _SHARE_OF_TURNS = 1 / 60
 _SHORTEST_TURNS_SECONDS = 0.5
 _LONGEST_TURNS_SECONDS = 8.0
 
-_TIMED_LEADERS = 2
+TIMED_LEADERS = 2
 """Leaders that time is kept for while combinations are compared."""
 
 _KEPT_REPETITIONS = 2
@@ -229,13 +229,15 @@ class TimeBudget:
         end = self.expected_comparison_seconds + repetitions * self._timing_seconds + self.confirmation_seconds
         return self.remaining_seconds - min(end, self.limit_seconds / 2) > self.expected_trial_seconds
 
-    @property
-    def may_compare_another(self) -> bool:
-        """Whether another combination can be compared before the time that timing and confirming the leaders needs.
+    def may_compare_another(self, leaders: int = TIMED_LEADERS) -> bool:
+        """Whether another combination can be compared before the time that timing and confirming leaders needs.
 
         That is never more than half of the limit, however long a timed trial takes.
+
+        Args:
+            leaders: How many are still to be timed.
         """
-        end = self.expected_comparison_seconds + self.confirmation_seconds + _TIMED_LEADERS * self._timing_seconds
+        end = self.expected_comparison_seconds + self.confirmation_seconds + leaders * self._timing_seconds
         end = min(end, self.limit_seconds / 2)
         return self.remaining_seconds - end > self._expected_short_seconds
 

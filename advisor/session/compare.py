@@ -76,7 +76,7 @@ class ComparingEvaluator(Evaluator):
         return [self._candidate(policy, Role.SEARCHED, result, result.measurement)]
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
-        """A first idea of its samples per second: what counts is how many times as many others have, in turn with it."""
+        """A first idea of its samples per second: what counts is how many times as many others have in turn with it."""
         self._progress.trial_started(self.number, policy, "measuring")
         result = self._trials.time(policy, outpaced_below=None, measure_seconds=2 * self._budget.turn_seconds)
         return self._candidate(policy, Role.BASELINE, result, result.measurement)
@@ -169,7 +169,8 @@ class ComparingEvaluator(Evaluator):
         wanted = min(wanted, plain.largest_batch(self._trials.limit_on(1)))
         if self._goal.global_batch is not None:
             wanted = min(wanted, self._goal.global_batch)
-        return max(1, wanted if wanted == own.micro_batch else round_batch(wanted))
+        least = min(self._trials.first_batch, own.micro_batch)
+        return max(least, wanted if wanted == own.micro_batch else round_batch(wanted))
 
     def _aimed(self, largest: Policy, model: MemoryModel) -> Policy:
         """The policy at the batch where the last ladder was best, or else where a first one is to begin."""

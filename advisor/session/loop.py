@@ -23,7 +23,7 @@ from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
 from advisor.search.resolved import Combination
 from advisor.search.sampler import Attribute, Proposal, Proposer
-from advisor.session.budget import TimeBudget
+from advisor.session.budget import TIMED_LEADERS, TimeBudget
 from advisor.session.compare import ComparingEvaluator
 from advisor.session.evaluate import Evaluation, Evaluator
 from advisor.session.guard import Guard
@@ -118,19 +118,27 @@ class SearchLoop:
             for one in self._evaluator.baseline_is(baseline):
                 if one.policy.key not in known:
                     self._record(one)
-        reason = self._proposed()
-        if isinstance(self._evaluator, ComparingEvaluator):
+        if not isinstance(self._evaluator, ComparingEvaluator):
+            return self._proposed()
+        reason = ""
+        # Time that was kept for leaders is used for further comparisons where there were fewer of them.
+        for leaders in (TIMED_LEADERS, 1):
+            reason = self._proposed(leaders)
             self._time_leaders(self._evaluator)
         return reason
 
-    def _proposed(self) -> str:
-        """Try what is proposed until there is a reason to stop."""
+    def _proposed(self, leaders: int = 0) -> str:
+        """Try what is proposed until there is a reason to stop.
+
+        Args:
+            leaders: For how many time is kept, where combinations are compared first.
+        """
         while True:
             self._adopt()
             if self.measured >= self._trial_budget:
                 return f"the limit of {self._trial_budget} trials was reached"
             # However little time there is, the first policy is tried: no answer at all helps nobody.
-            room = self._budget.may_compare_another if self._compares else self._budget.may_start_trial
+            room = self._budget.may_compare_another(leaders) if self._compares else self._budget.may_start_trial
             if self.candidates and not room:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
                     self._stopping.what_more()

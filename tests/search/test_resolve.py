@@ -168,7 +168,7 @@ def test_an_optional_part_is_left_out_where_it_is_refused(tmp_path: Path) -> Non
 
 def test_compiled_blocks_are_tried_early_also_where_half_precision_is_not_for_the_device() -> None:
     on_gpu, on_cpu = (
-        [one.uses for one in resolve(load_space("default"), facts, device).recipes[:4]]
+        [one.uses for one in resolve(load_space("default"), facts, device).recipes[:6]]
         for facts, device in ((FACTS, H100), (at(bfloat16=1e9, float16=1e9), CPU))
     )
     assert ["compile", "fused_optimizer", "precision"] in [[use.name for use in uses] for uses in on_gpu]
