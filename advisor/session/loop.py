@@ -74,6 +74,8 @@ class SearchLoop:
         self._guard = guard
         self._keep = keep
         self._stopping = StoppingRule(proposer, goal.kind)
+        # Plain training without a batch of its own is its own baseline, and would lead again.
+        self._led: set[str] = set()
         self.candidates = candidates
         evaluator.number = self._number
 
@@ -175,15 +177,14 @@ class SearchLoop:
 
     def _time_leaders(self, evaluator: ComparingEvaluator) -> None:
         """Time those at length that short steps let expect to lead, until no other is likely to."""
-        led: set[str] = set()  # Plain training without a batch of its own is its own baseline, and would lead again.
         while self._budget.may_time_leader or not any(is_measured(one) for one in self.candidates):
             waiting = [
-                one for one in self.candidates if one.outcome is not Outcome.COMPARED or one.policy.key not in led
+                one for one in self.candidates if one.outcome is not Outcome.COMPARED or one.policy.key not in self._led
             ]
             leader = next_leader(waiting, self._goal)
             if leader is None:
                 return
-            led.add(leader.policy.key)
+            self._led.add(leader.policy.key)
             begin = self._budget.elapsed_seconds
             evaluator.number = self._number
             evaluation = evaluator.time_leader(

@@ -21,6 +21,7 @@ from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Combination
 from advisor.search.short_runs import memory_model_of
 from advisor.session.budget import TimeBudget
+from advisor.session.limits import CUDA_CONTEXT_BYTES
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
@@ -199,7 +200,7 @@ class Trials:
             return None
         # What it and the baseline hold at the few samples of short runs, and what the other may take there.
         samples = max(_SAMPLES_OF_SHORT_RUNS, self.compare_at or 0)
-        if 3 * model.predict(samples) > self._usable_bytes:
+        if 3 * model.predict(samples) + self._second_context_bytes > self._usable_bytes:
             return None
         sizing = self.sizing_of(self.pacesetter)
         return Policy(
@@ -317,9 +318,14 @@ class Trials:
         if not self.takes_turns or baseline is None or baseline.measurement is None or policy == baseline.policy:
             return None
         model = self.model_of(Combination.of(policy))
-        need = baseline.measurement.memory.peak_bytes
+        need = baseline.measurement.memory.peak_bytes + self._second_context_bytes
         need += self.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
         return baseline.policy if need <= self._usable_bytes else None
+
+    @property
+    def _second_context_bytes(self) -> int:
+        """What a second process takes of a GPU before it has a tensor."""
+        return CUDA_CONTEXT_BYTES if self._hardware.kind is DeviceKind.CUDA else 0
 
     def _at_speed_of_baseline(self, result: TrialResult) -> TrialResult:
         """Figures that took turns with the baseline, as they would be at the speed that the machine had for that.

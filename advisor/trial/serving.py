@@ -66,6 +66,7 @@ class _Worker:
                 adopt_orphans()
                 self._prepared = prepare(request.spec)
                 self._forks = self._prepared is not None
+            self._is_new = False
             if self._prepared is not None and self._run_forked(request, self._prepared):
                 return
         elif self._is_new and _may_take_turns(request.spec):
@@ -111,10 +112,16 @@ class _Worker:
         try:
             status = run_forked(work)
         except OSError:
+            # Operators of a trial in this process leave threads behind, and nothing can be forked any more.
+            torch.set_num_threads(prepared.threads)
+            self._forks = False
             return False
         end_children(but=[one.process for one in self._references.values()])
         if status is not None:
             end_like(status)
+        # Said only now: what happens to the process after its result is no affair of the next trial's.
+        if TrialFolder(Path(request.folder)).result.exists():
+            self._tell(Finished(key=request.spec.key, clean=True, isolated=True))
         return True
 
     def _run(self, request: Request, prepared: Prepared | None, reference: Reference | None) -> None:
@@ -127,8 +134,8 @@ class _Worker:
         except OutputFolderError as error:  # run_trial raises nothing: this is ours, and no fault of the trial
             self._tell(Unwritten(reason=str(error)))
             return
-        isolated = prepared is not None
-        self._tell(Finished(key=result.key, clean=not leftover, why=leftover, isolated=isolated))
+        if prepared is None:
+            self._tell(Finished(key=result.key, clean=not leftover, why=leftover))
 
     def _tell(self, answer: Answer) -> None:
         os.write(self._answers, encode_line(answer))
