@@ -31,8 +31,8 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal) -> Candidate | None
     Returns:
         ``None`` when none that was not timed is likely to be faster than the best that was.
     """
-    # The baseline is plain training at the user's own batch: what it does at its best one is still to be seen.
-    timed = {one.policy.combination_key for one in candidates if _was_timed(one) and one.role is not Role.BASELINE}
+    # Plain training was timed at the user's own batch, and at that of comparisons: its best one is still to be seen.
+    timed = {one.policy.combination_key for one in candidates if _was_timed(one) and not _is_yardstick(one)}
     known = {one.policy.key for one in candidates if _was_timed(one)}
     waiting = [
         one
@@ -46,6 +46,11 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal) -> Candidate | None
     best = pace(candidates, goal, gpu_count=1)
     waiting = [one for one in waiting if best is None or _hoped(one, off) > best]
     return max(waiting, key=_expected, default=None)
+
+
+def _is_yardstick(candidate: Candidate) -> bool:
+    """Whether it was timed for others to be held against it, and not because it might lead."""
+    return candidate.role is Role.BASELINE or (not candidate.policy.methods and candidate.comparison is None)
 
 
 def _off(candidates: Sequence[Candidate]) -> float:

@@ -83,8 +83,8 @@ def take_turns(
         plan: When to stop.
         clock: Seconds from any fixed moment.
     """
+    before = other()  # it may have to be made ready first
     begin = clock()
-    before = other()
     ratios: list[float] = []
     while True:
         round_begin = clock()

@@ -8,6 +8,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.measure.measurement import Measurement, Sizing
+from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
 from advisor.report.wording import comparison_words
 from advisor.search.batching import Batch, choose_batch
@@ -135,8 +136,9 @@ class ComparingEvaluator(Evaluator):
         return Evaluation(candidate=top, before=tuple(others))
 
     def _expected(self, policy: Policy) -> Comparison | None:
-        beside = self._trials.pacesetter
-        own, reference = self._trials.sizing_of(Combination.of(policy)), self._trials.sizing_of(beside)
+        combination = Combination.of(policy)
+        beside = self._trials.compared_with(combination)
+        own, reference = self._trials.sizing_of(combination), self._trials.sizing_of(beside)
         model = self._trials.model_of(beside)
         if own is None or reference is None or model is None:
             return None
@@ -149,6 +151,8 @@ class ComparingEvaluator(Evaluator):
         first = leader.speedup is not None and self._trials.pacesetter == Combination()
         if not first or model is None or sizing is None or leader.speedup is None:
             return
+        if any(get_method(use.name).slow_start for use in combination.uses):
+            return  # to build it anew, after a trial that needed the room, would take longer than what it saves
         if leader.speedup.low > _CLEARLY:
             self._trials.pacesetter = combination
             self._trials.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)

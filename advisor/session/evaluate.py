@@ -112,8 +112,8 @@ class Evaluator:
         Where neither is stated, a usual one.
         """
         own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
-        if own is None and fixed is None and self._goal.kind is GoalKind.FASTER:
-            return Batch(_USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES)
+        if own is None and self._goal.kind is GoalKind.FASTER:
+            own = _USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES
         if own is None or fixed is None:
             return None if own is None else Batch(own)
         return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices)

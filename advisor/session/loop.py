@@ -166,13 +166,10 @@ class SearchLoop:
 
     def _recorded(self, evaluation: Evaluation) -> list[Candidate]:
         """Write down what an evaluation found; its candidates, as they were compared."""
-        for candidate in evaluation.before:
+        # The best of a ladder is compared with the exact run first: the others then know what was found of it.
+        found = [self._guarded(one) for one in (evaluation.candidate, evaluation.smaller) if one is not None]
+        for candidate in (*map(self._guarded, evaluation.before), *found):
             self._record(candidate)
-        found = []
-        for one in (evaluation.candidate, evaluation.smaller):
-            if one is not None:
-                found.append(self._guarded(one))
-                self._record(found[-1])
         return found
 
     def _time_leaders(self, evaluator: ComparingEvaluator) -> None:

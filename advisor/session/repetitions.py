@@ -73,7 +73,11 @@ def measure_leaders_again(
         result = trials.time(leader.policy, outpaced_below=None, repeat=times_measured(leader.policy, candidates))
         if result.outcome is Outcome.OK:
             repetition = msgspec.structs.replace(
-                leader, role=Role.SEARCHED, measurement=result.measurement, trial_key=result.key
+                leader,
+                role=Role.SEARCHED,
+                measurement=result.measurement,
+                speedup=result.speedup,
+                trial_key=result.key,
             )
             candidates.append(repetition)
             keep(repetition)
@@ -99,12 +103,14 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
     else:
         best = score(able[0], goal)
         near = [one for one in able if gain(best, score(one, goal), goal.kind) <= NEAR]
-    if winner.speedup is not None:
+    if any(one.speedup is not None for one in (winner, *near)):
         # The baseline took its turns in every one of these figures; and which batch of the same methods is a shade
         # faster matters to nobody.
         different = {one.policy.combination_key: one for one in reversed([winner, *near])}
         rivals = [one for one in near if different[one.policy.combination_key] is one]
         rivals = [one for one in rivals if one.policy.combination_key != winner.policy.combination_key]
+        if baseline is not None and winner.policy == baseline.policy:
+            return rivals[:MOST]
         return [winner, *rivals][:MOST] if rivals else []
     leaders = [winner, *(one for one in near if one.policy != winner.policy)][:MOST]
     if baseline is not None and baseline.policy not in [one.policy for one in leaders]:

@@ -83,6 +83,7 @@ class Trials:
         self.takes_turns = False
         """Whether short runs take turns with the pacesetter, and timed ones with the baseline once it is known."""
         self.baseline: Candidate | None = None
+        self._compared_with: dict[str, Combination] = {}
         self.pacesetter = Combination()
         """What short runs take turns with: plain training, until something is known to be clearly faster."""
         self.compare_at: int | None = None
@@ -163,7 +164,7 @@ class Trials:
         result = self._size_from(first_batch, combination, largest_batch)
         if first_batch > 1 and _not_even_once(result):
             # Two samples do not fit; one may. Its losses do not compare with those of other combinations.
-            result = self._size_from(1, combination, 1)
+            result = self._size_from(1, combination, 1, alone=True)
         if result.sizing is None or not result.sizing.points:
             return None, result
         self._sizings[combination.label] = result.sizing
@@ -174,9 +175,13 @@ class Trials:
         self._models[combination.label] = model
         return model, result
 
-    def _size_from(self, first_batch: int, combination: Combination, largest_batch: int | None) -> TrialResult:
+    def _size_from(
+        self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool = False
+    ) -> TrialResult:
         plain = self._models.get(Combination().label)
-        beside = self._beside_short_runs(combination, first_batch)
+        beside = None if alone else self._beside_short_runs(combination, first_batch)
+        if beside is not None:
+            self._compared_with[combination.label] = self.pacesetter
         return self._runner.run(
             self._spec(
                 TrialKind.SIZE,
@@ -210,6 +215,10 @@ class Trials:
     def _sharers(self, gpu_count: int) -> int:
         """How many ranks share one device's memory."""
         return gpu_count if self._hardware.kind is DeviceKind.CPU else 1
+
+    def compared_with(self, combination: Combination) -> Combination:
+        """What its short runs took turns with; the pacesetter of now if there was nothing."""
+        return self._compared_with.get(combination.label, self.pacesetter)
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""

@@ -19,7 +19,7 @@ from advisor.trial.guardian import adopt_orphans
 from advisor.trial.prepared import Prepared, cuda_is_open, prepare, wants_process_of_its_own
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
 from advisor.trial.reference import Reference
-from advisor.trial.spec import TrialSpec
+from advisor.trial.spec import TrialKind, TrialSpec
 from advisor.trial.work import run_trial
 
 __all__ = ["print_into", "serve", "settings_kept"]
@@ -97,6 +97,11 @@ class _Worker:
         methods = spec.beside.combination_key
         if self._prepared is None:
             return next(iter(self._references.values()), None)
+        if spec.kind is TrialKind.TIME:
+            # Its batches are large ones: what is of no use to it holds no memory beside it.
+            for other, reference in self._references.items():
+                if other != methods:
+                    reference.rest()
         if methods not in self._references:
             self._fork_reference(methods)
         return self._references.get(methods)

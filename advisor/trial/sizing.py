@@ -94,13 +94,25 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
                 out_of_memory_at = micro_batch
                 break
         if out_of_memory_at is None:
-            points[-1] = _compared(bench, training, points[-1])
+            points[-1] = _compared_or_not(bench, meter, training, points[-1])
         settled = dict(training.settled)
     sizing = Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses, settled=settled)
     return sizing, prediction
 
 
-def _compared(bench: Bench, training: Training, point: SizePoint) -> SizePoint:
+def _compared_or_not(bench: Bench, meter: MemoryMeter, training: Training, point: SizePoint) -> SizePoint:
+    """The last point, compared if it fits at the batch of the comparison; what was measured before stands anyhow."""
+    try:
+        return _compared(bench, meter, training, point)
+    except Exception as error:
+        if bench.world.size > 1 or not is_out_of_memory(error, bench.device, bench.refusals):
+            raise
+        bench.out_of_step = "its comparison ran out of memory"
+        bench.notes.append(f"not compared in turn: batch {training.micro_batch} did not fit")
+        return point
+
+
+def _compared(bench: Bench, meter: MemoryMeter, training: Training, point: SizePoint) -> SizePoint:
     """The last point, with how fast its steps are beside those of another training at the same batch."""
     spec = bench.spec
     if spec.beside is None or bench.reference is None:
@@ -120,7 +132,8 @@ def _compared(bench: Bench, training: Training, point: SizePoint) -> SizePoint:
         count += 1
 
     if micro_batch != point.micro_batch:
-        step()  # the first one at this batch
+        with meter.guarding(batches[0]):
+            step()  # the first one at this batch
     plan = TurnPlan(
         min_rounds=_FEWEST_ROUNDS, max_rounds=_MOST_ROUNDS, target_spread=_TARGET_SPREAD, seconds=spec.turn_seconds
     )

@@ -38,6 +38,9 @@ _TURNS = 2
 _WORTH_ANOTHER = 0.02
 """Gain of twice the batch below which four times the batch is not looked at."""
 
+_TIME_SHARE = 0.5
+"""Share of the hard time limit that a ladder may be expected to reach."""
+
 _SLOW_SECONDS = 0.5
 """A step that takes so long needs no other one to warm up for it than that whose memory was measured."""
 
@@ -132,7 +135,12 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
     """
     rungs: list[Rung] = []
     best = _worth(first)
+    begin = last = time.perf_counter()
     for policy in bench.spec.ladder:
+        now = time.perf_counter()
+        if now - begin + 2 * (now - last) > _TIME_SHARE * bench.spec.time_limit_seconds:
+            break  # what is known is worth more than a rung that the time limit takes with it
+        last = now
         training.micro_batch = policy.micro_batch
         bench.empty_cache()
         try:

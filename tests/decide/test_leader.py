@@ -91,8 +91,14 @@ def test_plain_training_at_the_baselines_own_batch_is_the_baseline() -> None:
     assert next_leader([baseline(100, micro_batch=8), compared(130, micro_batch=8)], goal()) is None
 
 
-def test_plain_training_that_was_timed_beside_the_baseline_is_not_timed_again() -> None:
-    assert next_leader([baseline(100), measured(110, micro_batch=32), compared(130, micro_batch=64)], goal()) is None
+def test_plain_training_that_was_timed_as_a_yardstick_may_still_lead_at_a_larger_batch() -> None:
+    larger = compared(130, micro_batch=64)
+    assert next_leader([baseline(100), measured(110, micro_batch=32), larger], goal()) == larger
+
+
+def test_plain_training_that_was_timed_as_a_leader_is_not_timed_again() -> None:
+    led = msgspec.structs.replace(measured(110, micro_batch=32), comparison=compared(130).comparison)
+    assert next_leader([baseline(100), led, compared(130, micro_batch=64)], goal()) is None
 
 
 def test_how_far_timed_ones_fell_short_is_expected_of_the_others() -> None:

@@ -101,9 +101,9 @@ def test_it_stops_at_the_most_rounds() -> None:
 
 
 def test_it_stops_when_another_round_would_end_too_late() -> None:
-    """A round takes two seconds, and the turn before the first one second: three rounds end after seven."""
-    assert Machine([1.0], [1.0]).compare(seconds=7.0).rounds == 3
-    assert Machine([1.0], [1.0]).compare(seconds=6.9).rounds == 2
+    """A round takes two seconds; the turn before the first, in which the other may be built, does not count."""
+    assert Machine([1.0], [1.0]).compare(seconds=6.0).rounds == 3
+    assert Machine([1.0], [1.0]).compare(seconds=5.9).rounds == 2
 
 
 def test_the_first_round_is_completed_however_little_time_there_is() -> None:

@@ -56,6 +56,7 @@ class FakeTrials:
         self.baseline: Candidate | None = None
         self.compare_at: int | None = None
         self.pacesetter = Combination()
+        self.compared_with = lambda combination: self.pacesetter
         self.limit = 0
         self.rates = rates or {}
         self.fails_at = fails_at

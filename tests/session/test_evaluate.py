@@ -337,10 +337,10 @@ def test_one_sample_that_does_not_fit_is_told_of_the_baseline_too() -> None:
 
 @pytest.mark.parametrize(
     "aim",
-    [limited(1100, global_batch=24), limited(1100, kind=GoalKind.CHEAPEST), limited(1100, kind=GoalKind.BIGGER)],
-    ids=["global batch", "cheapest", "bigger"],
+    [limited(1100, kind=GoalKind.CHEAPEST), limited(1100, kind=GoalKind.BIGGER)],
+    ids=["cheapest", "bigger"],
 )
-def test_no_usual_batch_is_taken_where_the_goal_sets_one_or_looks_for_the_largest(aim: Goal) -> None:
+def test_no_usual_batch_is_taken_where_the_goal_looks_for_the_largest(aim: Goal) -> None:
     facts = msgspec.structs.replace(FACTS, default_batch=None)
     assert evaluator(FakeTrials(), aim, facts=facts).baseline() is None
 
@@ -361,3 +361,10 @@ def test_single_losses_are_no_evidence_where_dropout_draws_other_masks(has_dropo
     combination = Combination((use("channels_last"),))
     found = evaluator(FakeTrials(), facts=facts).evaluate(combination, 1.0, Role.SEARCHED, best=None)
     assert found.candidate.loss_drift == drift
+
+
+def test_under_a_global_batch_a_usual_micro_batch_divides_it() -> None:
+    facts = msgspec.structs.replace(FACTS, default_batch=None)
+    baseline = evaluator(FakeTrials(), limited(1100, global_batch=24), facts=facts).baseline()
+    assert baseline is not None
+    assert (baseline.policy.micro_batch, baseline.policy.accumulation_steps) == (8, 3)
