@@ -119,6 +119,7 @@ def prepare(spec: TrialSpec) -> Prepared | None:
         try:
             prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
             prepared.random_state = torch.get_rng_state()
+            prepared.host_data.add(prepared.random_state, torch.device("cpu"))  # it is no memory of the training
         except (Exception, SystemExit) as error:
             prepared.build_error = error
     if torch.get_num_threads() != 1:
