@@ -17,7 +17,7 @@ POLICIES = ("plain", "checkpoint(every=1) + fused_optimizer + precision(dtype=bf
 
 
 def _largest_error(policy: object) -> float:
-    """In percent. Kernels of a CPU that multiplies in bf16 itself take scratch that no trace sees: much of a tiny model."""
+    """In percent: a CPU that multiplies in bf16 itself takes scratch that no trace sees, much of a tiny model."""
     return 5 if "bf16" in str(policy) and torch.ops.mkldnn._is_mkldnn_bf16_supported() else 2
 
 
