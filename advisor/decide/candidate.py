@@ -27,6 +27,9 @@ __all__ = [
     "SizeRow",
 ]
 
+_WORTH_A_LARGER_BATCH = 0.02
+"""Gain below which a larger batch, which takes more memory and changes training, is not worth it."""
+
 
 class Role(enum.Enum):
     """Why a candidate is in the table whatever its rank."""
@@ -78,7 +81,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         comparison: Its short steps in turn with plain training; ``None`` where there were none.
         speedup: Its timed steps over those of the baseline, in turn with it. Its figures are then those of the machine
             at the baseline's time: the baseline's, times this.
-        confirmed: The same by the emitted wrapper in a fresh process, where that was run.
+        gain_of_larger: How many times as fast its methods are at the next larger batch, in turn with it in one process.
+        confirmed: Its speedup by the emitted wrapper in a fresh process, where that was run.
         not_confirmed: Why it may not win although it was not run so: what led it was no faster than the baseline.
         model_size: ``bigger``: the arguments of ``build_model`` that set the size; empty for the model as it is.
         parameter_count: ``bigger``: parameters of the model at this size.
@@ -99,11 +103,18 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     trial_key: str | None = None
     comparison: Comparison | None = None
     speedup: Speedup | None = None
+    gain_of_larger: Speedup | None = None
     confirmed: Speedup | None = None
     not_confirmed: str = ""
     model_size: dict[str, int | float] = {}
     parameter_count: int | None = None
     one_sample_bytes: int | None = None
+
+    @property
+    def loses_to_larger_batch(self) -> bool:
+        """Whether a larger batch of the same methods was clearly faster, beyond the noise of their turns."""
+        gain = self.gain_of_larger
+        return gain is not None and gain.low > 1 and gain.value >= 1 + _WORTH_A_LARGER_BATCH
 
     @property
     def size_order(self) -> tuple[int, tuple[int | float, ...]]:

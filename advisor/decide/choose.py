@@ -67,6 +67,8 @@ def choose(
     def ties_with_best(candidate: Candidate) -> bool:
         if floor is not None and gain(score(candidate, goal), floor, goal.kind) < 0:
             return False  # a wide interval reaches far: what measured below the user's own setting is no advice
+        if candidate is not best and candidate.loses_to_larger_batch:
+            return False  # in turn with each other they are told apart by far less than by two figures
         lead = gain(score(best, goal), score(candidate, goal), goal.kind)
         return lead <= noise_between(measurement_of(best), measurement_of(candidate), ranking.repeats)
 

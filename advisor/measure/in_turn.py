@@ -51,6 +51,14 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Of the log of the value."""
         return math.log(self.high / self.low) / (2 * _NORMAL_95)
 
+    def times(self, further: Speedup) -> Speedup:
+        """The speedup over a third training, of what is ``further`` times as fast as one of this speedup."""
+        value = self.value * further.value
+        above = math.hypot(math.log(self.high / self.value), math.log(further.high / further.value))
+        below = math.hypot(math.log(self.value / self.low), math.log(further.value / further.low))
+        rounds = min(self.rounds, further.rounds)
+        return Speedup(value=value, low=value * math.exp(-below), high=value * math.exp(above), rounds=rounds)
+
 
 class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     """When to stop.

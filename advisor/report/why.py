@@ -164,7 +164,7 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
             f"Faster by {faster}, inside the noise of {noise}, was {training_words(first)}; "
             f"the winner {_simpler(winner, first)}."
         )
-    if behind <= _noise(answer, winner, first):
+    if behind <= _noise(answer, winner, first) and not first.loses_to_larger_batch:
         return f"The runner-up, {training_words(first)}, is equal within the noise of {noise}."
     return f"The runner-up, {training_words(first)}, is {format_percent(behind / (1 + behind))} slower."
 

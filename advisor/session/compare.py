@@ -121,6 +121,7 @@ class ComparingEvaluator(Evaluator):
         candidates = [self._candidate_at(first, leader, result, result.measurement)]
         for policy, rung in zip(ladder, result.ladder, strict=False):
             one = self._candidate_at(policy, leader, result, rung.measurement)
+            candidates[-1] = msgspec.structs.replace(candidates[-1], gain_of_larger=rung.gain)
             candidates.append(msgspec.structs.replace(one, speedup=rung.speedup))
         if result.outcome is Outcome.OUT_OF_MEMORY:
             return self._retried(candidates[0], best)

@@ -24,35 +24,23 @@ from advisor.predict.between_courses import predict_between
 from advisor.predict.prediction import MemoryPrediction
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import is_out_of_memory
-from advisor.trial.spec import TrialSpec
+from advisor.trial.growing_batches import QUICK_REPETITIONS, QUICK_SECONDS, next_batch
 from advisor.trial.turns import speedup_in_turn
 from advisor.trial.updating import settling_steps, until_updated
 
-__all__ = ["next_batch", "size", "suffice", "telling"]
+__all__ = ["size"]
 
-_QUICK_SECONDS = 0.3
-_QUICK_REPETITIONS = 3
-"""A quick step is timed this often: anything may have disturbed a single one."""
-_TELLING_SECONDS = {"cuda": 0.2, "cpu": 0.05}
-"""A device that is busy for so long is no longer waiting for the host to launch its kernels; a CPU soon is not."""
-_TELLING_SHARE = 1 / 8
-"""Share of the room for growth that the batch must take, so that figures are extrapolated eightfold at most."""
 _LEAST_STEPS = 3
 """One creates the optimizer's state, one is timed, one is measured."""
-_RISING_SHARE = 0.5
-"""A peak that grows by less than this share of the activations is not yet set by them."""
-_REACH = 4
-_REACH_IN_PIECES = 2
-"""Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way, and
-where a method works in pieces of a fixed size it does as soon as they are filled."""
 _SUSPICIOUS = 1.5
 """A step that takes this many times as long per sample as one at a smaller batch was disturbed."""
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 8
 _TARGET_SPREAD = 0.04
 """Of the comparison: enough to tell who may lead, which is then timed at length."""
-_TIME_SHARE = 0.6
-"""Share of the hard time limit that a further point may be expected to reach."""
+_CLEARLY_SLOWER = 0.8
+"""Speedup below which turns end as soon as even the upper end of the interval is there: it does not lead, and by how
+far does not matter."""
 
 
 def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
@@ -135,7 +123,11 @@ def _compared(bench: Bench, meter: MemoryMeter, training: Training, point: SizeP
         with meter.guarding(batches[0]):
             step()  # the first one at this batch
     plan = TurnPlan(
-        min_rounds=_FEWEST_ROUNDS, max_rounds=_MOST_ROUNDS, target_spread=_TARGET_SPREAD, seconds=spec.turn_seconds
+        min_rounds=_FEWEST_ROUNDS,
+        max_rounds=_MOST_ROUNDS,
+        target_spread=_TARGET_SPREAD,
+        seconds=spec.turn_seconds,
+        slower_than=_CLEARLY_SLOWER,
     )
     found = speedup_in_turn(bench, step, policy, beside, plan)
     if found is None:
@@ -220,7 +212,7 @@ def _further_point(
 
 def _is_quick(timed: list[float]) -> bool:
     """Whether the step is so quick that it must be timed again before its time counts."""
-    return min(timed) < _QUICK_SECONDS and len(timed) < _QUICK_REPETITIONS
+    return min(timed) < QUICK_SECONDS and len(timed) < QUICK_REPETITIONS
 
 
 def _seeded_step(bench: Bench, training: Training, batch: Any, step: int) -> torch.Tensor:
@@ -261,125 +253,3 @@ def _following(
         largest = math.inf if limit is None else prediction.largest_batch(limit)
     following = next_batch(points, bench.spec, spent, making, settling, foretold_largest=largest, in_pieces=in_pieces)
     return bench.world.agreed(following)
-
-
-def next_batch(
-    points: list[SizePoint],
-    spec: TrialSpec,
-    spent: float,
-    making: float,
-    settling: float = 0.0,
-    *,
-    foretold_largest: float | None = None,
-    in_pieces: bool = False,
-) -> int | None:
-    """The next batch to try, or ``None`` when the points suffice or there is no more time.
-
-    Args:
-        points: What is known, by growing batch.
-        spec: The trial.
-        spent: Seconds since the first step.
-        making: Seconds that the batches of the last point took to make.
-        settling: Seconds of ``spent`` in which a method set itself up (compiled, say). They are not taken from the
-            stepping; but a second batch may cost them once more, and the hard limit counts all.
-        foretold_largest: Where the points foretell the memory of every batch: the largest that a timed trial may
-            have; infinite for any.
-        in_pieces: Whether what small batches foretell must be looked at nearer to the largest one.
-    """
-    last = points[-1]
-    # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
-    steps = 1 + (_QUICK_REPETITIONS if last.step_seconds < _QUICK_SECONDS else 1)
-    seconds_per_factor = steps * last.step_seconds + making
-    foretold = foretold_largest is not None
-    wanted = 0.0
-    if not foretold:
-        wanted = _largest_by_line(points, spec) / _REACH
-    elif in_pieces:
-        wanted = _bounded(foretold_largest, spec) / _REACH_IN_PIECES
-    factor = max(_factor(last, spec.memory_limit_bytes), _power_of_two(wanted / last.micro_batch))
-    stepping = spent - settling
-    while factor > 2 and stepping + seconds_per_factor * factor > spec.measure_seconds:
-        factor //= 2
-    following = last.micro_batch * factor
-    if spec.largest_batch is not None:
-        following = min(following, spec.largest_batch)
-    if foretold_largest is not None and foretold_largest < math.inf:
-        following = min(following, math.floor(foretold_largest))
-    enough = (foretold or suffice(points)) and last.micro_batch >= wanted
-    if following <= last.micro_batch or (enough and telling(last, spec)):
-        return None
-    further = seconds_per_factor * following / last.micro_batch
-    if len(points) >= 2 and stepping + further > spec.measure_seconds:
-        return None
-    if spent + settling + further > _TIME_SHARE * spec.time_limit_seconds:
-        return None  # one point in hand is worth more than a second one that the time limit takes with it
-    return following
-
-
-def _factor(point: SizePoint, limit_bytes: int) -> int:
-    """How many times larger the next batch shall be: 2, or the power of 2 that leads out of a long flat start.
-
-    Where parameters and optimizer state are large, the forward pass of many small batches stays below the peak of
-    the optimizer step. Activations grow with the batch, so one point says about where they will reach it.
-    """
-    memory = point.memory
-    if not memory.optimizer_is_peak or memory.breakdown.activations == 0:
-        return 2
-    missing = memory.optimizer_peak_bytes - memory.forward_peak_bytes
-    wanted = 1 + missing / memory.breakdown.activations
-    allowed = 1 + (limit_bytes - memory.optimizer_peak_bytes) / memory.breakdown.activations
-    factor = 2
-    while 2 * factor <= min(wanted, allowed):
-        factor *= 2
-    return factor
-
-
-def _largest_by_line(points: list[SizePoint], spec: TrialSpec) -> float:
-    """The largest batch by a line through the last two peaks; 0 where they do not suffice.
-
-    What is set by one tensor at a small batch may be set by another, of which every sample needs more, at a large one.
-    """
-    if not suffice(points):
-        return 0.0
-    first, last = points[-2:]
-    per_sample = (last.memory.peak_bytes - first.memory.peak_bytes) / (last.micro_batch - first.micro_batch)
-    if per_sample <= 0:
-        return 0.0
-    limit = spec.memory_limit_bytes if spec.limit_of_timed_bytes is None else spec.limit_of_timed_bytes
-    largest = last.micro_batch + (limit - last.memory.peak_bytes) / per_sample
-    return _bounded(largest, spec)
-
-
-def _bounded(largest: float | None, spec: TrialSpec) -> float:
-    """The largest batch that there is a reason to come near to; 0 where nothing bounds it."""
-    bounds = [bound for bound in (largest, spec.largest_batch) if bound is not None and bound < math.inf]
-    return min(bounds, default=0.0)
-
-
-def _power_of_two(factor: float) -> int:
-    """The smallest power of 2 that is not below ``factor``; at least 2."""
-    return 1 << max(1, math.ceil(math.log2(max(factor, 1.0))))
-
-
-def telling(point: SizePoint, spec: TrialSpec) -> bool:
-    """Whether a point says something about batches far above it.
-
-    A small batch costs no more than launching its kernels, and its memory is mostly what every batch needs.
-    """
-    if point.step_seconds >= _TELLING_SECONDS[torch.device(spec.device).type]:
-        return True
-    kept = point.memory.breakdown
-    fixed = kept.parameters + kept.buffers + kept.gradients + kept.optimizer_state
-    return point.memory.peak_bytes - fixed >= _TELLING_SHARE * (spec.memory_limit_bytes - fixed)
-
-
-def suffice(points: list[SizePoint]) -> bool:
-    """Whether the two largest points are past the regime in which something else than the batch sets the peak."""
-    if len(points) < 2:
-        return False
-    first, second = points[-2].memory, points[-1].memory
-    if first.optimizer_is_peak or second.optimizer_is_peak:
-        return False
-    # Where the optimizer runs inside the backward pass its peak has no phase of its own, but the peak is as flat.
-    growth = second.breakdown.activations - first.breakdown.activations
-    return second.peak_allocated_bytes - first.peak_allocated_bytes >= _RISING_SHARE * growth

@@ -170,11 +170,13 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         measurement: Its figures.
-        speedup: Over the baseline, in turn with it; ``None`` where there was none.
+        speedup: Over the baseline; ``None`` where nobody took turns with it.
+        gain: Over the best batch before it in the ladder, in turn with that one; ``None`` at the first one.
     """
 
     measurement: Measurement
     speedup: Speedup | None = None
+    gain: Speedup | None = None
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

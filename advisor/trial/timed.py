@@ -6,6 +6,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,7 +22,7 @@ from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import failed_result
 from advisor.trial.spec import Rung
-from advisor.trial.turns import speedup_in_turn
+from advisor.trial.turns import gain_in_turn, speedup_in_turn
 from advisor.trial.updating import settling_steps, until_updated
 
 __all__ = ["climb", "measure", "measure_smaller"]
@@ -122,7 +123,8 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
 def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> tuple[Rung, ...]:
     """Measure the same training at growing micro-batches, until one is hardly faster than the best before it.
 
-    Which batch is best is told from turns nearly as short as those that compare combinations.
+    Each takes turns with the best one before it in this process: what slows a machine down does so for both, and a
+    gain of a few percent shows in steps of seconds. How many times as fast as the baseline it is follows from that.
 
     Args:
         bench: The trial's workbench.
@@ -134,7 +136,7 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
         Those that went well; the trial's notes say what became of one that did not.
     """
     rungs: list[Rung] = []
-    best = _worth(first)
+    best = _Before(bench.spec.policy, bench.batches(bench.spec.policy.global_batch)[0], first)
     begin = last = time.perf_counter()
     for policy in bench.spec.ladder:
         now = time.perf_counter()
@@ -152,7 +154,7 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
                 seconds=_TURNS * bench.spec.turn_seconds,
                 pace=None,
                 slower_than=None,
-                is_first=False,
+                before=best,
             )
         except Exception as error:
             if bench.world.size > 1:
@@ -164,14 +166,19 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
             bench.notes.append(f"batch {policy.micro_batch} ended as {failed.outcome.value}: {failed.reason}")
             return tuple(rungs)
         rungs.append(rung)
-        if _worth(rung) < (1 + _WORTH_ANOTHER) * best:
+        assert rung.gain is not None, "it took turns with the one before"
+        if rung.gain.value < 1 + _WORTH_ANOTHER:
             break
-        best = _worth(rung)
+        best = _Before(policy, bench.batches(policy.global_batch)[0], rung)
     return tuple(rungs)
 
 
-def _worth(rung: Rung) -> float:
-    return rung.measurement.samples_per_second if rung.speedup is None else rung.speedup.value
+class _Before(NamedTuple):
+    """The best batch before one of a ladder: its policy, a batch of it on the host, and its figures."""
+
+    policy: Policy
+    batch: Any
+    rung: Rung
 
 
 def _measured(
@@ -183,14 +190,14 @@ def _measured(
     seconds: float,
     pace: float | None,
     slower_than: float | None,
-    is_first: bool = True,
+    before: _Before | None = None,
 ) -> Rung:
     samples = policy.global_batch
     batches = bench.batches(samples)
     losses: list[torch.Tensor] = []
     agree = bench.world.agreed
     # A larger batch of a training that has stepped needs no step to make the optimizer's state.
-    settling = 1 + settling_steps(training) if is_first else 0
+    settling = 1 + settling_steps(training) if before is None else 0
     if settling:
         bench.tell("first step")
     for index in range(settling):
@@ -212,15 +219,20 @@ def _measured(
 
     energy = EnergyMeter(nvml_device(bench.device))
     bench.tell("timing")
+    speedup: Speedup | None = None
+    gain: Speedup | None = None
+    joules: float | None = None
     with meter.watching() as completed:
-        in_turn = _in_turn(bench, step, policy, seconds, slower_than, warms_up=not is_slow)
-        if in_turn is None:
+        # The device's energy of seconds in turn is that of two trainings.
+        if before is not None:
+            timing, gain = _beside_smaller(bench, training, step, policy, seconds, before)
+            speedup = None if before.rung.speedup is None else before.rung.speedup.times(gain)
+        elif (in_turn := _in_turn(bench, step, policy, seconds, slower_than, warms_up=not is_slow)) is not None:
+            timing, speedup = in_turn
+        else:
             plan = _plan(bench, seconds, None if pace is None else samples / pace)
             timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=agree)
-            joules, speedup = energy.joules(sum(timing.step_seconds)), None
-        else:
-            # The device's energy of these seconds is that of two trainings.
-            (timing, speedup), joules = in_turn, None
+            joules = energy.joules(sum(timing.step_seconds))
         memory = completed(memory)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))
     tokens = tokens_per_sample(batches[0])
@@ -239,7 +251,7 @@ def _measured(
         joules_per_step=None if joules is None else joules / len(timing.step_seconds),
         loss_trace=trace,
     )
-    return Rung(measurement=measurement, speedup=speedup)
+    return Rung(measurement=measurement, speedup=speedup, gain=gain)
 
 
 def _plan(bench: Bench, seconds: float, outpaced_above_seconds: float | None) -> TimingPlan:
@@ -270,23 +282,52 @@ def _in_turn(
         return None
     if warms_up:
         step()
-    plan = TurnPlan(
+    plan = _turn_plan(bench, seconds, slower_than)
+    found = speedup_in_turn(bench, step, policy, beside, plan)
+    if found is None:
+        return None
+    speedup, steps = found
+    return _timing_in_turn(speedup, steps, plan), speedup
+
+
+def _beside_smaller(
+    bench: Bench, training: Training, step: Callable[[], None], policy: Policy, seconds: float, before: _Before
+) -> tuple[Timing, Speedup]:
+    """Time the steps in turn with those at a smaller batch of the same training."""
+
+    def larger_step() -> None:
+        training.micro_batch = policy.micro_batch
+        step()
+
+    def smaller_step() -> None:
+        training.micro_batch = before.policy.micro_batch
+        training.step(before.batch)
+        bench.synchronize()
+
+    plan = _turn_plan(bench, seconds, None)
+    gain, steps = gain_in_turn(larger_step, policy.global_batch, smaller_step, before.policy.global_batch, plan)
+    training.micro_batch = policy.micro_batch
+    return _timing_in_turn(gain, steps, plan), gain
+
+
+def _turn_plan(bench: Bench, seconds: float, slower_than: float | None) -> TurnPlan:
+    return TurnPlan(
         min_rounds=_FEWEST_ROUNDS,
         max_rounds=_MOST_ROUNDS,
         target_spread=bench.spec.target_spread,
         seconds=seconds,
         slower_than=slower_than,
     )
-    found = speedup_in_turn(bench, step, policy, beside, plan)
-    if found is None:
-        return None
-    speedup, steps = found
-    if slower_than is not None and speedup.high < slower_than:
+
+
+def _timing_in_turn(speedup: Speedup, steps: list[float], plan: TurnPlan) -> Timing:
+    """The steps' times; their interval is that of the ratio."""
+    if plan.slower_than is not None and speedup.high < plan.slower_than:
         reason = StopReason.OUTPACED
     else:
         reason = StopReason.STEADY if speedup.relative_spread <= plan.target_spread else StopReason.BUDGET
     middle = statistics.median(steps)
-    timing = Timing(
+    return Timing(
         median_seconds=middle,
         low_seconds=middle * speedup.value / speedup.high,
         high_seconds=middle * speedup.value / speedup.low,
@@ -294,4 +335,3 @@ def _in_turn(
         warmup_seconds=(),
         stop_reason=reason,
     )
-    return timing, speedup

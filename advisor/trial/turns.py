@@ -15,7 +15,7 @@ from advisor.trial.bench import Bench
 from advisor.trial.reference import NoReferenceError
 from advisor.trial.spec import TrialKind, TrialSpec
 
-__all__ = ["load_reference", "speedup_in_turn"]
+__all__ = ["gain_in_turn", "load_reference", "speedup_in_turn"]
 
 _TURN_SECONDS = 0.25
 """Whoever takes over finds the caches full of the other's data: a turn is many steps, or one long one."""
@@ -58,13 +58,8 @@ def speedup_in_turn(
     others: list[float] = []
 
     def own() -> float:
-        turn: list[float] = []
         # Where the other's single step takes longer than a turn, several of one's own cost little beside it.
-        enough = max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others))
-        while not turn or (sum(turn) < enough and len(turn) < _MOST_STEPS):
-            begin = time.perf_counter()
-            step()
-            turn.append(time.perf_counter() - begin)
+        turn = _turn(step, max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others)))
         steps.extend(turn)
         return statistics.median(turn) / policy.global_batch
 
@@ -77,6 +72,44 @@ def speedup_in_turn(
     except NoReferenceError as error:
         bench.notes.append(f"not compared in turn: {error}")
         return None
+
+
+def gain_in_turn(
+    step: Callable[[], None], samples: int, other_step: Callable[[], None], other_samples: int, plan: TurnPlan
+) -> tuple[Speedup, list[float]]:
+    """Alternate steps of two kinds in this process.
+
+    Args:
+        step: One step; it returns when the device has finished it.
+        samples: What it processes.
+        other_step: A step of the other kind.
+        other_samples: What that processes.
+        plan: When to stop.
+
+    Returns:
+        How many times as many samples per second the first kind processes, and the seconds of each of its steps.
+    """
+    steps: list[float] = []
+
+    def own() -> float:
+        turn = _turn(step, _TURN_SECONDS)
+        steps.extend(turn)
+        return statistics.median(turn) / samples
+
+    def other() -> float:
+        return statistics.median(_turn(other_step, _TURN_SECONDS)) / other_samples
+
+    return take_turns(own, other, plan, time.perf_counter), steps
+
+
+def _turn(step: Callable[[], None], enough_seconds: float) -> list[float]:
+    """Seconds of each step of a turn."""
+    turn: list[float] = []
+    while not turn or (sum(turn) < enough_seconds and len(turn) < _MOST_STEPS):
+        begin = time.perf_counter()
+        step()
+        turn.append(time.perf_counter() - begin)
+    return turn
 
 
 def _spec_of(bench: Bench, beside: Policy) -> TrialSpec:

@@ -239,3 +239,20 @@ def test_a_winner_whose_confirmation_shows_no_gain_wins_no_more() -> None:
     answer = decide([baseline(100), led, second])
     assert answer.winner == second
     assert led in answer.ranking, "its figures stay in the table"
+
+
+@pytest.mark.parametrize(
+    ("gain", "winner"),
+    [
+        (Speedup(value=1.1, low=1.05, high=1.15, rounds=4), 32),
+        (Speedup(value=1.1, low=0.95, high=1.27, rounds=2), 16),
+        (Speedup(value=1.015, low=1.01, high=1.02, rounds=9), 16),
+    ],
+    ids=["clearly faster", "within the noise of their turns", "hardly faster"],
+)
+def test_what_two_batches_showed_in_turn_with_each_other_counts_more_than_two_figures_with_wide_intervals(
+    gain: Speedup, winner: int
+) -> None:
+    smaller = msgspec.structs.replace(measured(140, BF16, micro_batch=16, spread=0.3), gain_of_larger=gain)
+    larger = measured(140 * gain.value, BF16, micro_batch=32, spread=0.3)
+    assert decide([baseline(100), smaller, larger]).winner.policy.micro_batch == winner

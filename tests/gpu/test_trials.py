@@ -23,9 +23,9 @@ from advisor.problem.hardware import DeviceKind
 from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.bench import Bench
 from advisor.trial.failure import AllocatorRefusals
+from advisor.trial.growing_batches import telling
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
-from advisor.trial.sizing import telling
 from advisor.trial.spec import TrialKind, TrialSpec
 from tests.methods.tiny import text, training_of
 from tests.session.test_library_call import StoppedError, StoppingBeforeTrials

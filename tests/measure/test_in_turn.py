@@ -129,3 +129,12 @@ def test_it_ends_early_when_clearly_slower_than_what_is_to_be_beaten() -> None:
 
 def test_what_may_still_be_faster_is_compared_to_the_end() -> None:
     assert Machine([1.0], [1.0]).compare(slower_than=0.99).rounds == 10
+
+
+def test_speedups_multiply_and_their_errors_add_in_squares() -> None:
+    over_plain = Speedup(value=2.0, low=2.0 / 1.3, high=2.0 * 1.3, rounds=3)
+    over_that = Speedup(value=1.5, low=1.5 / 1.4, high=1.5 * 1.4, rounds=7)
+    both = over_plain.times(over_that)
+    assert both.value == pytest.approx(3.0)
+    assert both.standard_error == pytest.approx(math.hypot(over_plain.standard_error, over_that.standard_error))
+    assert both.rounds == 3

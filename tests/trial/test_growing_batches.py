@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint
-from advisor.trial.sizing import next_batch, suffice, telling
+from advisor.trial.growing_batches import next_batch, suffice, telling
 from advisor.trial.spec import TrialKind
 from tests.trial.specs import spec
 

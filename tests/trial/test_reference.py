@@ -104,7 +104,13 @@ def test_the_batches_of_a_ladder_take_turns_as_well(runner: Runner, workload: Lo
     assert result.speedup is not None
     assert result.ladder
     assert [rung.measurement.micro_batch for rung in result.ladder] == [8, 16][: len(result.ladder)]
-    assert all(rung.speedup is not None for rung in result.ladder)
+    before = result.speedup
+    for rung in result.ladder:
+        assert rung.gain is not None, "each takes turns with the batch before it"
+        assert rung.gain.rounds >= 2
+        assert rung.speedup is not None
+        assert rung.speedup.value == pytest.approx(before.value * rung.gain.value)
+        before = rung.speedup
 
 
 def test_a_batch_of_a_ladder_that_fails_leaves_the_figures_of_those_before_it(runner: Runner, workload: Logged) -> None:
