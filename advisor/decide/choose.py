@@ -9,8 +9,8 @@ from advisor.decide.choose_cheapest import choose_cheapest
 from advisor.decide.eligible import is_measured
 from advisor.decide.floor import floor_rate
 from advisor.decide.largest import choose_largest
-from advisor.decide.noise import SMALLEST_NOISE, noise_between
-from advisor.decide.ranking import measurement_of, ranked
+from advisor.decide.noise import SMALLEST_NOISE
+from advisor.decide.ranking import noise_of_lead, ranked
 from advisor.decide.score import gain, score
 from advisor.decide.simplicity import simplicity
 from advisor.problem.goal import Goal, GoalKind
@@ -70,7 +70,7 @@ def choose(
         if candidate is not best and candidate.loses_to_larger_batch:
             return False  # in turn with each other they are told apart by far less than by two figures
         lead = gain(score(best, goal), score(candidate, goal), goal.kind)
-        return lead <= noise_between(measurement_of(best), measurement_of(candidate), ranking.repeats)
+        return lead <= noise_of_lead(best, candidate, ranking.repeats)
 
     baseline = ranking.in_role(Role.BASELINE)
     own_batch = 0 if baseline is None else baseline.policy.global_batch
@@ -84,7 +84,7 @@ def choose(
     if baseline is not None:
         # When the baseline wins a tie, the figure that matters is its distance from the fastest.
         against = best if winner is baseline else winner
-        noise = noise_between(measurement_of(against), measurement_of(baseline), ranking.repeats)
+        noise = noise_of_lead(against, baseline, ranking.repeats)
         ahead = gain(score(against, goal), score(baseline, goal), goal.kind)
         tie = against is not baseline and abs(ahead) <= noise
     return Recommendation(

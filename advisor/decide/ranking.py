@@ -8,13 +8,13 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
-from advisor.decide.noise import repeat_noise
+from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
 from advisor.decide.nothing import nothing_to_choose
 from advisor.decide.score import maximizes, score
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal
 
-__all__ = ["Ranking", "measurement_of", "ranked"]
+__all__ = ["Ranking", "measurement_of", "noise_of_lead", "ranked"]
 
 _ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
 
@@ -72,6 +72,24 @@ def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
         not_measured=not_measured,
         repeats=repeat_noise([measurement_of(candidate) for candidate in group] for group in groups),
     )
+
+
+def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> float:
+    """Relative difference of two measured candidates that may be chance.
+
+    What took turns with the baseline differs from it by the interval of that ratio, however widely the baseline's own
+    steps were spread.
+
+    Args:
+        first: One of them.
+        second: The other.
+        repeats: What repetitions of the same policy differed by.
+    """
+    if second.role is Role.BASELINE:
+        first, second = second, first
+    if first.role is Role.BASELINE and second.speedup is not None:
+        return max(SMALLEST_NOISE, measurement_of(second).relative_spread, repeats)
+    return noise_between(measurement_of(first), measurement_of(second), repeats)
 
 
 def measurement_of(candidate: Candidate) -> Measurement:

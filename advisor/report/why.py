@@ -6,7 +6,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.decide.noise import noise_between
+from advisor.decide.ranking import noise_of_lead
 from advisor.decide.score import gain, score
 from advisor.decide.simplicity import simplicity
 from advisor.measure.measurement import Measurement
@@ -224,7 +224,7 @@ def _fastest_eligible(answer: Recommendation, goal: Goal) -> Candidate:
 
 
 def _noise(answer: Recommendation, first: Candidate, second: Candidate) -> float:
-    return max(answer.noise, noise_between(_measurement(first), _measurement(second)))
+    return max(answer.noise, noise_of_lead(first, second))
 
 
 def _gain(candidate: Candidate, reference: Candidate, goal: Goal) -> float:

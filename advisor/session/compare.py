@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
 from advisor.decide.candidate import Candidate, Comparison, Role
+from advisor.decide.eligible import is_measured
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
@@ -54,8 +56,12 @@ class ComparingEvaluator(Evaluator):
     _peaked = False
     """Whether that ladder saw a larger batch that was no better."""
 
-    def baseline_is(self, baseline: Candidate | None) -> list[Candidate]:
+    def baseline_is(self, baseline: Candidate | None, earlier: Sequence[Candidate] = ()) -> list[Candidate]:
         """From now on, what is timed takes turns with the baseline, and the batch to compare at is known.
+
+        Args:
+            baseline: Its figures; ``None`` or without any if it has none.
+            earlier: What an earlier run of the study tried; it is gone on from there.
 
         Returns:
             Plain training at that batch, in turn with the baseline: what short steps say of others is relative to it.
@@ -69,17 +75,30 @@ class ComparingEvaluator(Evaluator):
         assert sizing is not None, "it was sized just now"
         own = baseline.policy
         self._trials.compare_at = self._batch_to_compare_at(own, model, sizing)
-        if self._trials.compare_at <= own.micro_batch:
-            return []
-        policy = self._at_most(self._policy(plain, Batch(self._trials.compare_at)), self._trials.compare_at)
-        self._progress.trial_started(self.number, policy, "in turn with the baseline")
-        result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
-        return [self._candidate(policy, Role.SEARCHED, result, result.measurement)]
+        found = []
+        if self._trials.compare_at > own.micro_batch:
+            policy = self._at_most(self._policy(plain, Batch(self._trials.compare_at)), self._trials.compare_at)
+            self._progress.trial_started(self.number, policy, "in turn with the baseline")
+            result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
+            found.append(self._candidate(policy, Role.SEARCHED, result, result.measurement))
+        self._go_on_from(earlier)
+        return found
+
+    def _go_on_from(self, earlier: Sequence[Candidate]) -> None:
+        """Compare as the earlier run did when it ended: what it sized is read back then instead of run again."""
+        compared = [one.comparison for one in earlier if one.outcome is Outcome.COMPARED and one.comparison is not None]
+        beside = compared[-1].beside if compared else Combination().label
+        timed = (Combination.of(one.policy) for one in earlier if is_measured(one))
+        pacesetter = next((one for one in timed if one.label == beside), Combination())
+        if pacesetter == Combination() or self._size(pacesetter, Role.SEARCHED)[0] is None:
+            return
+        self._trials.pacesetter = pacesetter
+        self._trials.compare_at = min(one.micro_batch for one in compared if one.beside == beside)
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
         """A first idea of its samples per second: what counts is how many times as many others have in turn with it."""
         self._progress.trial_started(self.number, policy, "measuring")
-        result = self._trials.time(policy, outpaced_below=None, measure_seconds=2 * self._budget.turn_seconds)
+        result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
         return self._candidate(policy, Role.BASELINE, result, result.measurement)
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:

@@ -151,37 +151,34 @@ def confirm(
             promise=None if result.speedup is None else promised(result.speedup, winner.speedup),
         )
         interrupted = False
-        if result.speedup is not None:
-            for position, candidate in enumerate(candidates):
-                if candidate.policy == winner.policy and is_measured(candidate):
-                    candidates[position] = msgspec.structs.replace(candidate, confirmed=result.speedup)
-                    keep(candidates[position])
-            reason = why_not_eligible(msgspec.structs.replace(winner, confirmed=result.speedup), conclusion.goal)
-            if reason is not None:
-                progress.note(f"{_name(winner)}: {reason}")
-                beaten += 1
-                if beaten < _CONFIRMATIONS and budget.may_confirm_another:
-                    continue
-                candidates[:] = [_kept_out(one, recommendation.baseline, reason) for one in candidates]
-                continue
-            recommendation = msgspec.structs.replace(recommendation, confirmation=confirmation)
-            recommendation = explained(recommendation, conclusion.goal)
-        if result.outcome is Outcome.OK:
+        if confirmation.promise is not None:
+            reason = _mark(candidates, keep, winner, conclusion.goal, confirmed=confirmation.promise)
+        else:
             try:
                 confirmation = _with_baseline(confirmation, recommendation, candidates, trials, budget, progress)
             except KeyboardInterrupt:
                 interrupted = True  # the confirmation has ended, and stands without the comparison
-            if not interrupted:
-                try:
-                    recommendation = with_time_explained(
-                        recommendation, rates=conclusion.device_rates, trials=trials, budget=budget, progress=progress
-                    )
-                except KeyboardInterrupt:
-                    interrupted = True
+            reason = _slower_than_baseline(confirmation, conclusion.goal)
+            if reason is not None:
+                _mark(candidates, keep, winner, conclusion.goal, not_confirmed=reason)
+        if reason is not None:
+            progress.note(f"{_name(winner)}: {reason}")
+            beaten += 1
+            if beaten >= _CONFIRMATIONS or not budget.may_confirm_another:
+                candidates[:] = [_kept_out(one, recommendation.baseline, reason) for one in candidates]
+            continue
+        recommendation = msgspec.structs.replace(recommendation, confirmation=confirmation)
+        recommendation = explained(recommendation, conclusion.goal)
+        if result.outcome is Outcome.OK and not interrupted:
+            try:
+                recommendation = with_time_explained(
+                    recommendation, rates=conclusion.device_rates, trials=trials, budget=budget, progress=progress
+                )
+            except KeyboardInterrupt:
+                interrupted = True
         if result.outcome in (Outcome.OK, Outcome.TIMEOUT):
             # Out of time is a busy machine, not a broken policy: the search measured it. The answer says that it is
             # not confirmed.
-            recommendation = msgspec.structs.replace(recommendation, confirmation=confirmation)
             emit_policy(conclusion, recommendation)
             return recommendation, interrupted
         reason = f"its wrapper, run in a fresh process, ended as {result.outcome.value}"
@@ -197,6 +194,29 @@ def confirm(
     raise NothingMeasuredError(
         f"A policy must run in a fresh process before it is recommended, but the best {_CONFIRMATIONS} did not. "
         + "; ".join(failures)
+    )
+
+
+def _mark(
+    candidates: list[Candidate], keep: Callable[[Candidate], None], winner: Candidate, goal: Goal, **found: object
+) -> str | None:
+    """Write down what a confirmation found of the winner's policy; why it may not win now, if it may not."""
+    for position, candidate in enumerate(candidates):
+        same = candidate.policy == winner.policy and candidate.model_size == winner.model_size
+        if same and is_measured(candidate):
+            candidates[position] = msgspec.structs.replace(candidate, **found)
+            keep(candidates[position])
+    return why_not_eligible(msgspec.structs.replace(winner, **found), goal)
+
+
+def _slower_than_baseline(confirmation: Confirmation, goal: Goal) -> str | None:
+    """Where they took no turns: that the baseline, measured again right after the winner, was no slower than it."""
+    again, baseline = confirmation.measurement, confirmation.baseline_samples_per_second
+    if goal.kind is not GoalKind.FASTER or again is None or baseline is None or again.samples_per_second > baseline:
+        return None
+    return (
+        f"run again in a fresh process, its wrapper trained {format_rate(again.samples_per_second)} samples/s, and the "
+        f"baseline right after it {format_rate(baseline)}"
     )
 
 
@@ -228,8 +248,8 @@ def _with_baseline(
     winner = recommendation.winner
     if baseline is None or (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
         return confirmation
-    if confirmation.speedup is not None:
-        return confirmation  # they took turns
+    if confirmation.outcome is not Outcome.OK:
+        return confirmation
     kept = confirmation.kept
     as_promised = kept is not None and kept >= _KEPT
     if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:

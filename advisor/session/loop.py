@@ -117,7 +117,7 @@ class SearchLoop:
         if isinstance(self._evaluator, ComparingEvaluator):
             known = {one.policy.key for one in self.candidates}
             baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
-            for one in self._evaluator.baseline_is(baseline):
+            for one in self._evaluator.baseline_is(baseline, tuple(self.candidates)):
                 if one.policy.key not in known:
                     self._record(one)
         if not isinstance(self._evaluator, ComparingEvaluator):
@@ -189,6 +189,8 @@ class SearchLoop:
             )
             self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
             self._recorded(evaluation)
+            timed = [one for one in (*evaluation.before, evaluation.candidate) if is_measured(one)]
+            self._learn(timed, max((one.policy.micro_batch for one in timed), default=1))
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""
@@ -309,7 +311,7 @@ class SearchLoop:
         )
 
     def _learn(self, others: list[Candidate], largest_batch: int) -> None:
-        """Let the sampler learn from batches of a trial that are not the best: how the time depends on the batch."""
+        """Let the sampler learn from figures that are no trial of its own: other batches, leaders timed at length."""
         for one in others:
             if is_measured(one) and one.measurement is not None:
                 self._proposer.learn(

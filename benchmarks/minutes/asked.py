@@ -17,7 +17,7 @@ import psutil
 
 from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Candidate, Recommendation
-from advisor.decide.noise import noise_between
+from advisor.decide.ranking import noise_of_lead
 from advisor.session.candidates import read_candidates
 from advisor.trial.folder import StudyFolder
 from advisor.trial.guardian import end_with_parent
@@ -147,14 +147,13 @@ def promise_of(found: Recommendation) -> Promise | None:
     promise = None if found.confirmation is None else found.confirmation.promise
     if promise is not None:
         return Promise(ratio=promise.value, low=promise.low, high=promise.high)
-    winner = found.winner.measurement
-    baseline = None if found.baseline is None else found.baseline.measurement
-    if winner is None or baseline is None:
+    winner, baseline = found.winner, found.baseline
+    if winner.measurement is None or baseline is None or baseline.measurement is None:
         return None
-    if found.baseline is not None and found.winner.policy == found.baseline.policy:
+    if winner.policy == baseline.policy:
         return Promise(ratio=1.0, low=1.0 - found.noise, high=1.0 + found.noise)
-    ratio = winner.samples_per_second / baseline.samples_per_second
-    noise = noise_between(winner, baseline, found.noise)
+    ratio = winner.measurement.samples_per_second / baseline.measurement.samples_per_second
+    noise = noise_of_lead(winner, baseline, found.noise)
     return Promise(ratio=ratio, low=ratio * (1 - noise), high=ratio * (1 + noise))
 
 

@@ -256,3 +256,13 @@ def test_what_two_batches_showed_in_turn_with_each_other_counts_more_than_two_fi
     smaller = msgspec.structs.replace(measured(140, BF16, micro_batch=16, spread=0.3), gain_of_larger=gain)
     larger = measured(140 * gain.value, BF16, micro_batch=32, spread=0.3)
     assert decide([baseline(100), smaller, larger]).winner.policy.micro_batch == winner
+
+
+def test_what_took_turns_with_the_baseline_beats_it_however_widely_its_own_steps_are_spread() -> None:
+    ratio = Speedup(value=1.3, low=1.25, high=1.35, rounds=5)
+    paired = msgspec.structs.replace(measured(130, CHECKPOINT, spread=0.04), speedup=ratio)
+    answer = decide([baseline(100, spread=0.6), paired])
+    assert answer.winner == paired
+    assert not answer.tie
+    assert answer.noise == pytest.approx(0.04)
+    assert decide([baseline(100, spread=0.6), measured(130, CHECKPOINT, spread=0.04)]).tie, "two figures on their own"

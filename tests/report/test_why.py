@@ -97,6 +97,13 @@ def test_a_hand_tuned_default_that_ties_or_may_not_win() -> None:
     assert "(checkpoint every=2 + precision bf16 at batch 8) is 50% faster, but fidelity precision is beyond" in beyond
 
 
+def test_a_smaller_batch_that_lost_in_turn_is_no_tie_however_wide_its_interval() -> None:
+    gain = Speedup(value=1.25, low=1.15, high=1.35, rounds=4)
+    smaller = msgspec.structs.replace(measured(160, BF16, spread=0.4), gain_of_larger=gain)
+    text = why([baseline(100), measured(200, BF16, micro_batch=16, spread=0.4), smaller])
+    assert "The runner-up, precision bf16 at batch 8, is 20% slower." in text
+
+
 def test_the_runner_up_lost_by_a_figure() -> None:
     text = why([baseline(100), measured(200, BF16), measured(150, CHECKPOINT)])
     assert "The runner-up, checkpoint every=2 at batch 8, is 25% slower." in text

@@ -1,5 +1,7 @@
 """The time limit is divided so that the search ends in time to confirm its winner."""
 
+import pytest
+
 from advisor.session.budget import TimeBudget
 
 
@@ -104,3 +106,55 @@ def test_a_comparison_leaves_the_time_for_confirmation() -> None:
     assert not budget.may_compare
     budget.learn_comparison_seconds(2.0)
     assert budget.may_compare, "what comparisons took is known by then"
+
+
+def timed(seconds: float = 100.0) -> tuple[TimeBudget, Clock]:
+    """Two seconds to build, ten to time a leader, four for a comparison of two trainings, three for short steps."""
+    clock = Clock()
+    budget = TimeBudget(seconds, clock)
+    budget.learn_build_seconds(2.0)
+    budget.learn_timing_seconds(10.0)
+    budget.learn_comparison_seconds(4.0)
+    budget.learn_short_seconds(3.0)
+    return budget, clock
+
+
+@pytest.mark.parametrize(("leaders", "kept"), [(2, 36.0), (1, 26.0), (0, 16.0)])
+def test_combinations_are_compared_as_long_as_there_is_time_to_time_leaders_and_confirm(
+    leaders: int, kept: float
+) -> None:
+    budget, clock = timed()
+    clock.now += 100.0 - kept - 3.1
+    assert budget.may_compare_another(leaders)
+    clock.now += 0.2
+    assert not budget.may_compare_another(leaders)
+
+
+def test_however_long_a_leader_takes_half_of_the_time_is_for_comparisons() -> None:
+    budget, clock = timed()
+    budget.learn_timing_seconds(60.0)
+    clock.now += 46.0
+    assert budget.may_compare_another()
+    clock.now += 2.0
+    assert not budget.may_compare_another()
+
+
+def test_a_leader_is_timed_when_its_confirmation_fits_after_it() -> None:
+    budget, clock = timed()
+    clock.now += 73.9
+    assert budget.may_time_leader
+    clock.now += 0.2
+    assert not budget.may_time_leader
+
+
+def test_another_confirmation_needs_the_time_that_one_takes() -> None:
+    budget, clock = timed()
+    clock.now += 87.9
+    assert budget.may_confirm_another
+    clock.now += 0.2
+    assert not budget.may_confirm_another
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [(10.0, 0.5), (210.0, 3.5), (3600.0, 8.0)])
+def test_turns_take_a_sixtieth_of_the_limit_within_bounds(limit: float, seconds: float) -> None:
+    assert TimeBudget(limit, Clock()).turn_seconds == pytest.approx(seconds)

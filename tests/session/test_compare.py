@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.decide.candidate import Candidate, Role
+from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import use
@@ -20,7 +20,7 @@ from advisor.session.budget import TimeBudget
 from advisor.session.compare import ComparingEvaluator
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import Rung, TrialResult
-from tests.decide.examples import baseline, goal, measurement
+from tests.decide.examples import baseline, goal, measured, measurement
 from tests.report.scenario import CPU
 from tests.search.test_memory_model import point, sizing
 from tests.search.test_resolve import FACTS
@@ -338,3 +338,32 @@ def test_a_leader_that_does_not_fit_is_tried_at_smaller_batches() -> None:
     assert [one.outcome for one in evaluation.before] == [Outcome.OUT_OF_MEMORY]
     assert evaluation.candidate.outcome is Outcome.OK
     assert evaluation.candidate.policy.micro_batch == 24, "85 % of it, and a size that kernels like"
+
+
+# ---- a study that is gone on with
+
+
+def test_it_compares_as_it_did_when_the_earlier_run_ended() -> None:
+    leader = msgspec.structs.replace(measured(300, *BF16.uses, micro_batch=8), speedup=TWICE)
+    beside = Comparison(
+        speedup=TWICE,
+        beside=BF16.label,
+        micro_batch=16,
+        at_batch=32,
+        expected_samples_per_second=200.0,
+        expected_error=0.1,
+    )
+    earlier = [leader, msgspec.structs.replace(compared_candidate(CHECKPOINT), comparison=beside)]
+    trials = FakeTrials(growing=0.001)
+    evaluator(trials).baseline_is(baseline(100), [baseline(100), *earlier])
+    assert trials.pacesetter == BF16
+    assert trials.compare_at == 16
+    anew = FakeTrials(growing=0.001)
+    evaluator(anew).baseline_is(baseline(100), [baseline(100), leader])
+    assert anew.pacesetter == PLAIN, "nobody was compared with it yet"
+
+
+def compared_candidate(combination: Combination) -> Candidate:
+    return msgspec.structs.replace(
+        measured(100, *combination.uses), outcome=Outcome.COMPARED, measurement=None, reason="compared"
+    )

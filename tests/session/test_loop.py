@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -255,7 +256,7 @@ class ComparingFake(ComparingEvaluator):
     def baseline(self) -> None:
         """The workload states no batch."""
 
-    def baseline_is(self, baseline: Candidate | None) -> list[Candidate]:
+    def baseline_is(self, baseline: Candidate | None, earlier: Sequence[Candidate] = ()) -> list[Candidate]:
         return []
 
     def is_plainest(self, combination: Combination) -> bool:
