@@ -96,7 +96,7 @@ def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity
     """
     if not found.is_finite:
         return True
-    noise = 0.0 if found.noise is None else found.noise.final_loss_gap
+    noise = 0.0 if found.noise is None else found.noise.final_loss_noise
     if declared is Fidelity.MODEL and found.began is not None:
         return found.final_loss > found.began + max(_LEAST_EXCESS * abs(found.began), _CHANCES * noise)
     least = max(_SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), _CHANCES * noise)

@@ -7,6 +7,7 @@ distinct batches before they are held against each other. Imports no torch: the 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ __all__ = [
     "NoiseFloor",
     "compared",
     "diverged",
+    "noise_floor",
     "smoothed",
 ]
 
@@ -69,12 +71,20 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         loss_drift: As in :class:`FidelityMeasurement`.
         final_loss_gap: Absolute difference of the final losses.
+        final_loss_error: By how much these differ as a rule, as the losses of single steps do: where a training jumps
+            up and down, two of its runs may end alike by luck.
         gradient: Of the first step, where it was compared.
     """
 
     loss_drift: float
     final_loss_gap: float
+    final_loss_error: float = 0.0
     gradient: GradientError | None = None
+
+    @property
+    def final_loss_noise(self) -> float:
+        """The larger of what chance did in this pair of runs and what it does as a rule."""
+        return max(self.final_loss_gap, self.final_loss_error)
 
 
 class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,8 +175,7 @@ def compared(
         return None
     cycle = min(exact.distinct_batches, steps)
     own, plain = record.losses[:steps], exact.losses[:steps]
-    # The last two rounds of a long run: still its end, and half the noise.
-    last = 2 * cycle if steps >= 4 * cycle else cycle
+    last = _last(steps, cycle)
     final, exact_final = statistics.fmean(own[-last:]), statistics.fmean(plain[-last:])
     learned = statistics.fmean(plain[:cycle]) - exact_final
     return FidelityMeasurement(
@@ -182,6 +191,34 @@ def compared(
         micro_batch=micro_batch,
         model_size=dict(model_size or {}),
     )
+
+
+def noise_floor(chance: FidelityRecord, exact: FidelityRecord) -> NoiseFloor | None:
+    """What chance alone does to the exact run.
+
+    Args:
+        chance: The exact run with other random numbers, and parameters one rounding off.
+        exact: The exact run.
+
+    Returns:
+        ``None`` if too few steps are common.
+    """
+    apart = compared(chance, exact, reference="", micro_batch=1)
+    if apart is None:
+        return None
+    cycle = min(exact.distinct_batches, apart.steps)
+    # At first they are still alike.
+    pairs = zip(chance.losses[cycle : apart.steps], exact.losses[cycle : apart.steps], strict=True)
+    squares = [(one - other) ** 2 for one, other in pairs]
+    error = math.sqrt(statistics.fmean(squares) / _last(apart.steps, cycle)) if squares else 0.0
+    return NoiseFloor(
+        loss_drift=apart.loss_drift, final_loss_gap=abs(apart.excess), final_loss_error=error, gradient=apart.gradient
+    )
+
+
+def _last(steps: int, cycle: int) -> int:
+    """Steps that the final loss is a mean of: two rounds of a long run are still its end, and half the noise."""
+    return 2 * cycle if steps >= 4 * cycle else cycle
 
 
 def diverged(

@@ -179,6 +179,14 @@ class TimeBudget:
             return patient  # without the first there is no answer: it may overdraw the limit
         return max(5.0, min(patient, self.remaining_seconds))
 
+    @property
+    def set_up_limit_seconds(self) -> float:
+        """Hard limit of a combination's short steps where a method is set up first, once others have had theirs.
+
+        What one may take for that is a share of the whole limit; the time of several others is not waited for.
+        """
+        return _PATIENCE * self._expected_short_seconds + self._set_up_seconds
+
     def confirmation_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
         """Hard limit of the confirming run; the time limit may pass meanwhile, because an answer needs it.
 

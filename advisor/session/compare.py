@@ -35,9 +35,6 @@ _STEPS_OF_PACESETTER = 12
 _CLEARLY = 1.1
 """Speedup over the baseline from which a combination sets the pace for short steps."""
 
-_REACH = 4
-"""A ladder begins at so many times the largest batch of short runs at most: a line through them reaches no further."""
-
 _LADDER = 2
 """Each batch of a ladder is so many times the one before."""
 
@@ -111,8 +108,8 @@ class ComparingEvaluator(Evaluator):
         found = self._policy_to_try(combination, 1.0, role)
         if isinstance(found, Evaluation):
             return found
-        largest, model = found
-        policy = self._aimed(largest, model)
+        largest, _ = found
+        policy = self._aimed(largest)
         comparison = self._expected(policy)
         if comparison is None:
             reason = "plain training, which it would be compared with, does not run even at the smallest batch"
@@ -132,8 +129,8 @@ class ComparingEvaluator(Evaluator):
         found = self._policy_to_try(combination, 1.0, leader.role)
         if isinstance(found, Evaluation):
             return found
-        largest, model = found
-        first = self._aimed(largest, model)
+        largest, _ = found
+        first = self._aimed(largest)
         ladder = self._ladder(first, largest)
         self._progress.trial_started(self.number, first, f"timing it in turn with the baseline{self._where}")
         result = self._trials.time(first, outpaced_below=None, ladder=ladder)
@@ -196,13 +193,9 @@ class ComparingEvaluator(Evaluator):
         least = min(self._trials.first_batch, own.micro_batch)
         return max(least, wanted if wanted == own.micro_batch else round_batch(wanted))
 
-    def _aimed(self, largest: Policy, model: MemoryModel) -> Policy:
-        """The policy at the batch where the last ladder was best, or else where a first one is to begin."""
-        sizing = self._trials.sizing_of(Combination.of(largest))
-        assert sizing is not None, "it was sized just now"
-        reach = _REACH * max(self._trials.compare_at or 1, sizing.points[-1].micro_batch)
-        begin = max(self._trials.compare_at or 1, min(_efficient_batch(model, sizing), reach))
-        return self._at_most(largest, self._best_batch or begin)
+    def _aimed(self, largest: Policy) -> Policy:
+        """The policy at the batch where the last ladder was best, or else at that of the comparison."""
+        return self._at_most(largest, self._best_batch or self._trials.compare_at or 1)
 
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
         """Growing batches up to the largest."""

@@ -139,14 +139,21 @@ class Evaluator:
         if self._facts.default_batch is None and self._goal.global_batch is None:
             within = self._batch(model, 1.0, plain.gpu_count)
             batch = Batch(min(batch.micro_batch, 1 if within is None else within.micro_batch))
-            self.notes.append(
-                f"the model file states no BATCH_SIZE: {format_count(batch.micro_batch, 'sample')} a step, a usual "
-                "batch, was taken for the baseline. Add BATCH_SIZE = N to be compared with yours"
-            )
         policy = self._policy(plain, batch)
         if fits < batch.micro_batch:
             return self._too_big(policy, Role.BASELINE, model)
         return self._timed_baseline(policy)
+
+    def explain_baseline(self, baseline: Candidate) -> None:
+        """Note where its batch is from, unless that is the user's: whether it was run just now or read back."""
+        fixed = self._facts.default_batch is not None or self._goal.global_batch is not None
+        if fixed or self._goal.kind is not GoalKind.FASTER:
+            return
+        samples = format_count(baseline.policy.micro_batch, "sample")
+        self.notes.append(
+            f"the model file states no BATCH_SIZE: {samples} a step, a usual batch, was taken for the "
+            "baseline. Add BATCH_SIZE = N to be compared with yours"
+        )
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
         return self.time(policy, Role.BASELINE, best=None)

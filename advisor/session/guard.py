@@ -9,7 +9,7 @@ import msgspec
 from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
-from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged
+from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged, noise_floor
 from advisor.methods.catalogue import get_method
 from advisor.problem.sizes import size_words
 from advisor.problem.units import format_count
@@ -143,12 +143,7 @@ def _exact_run(trials: Trials, reference: Combination) -> tuple[TrialResult, int
 
 
 def _noise(chance: TrialResult, exact: FidelityRecord) -> NoiseFloor | None:
-    if chance.fidelity is None:
-        return None
-    apart = compared(chance.fidelity, exact, reference="", micro_batch=1)
-    if apart is None:
-        return None
-    return NoiseFloor(loss_drift=apart.loss_drift, final_loss_gap=abs(apart.excess), gradient=apart.gradient)
+    return None if chance.fidelity is None else noise_floor(chance.fidelity, exact)
 
 
 def _end(result: TrialResult) -> str:

@@ -114,9 +114,11 @@ class SearchLoop:
             if baseline is not None:
                 self._record(baseline)
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+        baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
+        if baseline is not None:
+            self._evaluator.explain_baseline(baseline)
         if isinstance(self._evaluator, ComparingEvaluator):
             known = {one.policy.key for one in self.candidates}
-            baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
             for one in self._evaluator.baseline_is(baseline, tuple(self.candidates)):
                 if one.policy.key not in known:
                     self._record(one)

@@ -28,6 +28,9 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
 __all__ = ["Trials"]
 
+_REACH = 4
+"""Short runs that are compared go up to so many times the batch of the comparison."""
+
 _SAMPLES_OF_SHORT_RUNS = 8
 """The pacesetter is held to need what it needs for so many at least, where it stays beside other short runs."""
 
@@ -161,6 +164,11 @@ class Trials:
             # Code for a second batch is not the code that will be run: one batch, that of the comparison. Its losses
             # are not those of plain training's first batch, and are compared over more steps if it leads.
             first_batch = largest_batch = self.compare_at
+        elif self.compare_at is not None:
+            # What may lead is timed at growing batches, each with its memory: short runs far above the first of them
+            # would only take the time of others.
+            reach = _REACH * self.compare_at
+            largest_batch = reach if largest_batch is None else min(largest_batch, reach)
         result = self._size_from(first_batch, combination, largest_batch)
         if first_batch > 1 and _not_even_once(result):
             # Two samples do not fit; one may. Its losses do not compare with those of other combinations.
@@ -182,15 +190,18 @@ class Trials:
         beside = None if alone else self._beside_short_runs(combination, first_batch)
         if beside is not None:
             self._compared_with[combination.label] = self.pacesetter
+        slow_start = _starts_slowly(combination.uses)
+        limit_seconds = self._budget.hard_limit_seconds(
+            None if plain is None else plain.seconds(2 * first_batch), slow_start=slow_start
+        )
+        if slow_start and beside is not None:
+            limit_seconds = min(limit_seconds, self._budget.set_up_limit_seconds)
         return self._runner.run(
             self._spec(
                 TrialKind.SIZE,
                 Policy(methods=combination.uses, micro_batch=first_batch, gpu_count=combination.gpu_count),
                 measure_seconds=self._budget.sizing_seconds,
-                hard_limit_seconds=self._budget.hard_limit_seconds(
-                    None if plain is None else plain.seconds(2 * first_batch),
-                    slow_start=_starts_slowly(combination.uses),
-                ),
+                hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
                 beside=beside,

@@ -11,7 +11,15 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.decide.choose import choose
 from advisor.decide.eligible import pace, why_not_eligible, worth_checking
 from advisor.decide.guard import comparison_evidence, ends_clearly_worse, observed_class, why_worse
-from advisor.measure.fidelity import NOT_FINITE, FidelityMeasurement, GradientError, NoiseFloor
+from advisor.measure.fidelity import (
+    NOT_FINITE,
+    FidelityMeasurement,
+    FidelityRecord,
+    GradientError,
+    NoiseFloor,
+    compared,
+    noise_floor,
+)
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
 from advisor.problem.goal import Fidelity, Goal
@@ -223,3 +231,34 @@ def test_the_evidence_has_the_figures_and_the_class_that_they_are_within() -> No
     assert (evidence.gradient_error, evidence.gradient_cosine, evidence.reference) == (0.1, 1.0, "plain")
     assert evidence.observed_fidelity == "lossy"
     assert comparison_evidence(baseline(100)) is None
+
+
+# Recorded: ResNet-50 at two samples a batch, four batches in turn, with a rate for 16. Its loss jumps up and down.
+_JUMPING = (
+    *(6.25, 8.56, 5.74, 14.74, 23.55, 4.45, 6.48, 5.86, 19.86, 26.03, 2.42, 14.12, 17.02, 19.09, 17.8),
+    *(22.57, 18.25, 0.89, 7.21, 8.26, 13.22, 6.02, 3.38, 0.88, 2.31, 7.45, 0.0, 8.53, 3.58, 0.0),
+)
+_JUMPING_BY_CHANCE = (
+    *(6.25, 8.66, 6.18, 14.5, 24.21, 4.46, 3.88, 4.01, 22.8, 25.97, 5.99, 15.25, 21.12, 27.11, 6.26),
+    *(0.02, 14.63, 6.27, 1.07, 27.85, 0.0, 15.35, 0.01, 13.41, 9.35, 3.38, 0.18, 3.79, 0.0, 1.09),
+)
+_JUMPING_IN_BF16 = (
+    *(6.52, 8.97, 6.02, 14.61, 23.91, 4.04, 4.52, 5.98, 25.22, 26.59, 10.63, 6.59, 21.41, 13.49, 11.88),
+    *(15.09, 10.78, 8.75, 2.93, 0.03, 1.68, 5.53, 10.33, 20.25, 2.75, 6.0, 0.16, 30.94, 0.0, 0.0),
+)
+
+
+def test_where_the_exact_run_jumps_up_and_down_a_loss_that_ends_higher_by_as_much_is_not_broken() -> None:
+    """The trap: two runs of plain training ended alike by luck, so that chance seemed to explain nothing."""
+    exact, chance, own = (
+        FidelityRecord(losses=losses, distinct_batches=4) for losses in (_JUMPING, _JUMPING_BY_CHANCE, _JUMPING_IN_BF16)
+    )
+    noise = noise_floor(chance, exact)
+    beside = compared(own, exact, reference="plain", micro_batch=2)
+    assert noise is not None
+    assert beside is not None
+    by_luck = msgspec.structs.replace(noise, final_loss_error=0.0)
+    assert ends_clearly_worse(msgspec.structs.replace(beside, noise=by_luck))
+    assert not ends_clearly_worse(msgspec.structs.replace(beside, noise=noise))
+    worse = msgspec.structs.replace(beside, final_loss=beside.final_loss + 10, noise=noise)
+    assert ends_clearly_worse(worse), "what chance does is measured, and not anything goes"

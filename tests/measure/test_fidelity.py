@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.measure.fidelity import NOT_FINITE, FidelityMeasurement, FidelityRecord, compared, diverged, smoothed
+from advisor.measure.fidelity import (
+    NOT_FINITE,
+    FidelityMeasurement,
+    FidelityRecord,
+    compared,
+    diverged,
+    noise_floor,
+    smoothed,
+)
 
 
 def record(losses: list[float], distinct: int = 2) -> FidelityRecord:
@@ -66,3 +74,17 @@ def test_a_run_whose_loss_is_lost_is_beyond_every_number() -> None:
     assert not found.is_finite
     assert found.excess > 1e5
     assert found.learned == 4.5
+
+
+def test_what_chance_does_as_a_rule_is_told_from_every_step_that_the_two_runs_no_longer_share() -> None:
+    exact = FidelityRecord(losses=(4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0), distinct_batches=2)
+    chance = FidelityRecord(losses=(4.0, 4.0, 3.4, 2.6, 2.4, 1.6, 1.4, 0.6), distinct_batches=2)
+    noise = noise_floor(chance, exact)
+    assert noise is not None
+    assert noise.final_loss_gap == pytest.approx(0.0), "they end alike"
+    assert noise.final_loss_error == pytest.approx(0.4 / 2), "the mean of four steps that are 0.4 apart"
+    assert noise.final_loss_noise == noise.final_loss_error
+    itself = noise_floor(exact, exact)
+    assert itself is not None
+    assert itself.final_loss_noise == 0
+    assert noise_floor(FidelityRecord(losses=(4.0, 3.0), distinct_batches=2), exact) is None, "too few steps"

@@ -158,3 +158,9 @@ def test_another_confirmation_needs_the_time_that_one_takes() -> None:
 @pytest.mark.parametrize(("limit", "seconds"), [(10.0, 0.5), (210.0, 3.5), (3600.0, 8.0)])
 def test_turns_take_a_sixtieth_of_the_limit_within_bounds(limit: float, seconds: float) -> None:
     assert TimeBudget(limit, Clock()).turn_seconds == pytest.approx(seconds)
+
+
+def test_where_a_method_is_set_up_first_the_time_of_several_others_is_not_waited_for() -> None:
+    budget, _ = timed()
+    assert budget.set_up_limit_seconds == pytest.approx(4 * 3.0 + 100.0 / 6)
+    assert budget.set_up_limit_seconds < budget.hard_limit_seconds(None, slow_start=True)

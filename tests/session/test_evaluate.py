@@ -19,7 +19,7 @@ from advisor.session.budget import TimeBudget
 from advisor.session.evaluate import Evaluator
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
-from tests.decide.examples import goal, measurement
+from tests.decide.examples import baseline, goal, measurement
 from tests.report.scenario import CPU
 from tests.search.test_resolve import FACTS
 
@@ -295,9 +295,20 @@ def test_without_a_batch_of_the_users_own_the_baseline_has_a_usual_one_and_a_not
     assert baseline is not None
     assert baseline.policy == Policy(micro_batch=usual)
     assert baseline.role is Role.BASELINE
+    found.explain_baseline(baseline)
     (note,) = found.notes
     assert f"the model file states no BATCH_SIZE: {usual} samples a step, a usual batch" in note
     assert "Add BATCH_SIZE = N" in note
+
+
+def test_a_batch_that_is_read_back_from_an_earlier_run_is_explained_as_well_and_ones_own_never() -> None:
+    facts = msgspec.structs.replace(FACTS, default_batch=None)
+    found = evaluator(FakeTrials(), facts=facts)
+    found.explain_baseline(baseline(100, micro_batch=5))
+    assert "5 samples a step, a usual batch" in found.notes[0]
+    own = evaluator(FakeTrials(), facts=msgspec.structs.replace(FACTS, default_batch=5))
+    own.explain_baseline(baseline(100, micro_batch=5))
+    assert own.notes == []
 
 
 def test_a_usual_batch_is_no_larger_than_what_fits_in_memory() -> None:
@@ -308,6 +319,7 @@ def test_a_usual_batch_is_no_larger_than_what_fits_in_memory() -> None:
     assert baseline is not None
     assert baseline.outcome is Outcome.OK
     assert baseline.policy.micro_batch == 8
+    found.explain_baseline(baseline)
     assert any("8 samples a step" in note for note in found.notes)
 
 

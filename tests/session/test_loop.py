@@ -82,6 +82,9 @@ class FakeEvaluator:
     def baseline(self) -> Candidate:
         return baseline(100)
 
+    def explain_baseline(self, baseline: Candidate) -> None:
+        """Nothing to say of it."""
+
     def is_plainest(self, combination: Combination) -> bool:
         return not combination.uses
 
@@ -258,6 +261,9 @@ class ComparingFake(ComparingEvaluator):
 
     def baseline_is(self, baseline: Candidate | None, earlier: Sequence[Candidate] = ()) -> list[Candidate]:
         return []
+
+    def explain_baseline(self, baseline: Candidate) -> None:
+        """Nothing to say of it."""
 
     def is_plainest(self, combination: Combination) -> bool:
         return not combination.uses

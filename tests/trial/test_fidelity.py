@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from advisor.decide.guard import observed_class, why_worse
-from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared
+from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, noise_floor
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import fidelity_of, settings_of
 from advisor.methods.use import MethodUse, use
@@ -88,8 +88,10 @@ class Runs(Bed):
         return self._chance[text, seed]
 
     def noise(self, text: str, seed: int = 0) -> NoiseFloor:
-        chance = self.by_chance(text, seed)
-        return NoiseFloor(loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient)
+        own = self.record(text, exact_gradient=self.gradient(text, seed), seed=seed, other_chance=True)
+        found = noise_floor(own, self.exact(text, seed))
+        assert found is not None
+        return found
 
     def _exact_and_gradient(self, text: str, seed: int) -> tuple[FidelityRecord, str]:
         if (text, seed) not in self._exact:
