@@ -156,7 +156,7 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     # Who promises bit-equal gradients promises the same random numbers: chance excuses nothing.
     noise = None if fidelity is Fidelity.EXACT else found.noise
     if tolerance.drift is not None:
-        drift = max(tolerance.drift, 0.0 if noise is None else noise.loss_drift)
+        drift = max(tolerance.drift, 0.0 if noise is None else _CHANCES * noise.loss_drift)
         if found.loss_drift > drift:
             off = format_percent(found.loss_drift)
             return Finding(

@@ -149,7 +149,8 @@ class Proposer:
                 rejected += 1
                 if rejected % _REJECTIONS_PER_ASK == 0:
                     drawn = self._tried.draw(self._random, wish=choice.combination)
-                    assert drawn is not None, "something is untried"
+                    if drawn is None:
+                        return None  # what is left is put off
                     self._enqueue(Choice(*drawn), None)
             return None
 
@@ -205,6 +206,10 @@ class Proposer:
             self._study.tell(trial, worst_values(self._study) if values is None else values)
         self._book.completed(trial)
         self._tried.finish(point, proposal.number)
+
+    def put_off(self, method: str) -> None:
+        """Propose no combination with a method any more; a process that continues the study may."""
+        self._tried.put_off(method)
 
     def learn(
         self,

@@ -40,6 +40,8 @@ class Tried:
         self._done: dict[Point, int] = {}
         self._excluded: set[str] = set()
         self._under_way: set[Point] = set()
+        self._methods = {label: _names(one) for label, one in (self._listed or {}).items()}
+        self._put_off: set[str] = set()
 
     @property
     def every_point(self) -> Iterator[tuple[Combination, float]] | None:
@@ -53,8 +55,10 @@ class Tried:
         return len(self._done)
 
     def __contains__(self, point: Point) -> bool:
-        """Whether a point needs no further run: its outcome is known, excluded, or on its way."""
-        return point in self._done or point in self._under_way or point[0] in self._excluded
+        """Whether a point is to have no further run: its outcome is known, excluded, on its way, or put off."""
+        if point in self._done or point in self._under_way or point[0] in self._excluded:
+            return True
+        return bool(self._put_off) and not self._put_off.isdisjoint(self._methods.get(point[0], ()))
 
     def point(self, combination: Combination, fraction: float) -> Point:
         """The point of a combination, whether it is a valid one or not."""
@@ -66,6 +70,7 @@ class Tried:
         label = combination.label
         if label not in self._valid:
             self._valid[label] = self._space.accepts(combination)
+            self._methods.setdefault(label, _names(combination))
         return self._valid[label]
 
     def number_of(self, point: Point) -> int | None:
@@ -88,6 +93,10 @@ class Tried:
     def exclude(self, label: str) -> None:
         """No fraction of a combination is worth a run any more."""
         self._excluded.add(label)
+
+    def put_off(self, method: str) -> None:
+        """No combination with a method is proposed as long as this process searches; they count as untried."""
+        self._put_off.add(method)
 
     def draw(self, generator: random.Random, wish: Combination | None = None) -> tuple[Combination, float] | None:
         """An untried point at random, or ``None`` if none is left.
@@ -139,3 +148,7 @@ class Tried:
         uses = list(wish.uses)
         generator.shuffle(uses)
         return self._space.completed(uses, wish.gpu_count)
+
+
+def _names(combination: Combination) -> frozenset[str]:
+    return frozenset(use.name for use in combination.uses)

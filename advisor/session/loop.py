@@ -19,6 +19,7 @@ from advisor.decide.eligible import (
 from advisor.decide.leader import next_leader
 from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
+from advisor.methods.catalogue import get_method
 from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
 from advisor.search.resolved import Combination
@@ -76,6 +77,7 @@ class SearchLoop:
         self._stopping = StoppingRule(proposer, goal.kind)
         # Plain training without a batch of its own is its own baseline, and would lead again.
         self._led: set[str] = set()
+        self._put_off: set[str] = set()
         self.candidates = candidates
         evaluator.number = self._number
 
@@ -153,7 +155,9 @@ class SearchLoop:
             self._evaluator.number = self._number
             proposal = self._proposer.ask()
             if proposal is None:
-                return "every policy of the search space was tried"
+                left = sorted(self._put_off)
+                but = f", but for those with {' or '.join(left)}, which took too long to set up" if left else ""
+                return f"every policy of the search space was tried{but}"
             try:
                 evaluation = self._evaluated(proposal)
             except BaseException:
@@ -165,6 +169,17 @@ class SearchLoop:
             elif evaluation.candidate.outcome is Outcome.COMPARED:
                 self._budget.learn_short_seconds(seconds)
             self._tell(proposal, evaluation, self._recorded(evaluation))
+            if self._compares and evaluation.candidate.outcome is Outcome.TIMEOUT:
+                self._put_off_set_ups(evaluation.candidate)
+
+    def _put_off_set_ups(self, candidate: Candidate) -> None:
+        """A set-up that took longer than its share is not waited for again, with other methods beside it."""
+        for use in candidate.policy.methods:
+            if get_method(use.name).slow_start and use.name not in self._put_off:
+                self._put_off.add(use.name)
+                self._proposer.put_off(use.name)
+                note = f"{use.name} was tried with no other methods: {candidate.reason}. Raise --time-limit to try them"
+                self._evaluator.notes.append(note)
 
     def _recorded(self, evaluation: Evaluation) -> list[Candidate]:
         """Write down what an evaluation found; its candidates, as they were compared."""

@@ -337,3 +337,14 @@ def test_a_proposal_without_a_value_must_violate_a_constraint() -> None:
     assert proposal is not None
     with pytest.raises(AssertionError, match="violates a constraint"):
         one.tell(proposal, None, {"memory": -0.1})
+
+
+def test_a_method_that_is_put_off_is_proposed_in_no_combination_and_counts_as_untried() -> None:
+    of = space(*SMALL, recipes=(HAND_TUNED, ADAM))
+    one = proposer(of)
+    one.put_off("small_adam")
+    proposals = run_to_the_end(one)
+    assert proposals
+    assert not any(use("small_adam") in proposal.uses for proposal in proposals)
+    assert len(proposals) == of.count * 4 // 2
+    assert one.untried == of.count * 4 // 2

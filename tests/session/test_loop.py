@@ -40,6 +40,10 @@ class FakeProposer:
         self.learned: list[tuple[Any, dict[str, Any]]] = []
         self.is_shared = False
         self.recipe_name: str | None = None
+        self.put_offs: list[str] = []
+
+    def put_off(self, method: str) -> None:
+        self.put_offs.append(method)
 
     def ask(self) -> Any:
         if not self.left:
@@ -254,6 +258,7 @@ class ComparingFake(ComparingEvaluator):
     def __init__(self, proposer: FakeProposer) -> None:
         self.proposer = proposer
         self.number = 1
+        self.notes = []
         self.timed: list[Candidate] = []
 
     def baseline(self) -> None:
@@ -287,3 +292,20 @@ def test_no_leader_is_timed_twice_although_it_was_timed_at_another_batch_than_it
     search.proposer.recipe_name = "plain"
     search.loop.run()
     assert [one.policy.methods for one in fake.timed] == [(), (CHECKPOINT,)]
+
+
+def test_a_set_up_that_took_too_long_is_waited_for_once() -> None:
+    compiled = msgspec.structs.replace(
+        compared(300, use("compile")),
+        outcome=Outcome.TIMEOUT,
+        comparison=None,
+        reason="it took longer than its limit of 44 s",
+    )
+    search = Search([compiled, compared(200, CHECKPOINT, micro_batch=8)], FakeGuard())
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = fake
+    reason = search.loop.run()
+    assert search.proposer.put_offs == ["compile"]
+    (note,) = fake.notes
+    assert "compile was tried with no other methods: it took longer than its limit of 44 s. Raise --time-limit" in note
+    assert "but for those with compile, which took too long to set up" in reason
