@@ -83,7 +83,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             at the baseline's time: the baseline's, times this.
         gain_of_larger: How many times as fast its methods are at the next larger batch, in turn with it in one process.
         confirmed: Its speedup by the emitted wrapper in a fresh process, where that was run.
-        not_confirmed: Why it may not win although it was not run so: what led it was no faster than the baseline.
+        not_confirmed: Why it may not win although nobody took turns with it so: it was no faster than the baseline that
+            was measured right after it, or what led it was not and it was not run.
         model_size: ``bigger``: the arguments of ``build_model`` that set the size; empty for the model as it is.
         parameter_count: ``bigger``: parameters of the model at this size.
         one_sample_bytes: ``bigger``: peak that its short runs predict for one sample, never shown as measured.

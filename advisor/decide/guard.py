@@ -9,7 +9,7 @@ BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient;
 deep U-Net with BatchNorm over eight values the first gradient in bfloat16 is off by 90 %, its loss by 0.6 %. Above
 them: ten times or a tenth of the learning rate, 3 % to 50 % in the loss; a gradient 1.3 times too long, 30 % in the
 gradient although Adam hides it from the loss. Other dropout masks differ by 0.1 % to 3 % in the loss and by 15 % to
-70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and excuses as much of it,
+70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and twice that is excused,
 except where bit-equal gradients are promised.
 
 A method that declares to learn more slowly (LoRA, say, which trains a hundredth of the parameters) is not held to plain

@@ -42,6 +42,9 @@ def comparison_words(found: FidelityMeasurement) -> str:
         text = f"over {found.steps} steps its loss stayed within {format_percent(found.loss_drift)} of the exact run's"
     if found.loss_drift > _WORTH_BOTH_LOSSES:
         text += f" and ended at {found.final_loss:.3g}, that one at {found.exact_final_loss:.3g}"
+        if found.noise is not None:
+            by_chance = format_percent(found.noise.loss_drift)
+            text += f" (by chance alone that one is {by_chance} off itself, its end {found.noise.final_loss_noise:.3g})"
     if found.gradient is not None:
         text += f"; gradient error {format_percent(found.gradient.error)}"
     elif found.gradient_reason:

@@ -120,7 +120,10 @@ class Tried:
             if combination is not None and self.is_valid(combination) and (combination.label, fraction) not in self:
                 return combination, fraction
         every = ((one, fraction) for one in self._space.combinations() for fraction in self._fractions)
-        return next(((one, fraction) for one, fraction in every if (one.label, fraction) not in self), None)
+        return next(
+            ((one, fraction) for one, fraction in every if self.is_valid(one) and (one.label, fraction) not in self),
+            None,
+        )
 
     def points_left(self) -> Count:
         """How many points could still be proposed."""

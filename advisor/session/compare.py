@@ -83,7 +83,11 @@ class ComparingEvaluator(Evaluator):
 
     def _go_on_from(self, earlier: Sequence[Candidate]) -> None:
         """Compare as the earlier run did when it ended: what it sized is read back then instead of run again."""
-        compared = [one.comparison for one in earlier if one.outcome is Outcome.COMPARED and one.comparison is not None]
+        compared = [
+            one.comparison
+            for one in earlier
+            if one.outcome is Outcome.COMPARED and one.comparison is not None and one.comparison.speedup is not None
+        ]
         beside = compared[-1].beside if compared else Combination().label
         timed = (Combination.of(one.policy) for one in earlier if is_measured(one))
         pacesetter = next((one for one in timed if one.label == beside), Combination())

@@ -151,13 +151,20 @@ def confirm(
             promise=None if result.speedup is None else promised(result.speedup, winner.speedup),
         )
         interrupted = False
-        if confirmation.promise is not None:
-            reason = _mark(candidates, keep, winner, conclusion.goal, confirmed=confirmation.promise)
-        else:
+        baseline = recommendation.baseline
+        # Who cannot win takes nobody's place: the answer says that the baseline is faster, and why it may not win.
+        may_win = baseline is not None and why_not_eligible(baseline, conclusion.goal) is None
+        reason = None
+        if confirmation.promise is None:
             try:
-                confirmation = _with_baseline(confirmation, recommendation, candidates, trials, budget, progress)
+                confirmation = _with_baseline(
+                    confirmation, recommendation, candidates, trials, budget, progress, beaten=beaten
+                )
             except KeyboardInterrupt:
                 interrupted = True  # the confirmation has ended, and stands without the comparison
+        if may_win and confirmation.promise is not None:
+            reason = _mark(candidates, keep, winner, conclusion.goal, confirmed=confirmation.promise)
+        elif may_win:
             reason = _slower_than_baseline(confirmation, conclusion.goal)
             if reason is not None:
                 _mark(candidates, keep, winner, conclusion.goal, not_confirmed=reason)
@@ -222,12 +229,12 @@ def _slower_than_baseline(confirmation: Confirmation, goal: Goal) -> str | None:
 
 def _kept_out(candidate: Candidate, baseline: Candidate | None, reason: str) -> Candidate:
     """A candidate that may not win any more, since nothing that led was confirmed; the baseline may."""
-    if baseline is None or candidate.policy == baseline.policy or candidate.confirmed is not None:
+    if baseline is None or candidate.policy == baseline.policy or not is_measured(candidate):
         return candidate
-    if not is_measured(candidate):
-        return candidate
+    if candidate.confirmed is not None or candidate.not_confirmed:
+        return candidate  # it was run itself
     return msgspec.structs.replace(
-        candidate, not_confirmed=f"what led it was not confirmed, and no time was left: {reason}"
+        candidate, not_confirmed=f"what led it was not confirmed, and no other was run: {reason}"
     )
 
 
@@ -238,6 +245,8 @@ def _with_baseline(
     trials: Trials,
     budget: TimeBudget,
     progress: Progress,
+    *,
+    beaten: int = 0,
 ) -> Confirmation:
     """Measure the baseline again right after the winner: a machine that slowed down meanwhile slows both.
 
@@ -255,7 +264,8 @@ def _with_baseline(
     if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
         return confirmation
     progress.stage("measuring the baseline once more, for comparison")
-    repeat = max(1, times_measured(baseline.policy, candidates))  # Not what an earlier repetition found.
+    # Not what an earlier repetition found, nor what stood beside an earlier winner.
+    repeat = max(1, times_measured(baseline.policy, candidates)) + beaten
     again = _at_size_of(baseline, trials).time(baseline.policy, outpaced_below=None, repeat=repeat)
     if again.measurement is None:
         return confirmation

@@ -147,7 +147,7 @@ class Evaluator:
     def explain_baseline(self, baseline: Candidate) -> None:
         """Note where its batch is from, unless that is the user's: whether it was run just now or read back."""
         fixed = self._facts.default_batch is not None or self._goal.global_batch is not None
-        if fixed or self._goal.kind is not GoalKind.FASTER:
+        if fixed or baseline.measurement is None or self._goal.kind is not GoalKind.FASTER:
             return
         samples = format_count(baseline.policy.micro_batch, "sample")
         self.notes.append(

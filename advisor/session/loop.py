@@ -33,6 +33,9 @@ from advisor.trial.outcome import Outcome
 
 __all__ = ["SearchLoop"]
 
+_FEWEST_COMPARED = 12
+"""Before so many combinations were compared, which takes seconds each, the search does not call its lead certain."""
+
 _NOISE_OF_SHORT_RUNS = 0.1
 """Throughput that two short runs predict is about as far off (standard deviation)."""
 
@@ -96,6 +99,12 @@ class SearchLoop:
         return len(set(first.values()))
 
     @property
+    def _combinations(self) -> int:
+        """Combinations with figures, whatever the batch."""
+        known = (one for one in self.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
+        return len({one.policy.combination_key for one in known})
+
+    @property
     def _compares(self) -> bool:
         return isinstance(self._evaluator, ComparingEvaluator)
 
@@ -149,15 +158,14 @@ class SearchLoop:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
                     self._stopping.what_more()
                 )
-            if (reason := self._stopping.reason()) is not None:
-                return reason
+            reason = self._stopping.reason()
+            if reason is not None and not (self._compares and self._combinations < _FEWEST_COMPARED):
+                return reason + self._but_for_set_ups
             begin = self._budget.elapsed_seconds
             self._evaluator.number = self._number
             proposal = self._proposer.ask()
             if proposal is None:
-                left = sorted(self._put_off)
-                but = f", but for those with {' or '.join(left)}, which took too long to set up" if left else ""
-                return f"every policy of the search space was tried{but}"
+                return f"every policy of the search space was tried{self._but_for_set_ups}"
             try:
                 evaluation = self._evaluated(proposal)
             except BaseException:
@@ -166,11 +174,17 @@ class SearchLoop:
             seconds = self._budget.elapsed_seconds - begin
             if is_measured(evaluation.candidate):
                 self._budget.learn_trial_seconds(seconds)
-            elif evaluation.candidate.outcome is Outcome.COMPARED:
-                self._budget.learn_short_seconds(seconds)
+            elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.uses:
+                self._budget.learn_short_seconds(seconds)  # plain training was sized before
             self._tell(proposal, evaluation, self._recorded(evaluation))
-            if self._compares and evaluation.candidate.outcome is Outcome.TIMEOUT:
+            timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
+            if self._compares and timed_out:
                 self._put_off_set_ups(evaluation.candidate)
+
+    @property
+    def _but_for_set_ups(self) -> str:
+        left = " or ".join(sorted(self._put_off))
+        return f", but for those with {left}, which took too long to set up" if left else ""
 
     def _put_off_set_ups(self, candidate: Candidate) -> None:
         """A set-up that took longer than its share is not waited for again, with other methods beside it."""
@@ -178,8 +192,10 @@ class SearchLoop:
             if get_method(use.name).slow_start and use.name not in self._put_off:
                 self._put_off.add(use.name)
                 self._proposer.put_off(use.name)
-                note = f"{use.name} was tried with no other methods: {candidate.reason}. Raise --time-limit to try them"
-                self._evaluator.notes.append(note)
+                self._evaluator.notes.append(
+                    f"no further combination with {use.name} was tried after {candidate.policy.label}: "
+                    f"{candidate.reason}. Raise --time-limit to try them"
+                )
 
     def _recorded(self, evaluation: Evaluation) -> list[Candidate]:
         """Write down what an evaluation found; its candidates, as they were compared."""
@@ -205,8 +221,9 @@ class SearchLoop:
                 leader, best=pace(self.candidates, self._goal, gpu_count=leader.policy.gpu_count)
             )
             self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+            before = len(self.candidates)
             self._recorded(evaluation)
-            timed = [one for one in (*evaluation.before, evaluation.candidate) if is_measured(one)]
+            timed = [one for one in self.candidates[before:] if is_measured(one) and is_faithful(one, self._goal)]
             self._learn(timed, max((one.policy.micro_batch for one in timed), default=1))
 
     def best(self) -> Candidate | None:

@@ -236,7 +236,7 @@ class Runner:
             if now >= until:
                 raise CutShortError
             if now >= deadline:
-                reason = f"it took longer than its limit of {spec.time_limit_seconds:g} s"
+                reason = f"it took longer than its limit of {round(spec.time_limit_seconds, 1):g} s"
                 return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason), False, "out of time"
             evidence.look()
             try:

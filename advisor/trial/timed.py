@@ -36,6 +36,9 @@ _MOST_ROUNDS = 12
 _TURNS = 2
 """A rung of a ladder may take so many times as long as a combination's short steps in turn."""
 
+_SPREAD_OF_RUNG = 0.03
+"""Of the ratio of two batches: more turns would take the time of other combinations."""
+
 _WORTH_ANOTHER = 0.02
 """Gain of twice the batch below which four times the batch is not looked at."""
 
@@ -223,10 +226,9 @@ def _measured(
     gain: Speedup | None = None
     joules: float | None = None
     with meter.watching() as completed:
-        # The device's energy of seconds in turn is that of two trainings.
         if before is not None:
-            timing, gain = _beside_smaller(bench, training, step, policy, seconds, before)
-            speedup = None if before.rung.speedup is None else before.rung.speedup.times(gain)
+            step()  # alone: what the smaller batch reserves beside it is not what it takes
+        # The device's energy of seconds in turn is that of two trainings.
         elif (in_turn := _in_turn(bench, step, policy, seconds, slower_than, warms_up=not is_slow)) is not None:
             timing, speedup = in_turn
         else:
@@ -234,6 +236,9 @@ def _measured(
             timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=agree)
             joules = energy.joules(sum(timing.step_seconds))
         memory = completed(memory)
+    if before is not None:
+        timing, gain = _beside_smaller(bench, training, step, policy, seconds, before)
+        speedup = None if before.rung.speedup is None else before.rung.speedup.times(gain)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))
     tokens = tokens_per_sample(batches[0])
     rate = samples / timing.median_seconds
@@ -304,29 +309,33 @@ def _beside_smaller(
         training.step(before.batch)
         bench.synchronize()
 
-    plan = _turn_plan(bench, seconds, None)
+    plan = _turn_plan(bench, seconds, None, target_spread=max(_SPREAD_OF_RUNG, bench.spec.target_spread))
     gain, steps = gain_in_turn(larger_step, policy.global_batch, smaller_step, before.policy.global_batch, plan)
     training.micro_batch = policy.micro_batch
-    return _timing_in_turn(gain, steps, plan), gain
+    # At the speed that the machine had for the smaller one: figures of two moments do not compare.
+    rate = before.rung.measurement.samples_per_second * gain.value
+    return _timing_in_turn(gain, steps, plan, middle=policy.global_batch / rate), gain
 
 
-def _turn_plan(bench: Bench, seconds: float, slower_than: float | None) -> TurnPlan:
+def _turn_plan(
+    bench: Bench, seconds: float, slower_than: float | None, *, target_spread: float | None = None
+) -> TurnPlan:
     return TurnPlan(
         min_rounds=_FEWEST_ROUNDS,
         max_rounds=_MOST_ROUNDS,
-        target_spread=bench.spec.target_spread,
+        target_spread=bench.spec.target_spread if target_spread is None else target_spread,
         seconds=seconds,
         slower_than=slower_than,
     )
 
 
-def _timing_in_turn(speedup: Speedup, steps: list[float], plan: TurnPlan) -> Timing:
-    """The steps' times; their interval is that of the ratio."""
+def _timing_in_turn(speedup: Speedup, steps: list[float], plan: TurnPlan, *, middle: float | None = None) -> Timing:
+    """The steps' times, or ``middle`` in place of their median; their interval is that of the ratio."""
     if plan.slower_than is not None and speedup.high < plan.slower_than:
         reason = StopReason.OUTPACED
     else:
         reason = StopReason.STEADY if speedup.relative_spread <= plan.target_spread else StopReason.BUDGET
-    middle = statistics.median(steps)
+    middle = statistics.median(steps) if middle is None else middle
     return Timing(
         median_seconds=middle,
         low_seconds=middle * speedup.value / speedup.high,

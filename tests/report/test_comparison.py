@@ -9,7 +9,7 @@ import yaml
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.choose import choose
-from advisor.measure.fidelity import NOT_FINITE, FidelityMeasurement, GradientError
+from advisor.measure.fidelity import NOT_FINITE, FidelityMeasurement, GradientError, NoiseFloor
 from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Fidelity
 from advisor.report.comparison import comparison_sentence, drift_words
@@ -53,6 +53,15 @@ def test_a_gradient_that_could_not_be_compared_has_a_reason() -> None:
 def test_an_exact_run_that_learned_nothing_is_not_hidden() -> None:
     text = comparison_sentence(compared(found(0.003, learned=-0.1)))
     assert "the exact run's own loss did not fall in these steps" in text
+
+
+def test_where_the_exact_run_is_as_far_from_itself_that_is_said_beside_it() -> None:
+    noise = NoiseFloor(loss_drift=0.9, final_loss_gap=0.1, final_loss_error=2.5)
+    text = comparison_sentence(compared(found(1.1, excess=1.0, noise=noise)))
+    assert (
+        "within 110% of the exact run's and ended at 5, that one at 4 (by chance alone that one is 90% off itself, "
+        "its end 2.5)"
+    ) in text
 
 
 def test_a_winner_of_a_worse_class_than_declared_says_so() -> None:

@@ -162,5 +162,11 @@ def test_turns_take_a_sixtieth_of_the_limit_within_bounds(limit: float, seconds:
 
 def test_where_a_method_is_set_up_first_the_time_of_several_others_is_not_waited_for() -> None:
     budget, _ = timed()
-    assert budget.set_up_limit_seconds == pytest.approx(2 * 3.0 + 100.0 / 6)
+    before = TimeBudget(100.0, Clock())
+    before.learn_build_seconds(9.0)
+    assert before.set_up_limit_seconds == pytest.approx(2 * (9.0 + before.turn_seconds) + 100.0 / 6)
+    assert budget.set_up_limit_seconds == pytest.approx(2 * (2.0 + budget.turn_seconds) + 100.0 / 6)
+    budget.learn_short_seconds(6.0)
+    budget.learn_short_seconds(6.0)
+    assert budget.set_up_limit_seconds == pytest.approx(2 * 6.0 + 100.0 / 6)
     assert budget.set_up_limit_seconds < budget.hard_limit_seconds(None, slow_start=True)

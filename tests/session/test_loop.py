@@ -307,5 +307,17 @@ def test_a_set_up_that_took_too_long_is_waited_for_once() -> None:
     reason = search.loop.run()
     assert search.proposer.put_offs == ["compile"]
     (note,) = fake.notes
-    assert "compile was tried with no other methods: it took longer than its limit of 44 s. Raise --time-limit" in note
+    assert note.startswith("no further combination with compile was tried after compile")
+    assert "it took longer than its limit of 44 s. Raise --time-limit" in note
     assert "but for those with compile, which took too long to set up" in reason
+
+
+def test_no_lead_is_certain_before_a_dozen_combinations_were_compared() -> None:
+    candidates = [compared(100 - every, use("checkpoint", every=every), micro_batch=8) for every in range(1, 17)]
+    search = Search(candidates, FakeGuard())
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = fake
+    search.loop._trial_budget = 40
+    search.proposer.gains = [GainLeft(expected=0.001, noise=0.012, measured=9)] * 40
+    assert search.loop.run().startswith("nothing untried is expected to be faster by more than the noise")
+    assert len(search.proposer.told) == 12
