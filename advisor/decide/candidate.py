@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 
 import msgspec
 
@@ -113,9 +114,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def loses_to_larger_batch(self) -> bool:
-        """Whether a larger batch of the same methods was clearly faster, beyond the noise of their turns."""
+        """Whether a larger batch of the same methods was faster in turn with it, by more than the standard error.
+
+        A method must be proven to be worth it; of two batches the likelier one is taken, since to be wrong costs as
+        much either way.
+        """
         gain = self.gain_of_larger
-        return gain is not None and gain.low > 1 and gain.value >= 1 + _WORTH_A_LARGER_BATCH
+        if gain is None or gain.value < 1 + _WORTH_A_LARGER_BATCH:
+            return False
+        return math.log(gain.value) > gain.standard_error
 
     @property
     def size_order(self) -> tuple[int, tuple[int | float, ...]]:

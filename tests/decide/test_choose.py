@@ -245,10 +245,11 @@ def test_a_winner_whose_confirmation_shows_no_gain_wins_no_more() -> None:
     ("gain", "winner"),
     [
         (Speedup(value=1.1, low=1.05, high=1.15, rounds=4), 32),
-        (Speedup(value=1.1, low=0.95, high=1.27, rounds=2), 16),
+        (Speedup(value=1.1, low=0.95, high=1.27, rounds=2), 32),
+        (Speedup(value=1.05, low=0.95, high=1.16, rounds=2), 16),
         (Speedup(value=1.015, low=1.01, high=1.02, rounds=9), 16),
     ],
-    ids=["clearly faster", "within the noise of their turns", "hardly faster"],
+    ids=["clearly faster", "probably faster", "within the noise of their turns", "hardly faster"],
 )
 def test_what_two_batches_showed_in_turn_with_each_other_counts_more_than_two_figures_with_wide_intervals(
     gain: Speedup, winner: int
