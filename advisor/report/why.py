@@ -56,6 +56,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         return tuple(sentence for sentence in sentences if sentence)
     sentences = [
         *_promise(recommendation, goal),
+        _larger_batch(recommendation),
         _against_hand_tuned(recommendation, goal),
         _runner_up(recommendation, goal),
         _fastest_that_may_not_win(recommendation, goal),
@@ -79,6 +80,17 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
         f"{format_spread(promise.relative_spread)} ({training_words(baseline)}), in turn with it in fresh processes.",
         f"At the speed that the machine had for the baseline that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
+    )
+
+
+def _larger_batch(answer: Recommendation) -> str:
+    """What a batch above the user's own changes: nothing that is measured here tells how well it learns."""
+    if answer.baseline is None or answer.winner.policy.global_batch <= answer.baseline.policy.global_batch:
+        return ""
+    own = answer.baseline.policy.global_batch
+    return (
+        f"A step has {answer.winner.policy.global_batch} samples instead of {own}: choose the learning rate anew (a "
+        f"loss that is a sum grows with them), or keep them with --global-batch {own}."
     )
 
 

@@ -97,6 +97,13 @@ def test_a_hand_tuned_default_that_ties_or_may_not_win() -> None:
     assert "(checkpoint every=2 + precision bf16 at batch 8) is 50% faster, but fidelity precision is beyond" in beyond
 
 
+def test_a_larger_batch_than_the_users_own_is_said_to_change_the_training() -> None:
+    larger = why([baseline(100), measured(200, BF16, micro_batch=64)])
+    assert "A step has 64 samples instead of 8: choose the learning rate anew" in larger
+    assert "--global-batch 8" in larger
+    assert "learning rate" not in why([baseline(100), measured(200, BF16)])
+
+
 def test_a_smaller_batch_that_lost_in_turn_is_no_tie_however_wide_its_interval() -> None:
     gain = Speedup(value=1.25, low=1.15, high=1.35, rounds=4)
     smaller = msgspec.structs.replace(measured(160, BF16, spread=0.4), gain_of_larger=gain)
