@@ -51,6 +51,11 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Of the log of the value."""
         return math.log(self.high / self.low) / (2 * _NORMAL_95)
 
+    @property
+    def inverse(self) -> Speedup:
+        """Of the other training over the first."""
+        return Speedup(value=1 / self.value, low=1 / self.high, high=1 / self.low, rounds=self.rounds)
+
     def times(self, further: Speedup) -> Speedup:
         """The speedup over a third training, of what is ``further`` times as fast as one of this speedup."""
         value = self.value * further.value

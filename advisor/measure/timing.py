@@ -46,7 +46,7 @@ class TimingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """When to stop.
 
     Attributes:
-        warmup_steps: Fewest untimed steps.
+        warmup_steps: Fewest untimed steps; 0 for none at all.
         min_timed_steps: Fewest timed steps; two are taken in any case, one has no spread.
         max_timed_steps: Most timed steps, once they have taken ``min_timed_seconds``; 1000 before.
         target_spread: Stop when the interval's half-width is below this share of the median.
@@ -110,8 +110,11 @@ def time_steps(
         return clock() - start
 
     warmup: list[float] = []
-    while len(warmup) < plan.warmup_steps or agree(
-        _still_warming(warmup, (clock() - begin) / plan.measure_seconds),
+    while plan.warmup_steps > 0 and (
+        len(warmup) < plan.warmup_steps
+        or agree(
+            _still_warming(warmup, (clock() - begin) / plan.measure_seconds),
+        )
     ):
         warmup.append(timed())
     if before_timed is not None:

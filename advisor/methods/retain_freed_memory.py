@@ -32,6 +32,10 @@ _SURPLUS = 1.5
 """Times as much as a step needs that is held before what is free goes back to the system."""
 
 
+_FEWEST_STEPS = 4
+"""Gaps do not add up to that in so few steps after it did: then it is the step that needs more."""
+
+
 class RetainFreedMemory(Method):
     """Has glibc serve blocks of every size from its heap and never shorten it, for the whole process.
 
@@ -99,16 +103,19 @@ class _Surplus:
 
     def __init__(self) -> None:
         self._needed_bytes = 0
-        self._trimmed = True
+        self._steps = 0
 
     def __call__(self) -> None:
         held_bytes = resident_bytes()
-        if self._trimmed:  # What is held now is what this step needed.
+        self._steps += 1
+        too_much = held_bytes > _SURPLUS * self._needed_bytes
+        if self._steps == 1 or (too_much and self._steps <= _FEWEST_STEPS):
+            # What is held right after all that was free went back is what these steps need. Where a smaller batch
+            # came first, a larger one must not give back in every step what its next one takes again.
             self._needed_bytes = max(self._needed_bytes, held_bytes)
-            self._trimmed = False
-        elif held_bytes > _SURPLUS * self._needed_bytes:
+        elif too_much:
             trim()
-            self._trimmed = True
+            self._steps = 0
 
 
 def _not_cpu(device: str) -> str:

@@ -66,7 +66,7 @@ def compared_sentence(answer: Recommendation) -> str:
         return ""
     return (
         f"{format_count(len(compared | timed), 'combination')} of methods were compared, by short steps in turn; "
-        f"{len(timed)} of them were then timed at length, in turn with the baseline."
+        f"{len(timed)} of them were then timed at length, in turn with the baseline or the best so far."
     )
 
 

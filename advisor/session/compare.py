@@ -89,11 +89,13 @@ class ComparingEvaluator(Evaluator):
             if one.outcome is Outcome.COMPARED and one.comparison is not None and one.comparison.speedup is not None
         ]
         beside = compared[-1].beside if compared else Combination().label
-        timed = (Combination.of(one.policy) for one in earlier if is_measured(one))
-        pacesetter = next((one for one in timed if one.label == beside), Combination())
-        if pacesetter == Combination() or self._size(pacesetter, Role.SEARCHED)[0] is None:
+        timed = [one for one in earlier if is_measured(one) and Combination.of(one.policy).label == beside]
+        pacesetter = Combination.of(timed[0].policy) if timed else Combination()
+        alone = any(one.role is Role.HAND_TUNED for one in timed)
+        if pacesetter == Combination() or self._size(pacesetter, Role.SEARCHED, alone=alone)[0] is None:
             return
         self._trials.pacesetter = pacesetter
+        self._trials.leader = max((one for one in timed if one.speedup is not None), key=_rate, default=None)
         self._trials.compare_at = min(one.micro_batch for one in compared if one.beside == beside)
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
@@ -122,6 +124,19 @@ class ComparingEvaluator(Evaluator):
         candidate = msgspec.structs.replace(candidate, comparison=comparison, notes=self._effects(combination))
         return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
 
+    def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
+        """Time a combination batch by batch without having compared it.
+
+        Args:
+            combination: The methods.
+            role: Why it is tried.
+        """
+        found = self._policy_to_try(combination, 1.0, role, alone=True)
+        if isinstance(found, Evaluation):
+            return found
+        largest, _ = found
+        return self.time_leader(self._unmeasured(self._aimed(largest), role, Outcome.COMPARED, "", None), best=None)
+
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
         """Time what was compared and may lead, batch by batch.
 
@@ -136,7 +151,8 @@ class ComparingEvaluator(Evaluator):
         largest, _ = found
         first = self._aimed(largest)
         ladder = self._ladder(first, largest)
-        self._progress.trial_started(self.number, first, f"timing it in turn with the baseline{self._where}")
+        other = "the baseline" if self._trials.leader is None else "the best so far"
+        self._progress.trial_started(self.number, first, f"timing it in turn with {other}{self._where}")
         result = self._trials.time(first, outpaced_below=None, ladder=ladder)
         candidates = [self._candidate_at(first, leader, result, result.measurement)]
         for policy, rung in zip(ladder, result.ladder, strict=False):
@@ -175,7 +191,7 @@ class ComparingEvaluator(Evaluator):
         if any(get_method(use.name).slow_start for use in combination.uses):
             return  # to build it anew, after a trial that needed the room, would take longer than what it saves
         if leader.speedup.low > _CLEARLY:
-            self._trials.pacesetter = combination
+            self._trials.pacesetter, self._trials.leader = combination, leader
             self._trials.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
 
     def _candidate_at(

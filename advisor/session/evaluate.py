@@ -185,10 +185,17 @@ class Evaluator:
         return evaluation
 
     def _policy_to_try(
-        self, combination: Combination, fraction: float, role: Role
+        self, combination: Combination, fraction: float, role: Role, *, alone: bool = False
     ) -> tuple[Policy, MemoryModel] | Evaluation:
-        """The policy at the batch that it is to be tried at, with its memory model; or why there is none."""
-        model, failure = self._size(combination, role)
+        """The policy at the batch that it is to be tried at, with its memory model; or why there is none.
+
+        Args:
+            combination: The methods and the number of devices.
+            fraction: Share of the largest feasible micro-batch.
+            role: Why it is tried.
+            alone: Whether its short runs take turns with nothing.
+        """
+        model, failure = self._size(combination, role, alone=alone)
         if model is None:
             assert failure is not None
             return Evaluation(candidate=failure, settles_combination=True)
@@ -315,7 +322,9 @@ class Evaluator:
             speedup=result.speedup if measurement is result.measurement else result.smaller_speedup,
         )
 
-    def _size(self, combination: Combination, role: Role) -> tuple[MemoryModel | None, Candidate | None]:
+    def _size(
+        self, combination: Combination, role: Role, *, alone: bool = False
+    ) -> tuple[MemoryModel | None, Candidate | None]:
         """The combination's memory model, or the candidate that says why there is none."""
         known = self._trials.model_of(combination)
         if known is not None:
@@ -330,7 +339,7 @@ class Evaluator:
             self._trials.size(plain, largest)
         policy = self._policy(combination, Batch(self._trials.first_batch))
         self._progress.trial_started(self.number, policy, f"short runs for its memory and time{self._where}")
-        model, result = self._trials.size(combination, largest)
+        model, result = self._trials.size(combination, largest, alone=alone)
         if model is not None:
             return model, None
         return None, self._failed_sizing(policy, role, result)

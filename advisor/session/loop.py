@@ -260,11 +260,11 @@ class SearchLoop:
             # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
         if isinstance(self._evaluator, ComparingEvaluator):
-            compared = self._evaluator.compare(combination, role)
-            if role is not Role.HAND_TUNED or compared.candidate.outcome is not Outcome.COMPARED:
-                return compared
-            # What everything is held against in the answer is timed in any case, and a first figure of a good setting.
-            return self._evaluator.time_leader(compared.candidate, best=None)
+            if role is Role.HAND_TUNED:
+                # What everything is held against in the answer is timed in any case, and a first figure of a good
+                # setting: what its short steps in turn would say, the first batch of its ladder does.
+                return self._evaluator.time_at_once(combination, role)
+            return self._evaluator.compare(combination, role)
         return self._evaluator.evaluate(
             combination,
             proposal.batch_fraction,

@@ -84,8 +84,10 @@ class Trials:
         self._sizings: dict[str, Sizing] = {}
         self._models: dict[str, MemoryModel] = {}
         self.takes_turns = False
-        """Whether short runs take turns with the pacesetter, and timed ones with the baseline once it is known."""
+        """Whether short runs take turns with the pacesetter, and timed ones with the baseline or the leader."""
         self.baseline: Candidate | None = None
+        self.leader: Candidate | None = None
+        """The pacesetter at its best batch, once it took turns with the baseline: the others take turns with it."""
         self._compared_with: dict[str, Combination] = {}
         self.pacesetter = Combination()
         """What short runs take turns with: plain training, until something is known to be clearly faster."""
@@ -149,12 +151,15 @@ class Trials:
         """The memory limit of each device when so many train together: ranks on a CPU share the host's memory."""
         return self.memory_limit_bytes // self._sharers(gpu_count)
 
-    def size(self, combination: Combination, largest_batch: int | None) -> tuple[MemoryModel | None, TrialResult]:
+    def size(
+        self, combination: Combination, largest_batch: int | None, *, alone: bool = False
+    ) -> tuple[MemoryModel | None, TrialResult]:
         """Memory and time against the batch, for one combination; from memory if it was done.
 
         Args:
             combination: The methods and the number of devices.
             largest_batch: Micro-batches above this one are of no interest (a fixed global batch).
+            alone: Whether its steps take turns with nothing, although short runs do here.
 
         Returns:
             The model, or ``None`` when not even the first batch worked; and the trial behind it.
@@ -169,7 +174,7 @@ class Trials:
             # would only take the time of others.
             reach = _REACH * self.compare_at
             largest_batch = reach if largest_batch is None else min(largest_batch, reach)
-        result = self._size_from(first_batch, combination, largest_batch)
+        result = self._size_from(first_batch, combination, largest_batch, alone=alone)
         if first_batch > 1 and _not_even_once(result):
             # Two samples do not fit; one may. Its losses do not compare with those of other combinations.
             result = self._size_from(1, combination, 1, alone=True)
@@ -194,7 +199,7 @@ class Trials:
         limit_seconds = self._budget.hard_limit_seconds(
             None if plain is None else plain.seconds(2 * first_batch), slow_start=slow_start
         )
-        if slow_start and beside is not None:
+        if slow_start and self.compare_at is not None:
             limit_seconds = min(limit_seconds, self._budget.set_up_limit_seconds)
         return self._runner.run(
             self._spec(
@@ -262,7 +267,8 @@ class Trials:
         model = self.model_of(Combination.of(policy))
         largest = ladder[-1] if ladder else policy
         expected = None if model is None else model.seconds(largest.micro_batch, largest.accumulation_steps)
-        beside = self._beside(largest)
+        leader = None if repeat else self._leader_beside(largest)
+        beside = self._beside(largest) if leader is None else leader.policy
         result = self._runner.run(
             self._spec(
                 TrialKind.TIME,
@@ -281,6 +287,8 @@ class Trials:
                 beside=beside,
             )
         )
+        if leader is not None and leader.speedup is not None:
+            result = _over_baseline(result, leader.speedup)
         result = self._at_speed_of_baseline(result)
         if result.outcome is Outcome.OK:
             self._budget.learn_timing_seconds(result.wall_seconds / (1 + len(result.ladder)))
@@ -335,12 +343,25 @@ class Trials:
     def _beside(self, policy: Policy) -> Policy | None:
         """The baseline that a policy takes turns with; ``None`` if there is none, or no room for both."""
         baseline = self.baseline
-        if not self.takes_turns or baseline is None or baseline.measurement is None or policy == baseline.policy:
+        return None if baseline is None or not self._fits_beside(baseline, policy) else baseline.policy
+
+    def _leader_beside(self, policy: Policy) -> Candidate | None:
+        """The leader that another combination takes turns with; ``None`` if there is none, or no room for both.
+
+        It is loaded already, its steps cost less time than the baseline's, and who of them is faster is seen directly.
+        """
+        leader = self.leader
+        if leader is None or Combination.of(leader.policy) == Combination.of(policy):
             return None
+        return leader if self._fits_beside(leader, policy) else None
+
+    def _fits_beside(self, other: Candidate, policy: Policy) -> bool:
+        if not self.takes_turns or other.measurement is None or policy == other.policy:
+            return False
         model = self.model_of(Combination.of(policy))
-        need = baseline.measurement.memory.peak_bytes + self._second_context_bytes
+        need = other.measurement.memory.peak_bytes + self._second_context_bytes
         need += self.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
-        return baseline.policy if need <= self._usable_bytes else None
+        return need <= self._usable_bytes
 
     @property
     def _second_context_bytes(self) -> int:
@@ -459,6 +480,19 @@ class Trials:
             wrapper_text=wrapper_text,
             repeat=repeat,
         )
+
+
+def _over_baseline(result: TrialResult, leader: Speedup) -> TrialResult:
+    """A result whose speedups are over a leader of that speedup, with those over the baseline."""
+    return msgspec.structs.replace(
+        result,
+        speedup=None if result.speedup is None else leader.times(result.speedup),
+        smaller_speedup=None if result.smaller_speedup is None else leader.times(result.smaller_speedup),
+        ladder=tuple(
+            msgspec.structs.replace(rung, speedup=None if rung.speedup is None else leader.times(rung.speedup))
+            for rung in result.ladder
+        ),
+    )
 
 
 def _at_speed_of(baseline: Measurement, measurement: Measurement | None, speedup: Speedup | None) -> Measurement | None:

@@ -63,17 +63,22 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
         losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
         courses.append(meter.course)
-        in_pieces = training.works_in_pieces
+        in_pieces, is_timed = training.works_in_pieces, True
         while (
             micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_pieces=in_pieces)
         ) is not None:
             try:
-                points.append(_further_point(bench, meter, training, micro_batch, points[-1]))
+                point = _further_point(bench, meter, training, micro_batch)
+                known = [*points, point]
                 courses.append(meter.course)
-                found = _foretold(bench, points, courses)
+                found = _foretold(bench, known, courses)
                 # Where the larger one only fills a piece more than the smaller, what an earlier pair foretold stands,
                 # and what the last point takes beyond or below it is the memory model's to see.
                 prediction = found or (prediction if in_pieces else None)
+                is_timed = not _turns_would_time(point, bench) or (
+                    _following(known, bench, begin, settling_seconds, prediction, in_pieces=in_pieces) is not None
+                )
+                points.append(_timed_point(bench, training, point, points[-1]) if is_timed else point)
             except Exception as error:
                 if not is_out_of_memory(error, bench.device, bench.refusals):
                     raise
@@ -82,16 +87,22 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
                 out_of_memory_at = micro_batch
                 break
         if out_of_memory_at is None:
-            points[-1] = _compared_or_not(bench, meter, training, points[-1])
+            points[-1] = _compared_or_not(bench, meter, training, points, is_timed=is_timed)
         settled = dict(training.settled)
     sizing = Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses, settled=settled)
     return sizing, prediction
 
 
-def _compared_or_not(bench: Bench, meter: MemoryMeter, training: Training, point: SizePoint) -> SizePoint:
+def _compared_or_not(
+    bench: Bench, meter: MemoryMeter, training: Training, points: list[SizePoint], *, is_timed: bool
+) -> SizePoint:
     """The last point, compared if it fits at the batch of the comparison; what was measured before stands anyhow."""
+    point = points[-1]
     try:
-        return _compared(bench, meter, training, point)
+        compared = _compared(bench, meter, training, point)
+        if compared.speedup is None and not is_timed:
+            return _timed_point(bench, training, point, points[-2])
+        return compared
     except Exception as error:
         if bench.world.size > 1 or not is_out_of_memory(error, bench.device, bench.refusals):
             raise
@@ -187,9 +198,15 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
     return tuple(losses[: spec.fidelity_steps]), point, settling_seconds
 
 
-def _further_point(
-    bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int, before: SizePoint
-) -> SizePoint:
+def _turns_would_time(point: SizePoint, bench: Bench) -> bool:
+    """Whether turns with another training would be at its batch: a slow step for its time alone would be made twice."""
+    spec = bench.spec
+    takes_turns = spec.beside is not None and bench.reference is not None
+    return takes_turns and (spec.compare_at or 0) <= point.micro_batch and point.step_seconds >= QUICK_SECONDS
+
+
+def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
+    """Its memory; and for its time that of the step with instruments, which is a little longer."""
     agree = bench.world.agreed
     batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     training.micro_batch = micro_batch
@@ -197,8 +214,17 @@ def _further_point(
     bench.tell(f"batch {micro_batch}, memory")
     # Memory first: this step stops at the limit, also on a CPU.
     measured = functools.partial(_measured_step, bench, meter, training, batches[0])
+    begin = time.perf_counter()
     loss, memory = until_updated(training, measured, agree)
     finite(loss, 0)
+    return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=time.perf_counter() - begin)
+
+
+def _timed_point(bench: Bench, training: Training, point: SizePoint, before: SizePoint) -> SizePoint:
+    """The point with the time of a step without instruments."""
+    agree = bench.world.agreed
+    micro_batch = point.micro_batch
+    batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     bench.tell(f"batch {micro_batch}, time")
     loss, seconds = _timed_step(bench, training, batches[1])
     finite(loss, 1)
@@ -207,7 +233,7 @@ def _further_point(
     suspicious = seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch
     while agree(_is_quick(timed) or (suspicious and len(timed) < 2)):
         timed.append(_timed_step(bench, training, batches[1])[1])
-    return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=min(timed))
+    return msgspec.structs.replace(point, step_seconds=min(timed))
 
 
 def _is_quick(timed: list[float]) -> bool:

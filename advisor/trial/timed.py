@@ -227,17 +227,19 @@ def _measured(
     joules: float | None = None
     with meter.watching() as completed:
         if before is not None:
+            begin = time.perf_counter()
             step()  # alone: what the smaller batch reserves beside it is not what it takes
+            alone = time.perf_counter() - begin
         # The device's energy of seconds in turn is that of two trainings.
         elif (in_turn := _in_turn(bench, step, policy, seconds, slower_than, warms_up=not is_slow)) is not None:
             timing, speedup = in_turn
         else:
-            plan = _plan(bench, seconds, None if pace is None else samples / pace)
+            plan = _plan(bench, seconds, None if pace is None else samples / pace, warms_up=not is_slow)
             timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=agree)
             joules = energy.joules(sum(timing.step_seconds))
         memory = completed(memory)
     if before is not None:
-        timing, gain = _beside_smaller(bench, training, step, policy, seconds, before)
+        timing, gain = _beside_smaller(bench, training, step, policy, seconds, before, alone)
         speedup = None if before.rung.speedup is None else before.rung.speedup.times(gain)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))
     tokens = tokens_per_sample(batches[0])
@@ -259,10 +261,10 @@ def _measured(
     return Rung(measurement=measurement, speedup=speedup, gain=gain)
 
 
-def _plan(bench: Bench, seconds: float, outpaced_above_seconds: float | None) -> TimingPlan:
+def _plan(bench: Bench, seconds: float, outpaced_above_seconds: float | None, *, warms_up: bool) -> TimingPlan:
     spec = bench.spec
     return TimingPlan(
-        warmup_steps=spec.warmup_steps,
+        warmup_steps=spec.warmup_steps if warms_up else 0,
         min_timed_steps=spec.min_timed_steps,
         max_timed_steps=spec.max_timed_steps,
         target_spread=spec.target_spread,
@@ -296,9 +298,15 @@ def _in_turn(
 
 
 def _beside_smaller(
-    bench: Bench, training: Training, step: Callable[[], None], policy: Policy, seconds: float, before: _Before
+    bench: Bench,
+    training: Training,
+    step: Callable[[], None],
+    policy: Policy,
+    seconds: float,
+    before: _Before,
+    alone: float,
 ) -> tuple[Timing, Speedup]:
-    """Time the steps in turn with those at a smaller batch of the same training."""
+    """Time the steps in turn with those at a smaller batch of the same training, after one of ``alone`` seconds."""
 
     def larger_step() -> None:
         training.micro_batch = policy.micro_batch
@@ -310,7 +318,8 @@ def _beside_smaller(
         bench.synchronize()
 
     plan = _turn_plan(bench, seconds, None, target_spread=max(_SPREAD_OF_RUNG, bench.spec.target_spread))
-    gain, steps = gain_in_turn(larger_step, policy.global_batch, smaller_step, before.policy.global_batch, plan)
+    samples, fewer = policy.global_batch, before.policy.global_batch
+    gain, steps = gain_in_turn(larger_step, samples, smaller_step, fewer, plan, begun=(alone,))
     training.micro_batch = policy.micro_batch
     # At the speed that the machine had for the smaller one: figures of two moments do not compare.
     rate = before.rung.measurement.samples_per_second * gain.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -75,7 +75,13 @@ def speedup_in_turn(
 
 
 def gain_in_turn(
-    step: Callable[[], None], samples: int, other_step: Callable[[], None], other_samples: int, plan: TurnPlan
+    step: Callable[[], None],
+    samples: int,
+    other_step: Callable[[], None],
+    other_samples: int,
+    plan: TurnPlan,
+    *,
+    begun: Sequence[float] = (),
 ) -> tuple[Speedup, list[float]]:
     """Alternate steps of two kinds in this process.
 
@@ -85,26 +91,28 @@ def gain_in_turn(
         other_step: A step of the other kind.
         other_samples: What that processes.
         plan: When to stop.
+        begun: Seconds of steps of the first kind that were made just now: its first turn goes on from them.
 
     Returns:
         How many times as many samples per second the first kind processes, and the seconds of each of its steps.
     """
     steps: list[float] = []
 
-    def own() -> float:
-        turn = _turn(step, _TURN_SECONDS)
+    def larger() -> float:
+        turn = _turn(step, _TURN_SECONDS, begun=() if steps else begun)
         steps.extend(turn)
         return statistics.median(turn) / samples
 
-    def other() -> float:
+    def smaller() -> float:
         return statistics.median(_turn(other_step, _TURN_SECONDS)) / other_samples
 
-    return take_turns(own, other, plan, time.perf_counter), steps
+    # The first kind begins and ends, so that what it has begun with is not lost.
+    return take_turns(smaller, larger, plan, time.perf_counter).inverse, steps
 
 
-def _turn(step: Callable[[], None], enough_seconds: float) -> list[float]:
+def _turn(step: Callable[[], None], enough_seconds: float, *, begun: Sequence[float] = ()) -> list[float]:
     """Seconds of each step of a turn."""
-    turn: list[float] = []
+    turn = list(begun)
     while not turn or (sum(turn) < enough_seconds and len(turn) < _MOST_STEPS):
         begin = time.perf_counter()
         step()

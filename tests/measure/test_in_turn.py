@@ -131,6 +131,11 @@ def test_what_may_still_be_faster_is_compared_to_the_end() -> None:
     assert Machine([1.0], [1.0]).compare(slower_than=0.99).rounds == 10
 
 
+def test_the_inverse_is_that_of_the_other_training() -> None:
+    found = Speedup(value=2.0, low=1.6, high=2.5, rounds=3).inverse
+    assert (found.value, found.low, found.high, found.rounds) == pytest.approx((0.5, 0.4, 0.625, 3))
+
+
 def test_speedups_multiply_and_their_errors_add_in_squares() -> None:
     over_plain = Speedup(value=2.0, low=2.0 / 1.3, high=2.0 * 1.3, rounds=3)
     over_that = Speedup(value=1.5, low=1.5 / 1.4, high=1.5 * 1.4, rounds=7)

@@ -74,6 +74,12 @@ def test_dear_steps_get_no_more_warm_up_than_asked() -> None:
     assert len(run([30.0], measure_seconds=60.0).warmup_seconds) == 1
 
 
+def test_steps_that_need_no_warm_up_get_none() -> None:
+    timing = run([1.0], warmup_steps=0)
+    assert timing.warmup_seconds == ()
+    assert len(timing.step_seconds) == 3
+
+
 def test_noisy_steps_take_more_until_sure() -> None:
     noise = random.Random(1)
     timing = run([1.0] * 2 + [noise.gauss(1.0, 0.02) for _ in range(200)])

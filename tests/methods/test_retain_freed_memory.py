@@ -133,6 +133,26 @@ def test_what_batches_of_changing_sizes_hold_does_not_grow_on_and_on() -> None:
 
 
 @needs_glibc
+def test_a_large_batch_after_a_small_one_takes_no_page_anew_in_each_of_its_steps() -> None:
+    """Trap: held against what the small one needs, the large one's memory went back after each of its steps."""
+    faults = in_a_process(
+        """
+        training = Training(model(), compute_loss=loss)
+        apply_uses(training, [KEEP])
+        faults = []
+        for _ in range(6):
+            training.step(torch.randn(1024, 64))
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            training.step(torch.randn(16384, 64))
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        print(json.dumps(faults))
+        """
+    )
+    assert faults[0] > 50_000, "200 MiB and more in pages of 4 KiB"
+    assert max(faults[2:]) < faults[0] / 10
+
+
+@needs_glibc
 def test_other_threads_get_blocks_that_their_arenas_cannot_hold() -> None:
     """Trap: an arena of another thread is at most 64 MiB, and mappings are off."""
     sizes = in_a_process(

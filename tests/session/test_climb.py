@@ -72,7 +72,9 @@ class FakeTrials:
     def limit_on(self, gpu_count: int) -> int:
         return self.world.limit
 
-    def size(self, combination: Combination, largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
+    def size(
+        self, combination: Combination, largest: int | None, *, alone: bool = False
+    ) -> tuple[MemoryModel | None, TrialResult]:
         self.world.sized.append((combination.label, self.layers))
         model = self.world.model(self.layers, combination.uses)
         if model.predict(1) > self.world.limit:

@@ -56,6 +56,8 @@ class FakeTrials:
         self.baseline: Candidate | None = None
         self.compare_at: int | None = None
         self.pacesetter = Combination()
+        self.leader: Candidate | None = None
+        self.alone: list[str] = []
         self.compared_with = lambda combination: self.pacesetter
         self.limit = 0
         self.rates = rates or {}
@@ -74,10 +76,13 @@ class FakeTrials:
     def limit_on(self, gpu_count: int) -> int:
         return self.limit
 
-    def size(self, combination: Combination, largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
+    def size(
+        self, combination: Combination, largest: int | None, *, alone: bool = False
+    ) -> tuple[MemoryModel | None, TrialResult]:
         if self.fails is not None and combination != PLAIN:
             return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
         self._sized.add(combination.label)
+        self.alone += [combination.label] * alone
         return self.model_of(combination), TrialResult(key="size", outcome=Outcome.OK)
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
@@ -287,6 +292,29 @@ def test_the_best_rung_leads_and_the_others_are_written_down() -> None:
     assert {one.trial_key for one in (best, *evaluation.before)} == {best.trial_key}
 
 
+def test_what_is_timed_at_once_has_its_ladder_without_having_been_compared() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    evaluation = found.time_at_once(CHECKPOINT, Role.HAND_TUNED)
+    assert evaluation.candidate.policy.micro_batch == 32
+    assert evaluation.candidate.role is Role.HAND_TUNED
+    assert [one.policy.micro_batch for one in evaluation.before] == [8, 16, 64]
+    assert trials.alone == [CHECKPOINT.label], "turns in short runs would say what the ladder says"
+    failed = evaluator(FakeTrials(fails=Outcome.FAILED)).time_at_once(CHECKPOINT, Role.HAND_TUNED)
+    assert failed.candidate.outcome is Outcome.FAILED
+
+
+def test_what_sets_the_pace_leads_at_its_best_batch() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_at_once(CHECKPOINT, Role.HAND_TUNED)
+    assert trials.pacesetter == CHECKPOINT
+    assert trials.leader is not None
+    assert trials.leader.policy.micro_batch == 32
+
+
 def test_after_a_ladder_that_peaked_the_next_leader_is_timed_there_alone() -> None:
     trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
     found = evaluator(trials, limited(1000))
@@ -358,6 +386,7 @@ def test_it_compares_as_it_did_when_the_earlier_run_ended() -> None:
     evaluator(trials).baseline_is(baseline(100), [baseline(100), *earlier])
     assert trials.pacesetter == BF16
     assert trials.compare_at == 16
+    assert trials.leader == leader
     anew = FakeTrials(growing=0.001)
     evaluator(anew).baseline_is(baseline(100), [baseline(100), leader])
     assert anew.pacesetter == PLAIN, "nobody was compared with it yet"

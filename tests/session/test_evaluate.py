@@ -47,7 +47,9 @@ class FakeTrials:
     def limit_on(self, gpu_count: int) -> int:
         return self.limit // gpu_count
 
-    def size(self, combination: Combination, largest: int | None) -> tuple[MemoryModel | None, TrialResult]:
+    def size(
+        self, combination: Combination, largest: int | None, *, alone: bool = False
+    ) -> tuple[MemoryModel | None, TrialResult]:
         self.sized.append(combination)
         if self.fails is not None:
             return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")

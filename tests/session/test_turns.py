@@ -1,0 +1,128 @@
+"""What a trial takes turns with: the baseline, the pacesetter, or the leader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate
+from advisor.measure.in_turn import Speedup
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
+from advisor.problem.workload import WorkloadKind, WorkloadSource
+from advisor.search.resolved import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.trials import Trials
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import Rung, TrialKind, TrialResult, TrialSpec
+from tests.decide.examples import baseline, measured, measurement
+from tests.report.scenario import CPU
+from tests.session.test_foretold_memory import SHORT_RUNS
+
+GIB = 2**30
+FUSED = Combination((use("fused_optimizer"),))
+BF16 = Combination((use("precision", dtype="bf16"),))
+THREE_TIMES = Speedup(value=3.0, low=2.9, high=3.1, rounds=6)
+
+
+class Machine:
+    """A runner under which every combination processes 1.5 times the samples of what it takes turns with."""
+
+    def __init__(self) -> None:
+        self.specs: list[TrialSpec] = []
+
+    def run(self, spec: TrialSpec) -> TrialResult:
+        self.specs.append(spec)
+        result = TrialResult(key=spec.key, outcome=Outcome.OK)
+        if spec.kind is TrialKind.SIZE:
+            return msgspec.structs.replace(result, sizing=SHORT_RUNS)
+        speedup = None if spec.beside is None else Speedup(value=1.5, low=1.4, high=1.6, rounds=4)
+        figures = measurement(50.0, micro_batch=spec.policy.micro_batch)
+        rungs = tuple(
+            Rung(measurement=measurement(50.0, micro_batch=one.micro_batch), speedup=speedup) for one in spec.ladder
+        )
+        return msgspec.structs.replace(result, measurement=figures, speedup=speedup, ladder=rungs)
+
+    def besides(self, kind: TrialKind) -> list[Policy | None]:
+        return [spec.beside for spec in self.specs if spec.kind is kind]
+
+
+def trials(machine: Machine, *, usable_bytes: int = 64 * GIB) -> Trials:
+    made = Trials(
+        runner=machine,  # type: ignore[arg-type]
+        source=WorkloadSource(kind=WorkloadKind.FILE, location="m.py", name="m", fingerprint="f"),
+        hardware=CPU,
+        memory_limit_bytes=GIB,
+        usable_bytes=usable_bytes,
+        budget=TimeBudget(600.0),
+        seed=0,
+        first_batch=2,
+    )
+    made.takes_turns = True
+    made.size(Combination(), None)
+    made.baseline = baseline(100)
+    return made
+
+
+def leader() -> Candidate:
+    return msgspec.structs.replace(measured(300, *FUSED.uses, micro_batch=16), speedup=THREE_TIMES)
+
+
+def timed(found: Trials, combination: Combination, **options: Any) -> TrialResult:
+    found.size(combination, None)
+    return found.time(Policy(methods=combination.uses, micro_batch=8), outpaced_below=None, **options)
+
+
+def test_timed_trials_take_turns_with_the_baseline_until_there_is_a_leader() -> None:
+    machine = Machine()
+    found = trials(machine)
+    result = timed(found, FUSED)
+    assert machine.besides(TrialKind.TIME) == [baseline(100).policy]
+    assert result.speedup is not None
+    assert result.speedup.value == 1.5
+    assert result.measurement is not None
+    assert result.measurement.samples_per_second == pytest.approx(150.0)
+
+
+def test_then_with_the_leader_and_their_speedups_multiply() -> None:
+    machine = Machine()
+    found = trials(machine)
+    found.leader = leader()
+    result = timed(found, BF16, ladder=(Policy(methods=BF16.uses, micro_batch=16),))
+    assert machine.besides(TrialKind.TIME) == [leader().policy]
+    for one in (result, *result.ladder):
+        assert one.speedup is not None
+        assert one.speedup.value == pytest.approx(4.5)
+        assert one.speedup.high / one.speedup.value > 1.6 / 1.5, "the errors of both add"
+        assert one.measurement is not None
+        assert one.measurement.samples_per_second == pytest.approx(450.0), "at the baseline's 100"
+
+
+def test_the_leader_itself_and_every_repetition_take_turns_with_the_baseline() -> None:
+    machine = Machine()
+    found = trials(machine)
+    found.leader = leader()
+    timed(found, FUSED)
+    timed(found, BF16, repeat=1)
+    assert machine.besides(TrialKind.TIME) == [baseline(100).policy] * 2
+
+
+def test_a_leader_that_has_no_room_beside_a_trial_is_left_out() -> None:
+    machine = Machine()
+    plain = baseline(100).measurement
+    assert plain is not None
+    found = trials(machine, usable_bytes=plain.memory.peak_bytes + GIB)
+    memory = msgspec.structs.replace(plain.memory, peak_bytes=plain.memory.peak_bytes + 2 * GIB)
+    found.leader = msgspec.structs.replace(leader(), measurement=msgspec.structs.replace(plain, memory=memory))
+    timed(found, BF16)
+    assert machine.besides(TrialKind.TIME) == [baseline(100).policy]
+
+
+def test_what_is_timed_at_once_is_sized_alone() -> None:
+    machine = Machine()
+    found = trials(machine)
+    found.size(FUSED, None, alone=True)
+    found.size(BF16, None)
+    assert [beside is None for beside in machine.besides(TrialKind.SIZE)] == [True, True, False]
