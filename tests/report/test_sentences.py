@@ -36,7 +36,7 @@ def test_combinations_that_were_compared_and_timed_are_counted_once_each() -> No
     )
     assert compared_sentence(answer) == (
         "4 combinations of methods were compared, by short steps in turn; 2 of them were then timed at length, in turn "
-        "with the baseline."
+        "with the baseline or the best so far."
     )
 
 
