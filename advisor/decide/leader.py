@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import within_tolerance
 from advisor.decide.eligible import pace
+from advisor.methods.catalogue import get_method
 from advisor.problem.goal import Goal
 from advisor.trial.outcome import Outcome
 
@@ -77,4 +78,6 @@ def _expected(candidate: Candidate) -> float:
 
 def _hoped(candidate: Candidate, off: float) -> float:
     assert candidate.comparison is not None
-    return _expected(candidate) * math.exp(off + _HOPE * candidate.comparison.expected_error)
+    # What takes long to set up takes the time of many others: it is timed where it is expected to lead.
+    hope = 0.0 if any(get_method(use.name).slow_start for use in candidate.policy.methods) else _HOPE
+    return _expected(candidate) * math.exp(off + hope * candidate.comparison.expected_error)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-__all__ = ["Speedup", "TurnPlan", "speedup_of", "take_turns"]
+__all__ = ["Speedup", "TurnPlan", "speedup_of", "student_t_95", "take_turns"]
 
 _EXPECTED_ERROR = 0.03
 """Standard deviation of one round's log ratio before anything is known, which counts as much as so many rounds: two
@@ -114,6 +114,15 @@ def take_turns(
             return found
 
 
+def student_t_95(freedom: int) -> float:
+    """The two-sided 95 % quantile of Student's t distribution.
+
+    Args:
+        freedom: Degrees of freedom, at least 3.
+    """
+    return _STUDENT_T_95.get(freedom, _NORMAL_95 * (1 + 1.2 / freedom))
+
+
 def speedup_of(ratios: Sequence[float]) -> Speedup:
     """The speedup that rounds show.
 
@@ -127,6 +136,6 @@ def speedup_of(ratios: Sequence[float]) -> Speedup:
     middle = statistics.median(logs)
     freedom = _EXPECTED_ROUNDS + len(logs)
     squares = _EXPECTED_ROUNDS * _EXPECTED_ERROR**2 + sum((one - middle) ** 2 for one in logs)
-    quantile = _STUDENT_T_95.get(freedom, _NORMAL_95 * (1 + 1.2 / freedom))
+    quantile = student_t_95(freedom)
     half = quantile * math.sqrt(squares / (freedom - 1) / len(logs))
     return Speedup(value=math.exp(middle), low=math.exp(middle - half), high=math.exp(middle + half), rounds=len(logs))

@@ -220,8 +220,9 @@ class ComparingEvaluator(Evaluator):
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
         """Growing batches up to the largest."""
         ladder: list[Policy] = []
-        if self._best_batch is not None and self._peaked:
-            return ()
+        compiles = any(get_method(use.name).slow_start for use in first.methods)
+        if self._best_batch is not None and (self._peaked or compiles):
+            return ()  # which batch is best is known, or would be compiled for anew at each
         before = first
         while len(ladder) < _MOST_RUNGS and before.micro_batch < largest.micro_batch:
             following = self._at_most(largest, _LADDER * before.micro_batch)

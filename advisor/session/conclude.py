@@ -13,6 +13,7 @@ from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.guard import comparison_evidence
 from advisor.decide.promise import promised
 from advisor.errors import NothingMeasuredError
+from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
 from advisor.policy.wrapper import size_lines, write_wrapper
@@ -148,7 +149,7 @@ def confirm(
             measurement=result.measurement,
             promised_samples_per_second=winner.measurement.samples_per_second,
             speedup=result.speedup,
-            promise=None if result.speedup is None else promised(result.speedup, winner.speedup),
+            promise=None if result.speedup is None else promised(result.speedup, _searched(winner, candidates)),
         )
         interrupted = False
         baseline = recommendation.baseline
@@ -236,6 +237,12 @@ def _kept_out(candidate: Candidate, baseline: Candidate | None, reason: str) -> 
     return msgspec.structs.replace(
         candidate, not_confirmed=f"what led it was not confirmed, and no other was run: {reason}"
     )
+
+
+def _searched(winner: Candidate, candidates: Sequence[Candidate]) -> list[Speedup]:
+    """Every figure of the winner's policy that took turns."""
+    same = (one for one in candidates if one.policy == winner.policy and is_measured(one))
+    return [one.speedup for one in same if one.speedup is not None]
 
 
 def _with_baseline(

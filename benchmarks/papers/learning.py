@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.decide.guard import why_worse
-from advisor.measure.fidelity import FidelityMeasurement, NoiseFloor, compared
+from advisor.measure.fidelity import FidelityMeasurement, compared, noise_floor
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import worst_fidelity
 from advisor.methods.use import MethodUse
@@ -66,14 +66,13 @@ class Learning:
         self._model_size = dict(model_size)
         self._gradient = folder / "gradient.pt"
         self._plain: TrialResult | None = None
-        self._chance: FidelityMeasurement | None = None
+        self._chance: TrialResult | None = None
 
     def chance(self, workload: Path | str) -> Learned:
         """Plain training beside itself: how far chance alone takes the losses."""
-        plain = self._exact(workload)
-        if plain.fidelity is not None and self._chance is None:
-            self._chance = self._beside(plain, self._run(workload, (), other_chance=True))
-        return Learned(found=self._chance, reason="" if self._chance else _no_losses(plain))
+        plain, chance = self._exact(workload), self._by_chance(workload)
+        found = None if chance is None else self._beside(plain, chance)
+        return Learned(found=found, reason="" if found else _no_losses(plain if chance is None else chance))
 
     def under(self, workload: Path | str, uses: Sequence[MethodUse]) -> Learned:
         """Train with methods.
@@ -90,12 +89,9 @@ class Learning:
         found = self._beside(plain, own)
         if found is None:
             return Learned(found=None, reason=_no_losses(own) or _no_losses(plain) or "too few steps")
-        chance = self.chance(workload).found
-        if chance is not None:
-            noise = NoiseFloor(
-                loss_drift=chance.loss_drift, final_loss_gap=abs(chance.excess), gradient=chance.gradient
-            )
-            found = msgspec.structs.replace(found, noise=noise)
+        chance = self._by_chance(workload)
+        if chance is not None and chance.fidelity is not None and plain.fidelity is not None:
+            found = msgspec.structs.replace(found, noise=noise_floor(chance.fidelity, plain.fidelity))
         if not any(get_method(use.name).learns_slower for use in uses):
             found = msgspec.structs.replace(found, began=None)
         declared = worst_fidelity(uses, accumulation_steps=1, facts=None)
@@ -112,6 +108,12 @@ class Learning:
         if self._plain is None:
             self._plain = self._run(workload, ())
         return self._plain
+
+    def _by_chance(self, workload: Path | str) -> TrialResult | None:
+        """Plain training with other random numbers; ``None`` where plain training itself came to nothing."""
+        if self._chance is None and self._exact(workload).fidelity is not None:
+            self._chance = self._run(workload, (), other_chance=True)
+        return self._chance
 
     def _run(self, workload: Path | str, uses: Sequence[MethodUse], *, other_chance: bool = False) -> TrialResult:
         exact = not uses and not other_chance

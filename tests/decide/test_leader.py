@@ -65,6 +65,13 @@ def test_a_forecast_may_be_too_low_by_its_error() -> None:
     assert next_leader([baseline(100), unsure], goal()) == unsure
 
 
+def test_what_takes_long_to_set_up_is_timed_where_it_is_expected_to_lead_and_not_where_it_may() -> None:
+    compiled = use("compile", scope="model")
+    assert next_leader([baseline(100), compared(95, compiled, error=0.2)], goal()) is None
+    leads = compared(105, compiled, error=0.2)
+    assert next_leader([baseline(100), leads], goal()) == leads
+
+
 def test_without_a_figure_the_best_expected_is_timed_whatever_it_promises() -> None:
     only = compared(0.5, CHECKPOINT)
     assert next_leader([only], goal()) == only

@@ -349,6 +349,15 @@ def test_where_the_largest_batch_was_best_the_next_leader_goes_on_from_there() -
     ]
 
 
+def test_what_compiles_is_timed_at_the_best_batch_that_is_known_and_compiled_for_no_other() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 200, 80: 210})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    for combination in (CHECKPOINT, Combination((use("compile", scope="model"),))):
+        found.time_leader(compared(found, combination), best=None)
+    assert [(policy.micro_batch, ladder) for policy, ladder in trials.timed] == [(8, (16, 32, 64, 80)), (80, ())]
+
+
 def test_a_rung_that_does_not_fit_leaves_those_below_it() -> None:
     trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150}, fails_at=(32,))
     found = evaluator(trials, limited(1000))

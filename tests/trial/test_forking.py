@@ -138,6 +138,7 @@ class TestTheServer:
         connection = Connection(starter.starting(()), tmp_path / "log.txt")
         guardian = guardian_of(connection)
         assert wait_until(lambda: bool(guardian.children()))  # it guards
+        assert connection.receive(time.monotonic() + 60) == Ready()
         psutil.Process(guardian.ppid()).kill()
         assert connection.receive(time.monotonic() + 30) == Exited(status=-signal.SIGKILL)
         assert not is_running(guardian.pid)
