@@ -19,7 +19,7 @@ _HOPE = 1.0
 """Standard errors by which a forecast may be too low: one in six is lower than that by chance."""
 
 
-def next_leader(candidates: Sequence[Candidate], goal: Goal) -> Candidate | None:
+def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = False) -> Candidate | None:
     """The compared candidate that may best lead, if one may.
 
     How far those that were timed are off what was expected of them is expected of the others as well: what short steps
@@ -28,6 +28,7 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal) -> Candidate | None
     Args:
         candidates: Everything that was tried.
         goal: The goal.
+        surely: Whether to leave out what may not lead after all.
 
     Returns:
         ``None`` when none that was not timed is likely to be faster than the best that was.
@@ -45,7 +46,8 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal) -> Candidate | None
     ]
     off = _off(candidates)
     best = pace(candidates, goal, gpu_count=1)
-    waiting = [one for one in waiting if best is None or _hoped(one, off) > best]
+    hope = -_HOPE if surely else _HOPE
+    waiting = [one for one in waiting if best is None or _hoped(one, off, hope) > best]
     return max(waiting, key=_expected, default=None)
 
 
@@ -76,8 +78,9 @@ def _expected(candidate: Candidate) -> float:
     return candidate.comparison.expected_samples_per_second
 
 
-def _hoped(candidate: Candidate, off: float) -> float:
+def _hoped(candidate: Candidate, off: float, hope: float) -> float:
     assert candidate.comparison is not None
-    # What takes long to set up takes the time of many others: it is timed where it is expected to lead.
-    hope = 0.0 if any(get_method(use.name).slow_start for use in candidate.policy.methods) else _HOPE
+    if any(get_method(use.name).slow_start for use in candidate.policy.methods):
+        # What takes long to set up takes the time of many others: it is timed where it is expected to lead.
+        hope = min(hope, 0.0)
     return _expected(candidate) * math.exp(off + hope * candidate.comparison.expected_error)

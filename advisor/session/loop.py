@@ -180,6 +180,9 @@ class SearchLoop:
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
             if self._compares and timed_out:
                 self._put_off_set_ups(evaluation.candidate)
+            if isinstance(self._evaluator, ComparingEvaluator) and any(map(is_measured, self.candidates)):
+                # Whatever the rest of the time goes to, what surely leads is not left without a figure.
+                self._time_leaders(self._evaluator, surely=True)
 
     @property
     def _but_for_set_ups(self) -> str:
@@ -205,13 +208,13 @@ class SearchLoop:
             self._record(candidate)
         return found
 
-    def _time_leaders(self, evaluator: ComparingEvaluator) -> None:
-        """Time those at length that short steps let expect to lead, until no other is likely to."""
+    def _time_leaders(self, evaluator: ComparingEvaluator, *, surely: bool = False) -> None:
+        """Time those at length that short steps let expect to lead, until no other is likely to, or none surely is."""
         while self._budget.may_time_leader or not any(is_measured(one) for one in self.candidates):
             waiting = [
                 one for one in self.candidates if one.outcome is not Outcome.COMPARED or one.policy.key not in self._led
             ]
-            leader = next_leader(waiting, self._goal)
+            leader = next_leader(waiting, self._goal, surely=surely)
             if leader is None:
                 return
             self._led.add(leader.policy.key)

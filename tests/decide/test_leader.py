@@ -65,6 +65,14 @@ def test_a_forecast_may_be_too_low_by_its_error() -> None:
     assert next_leader([baseline(100), unsure], goal()) == unsure
 
 
+def test_who_surely_leads_does_so_by_more_than_the_error() -> None:
+    unsure = compared(105, CHECKPOINT, error=0.1)
+    assert next_leader([baseline(100), unsure], goal()) == unsure
+    assert next_leader([baseline(100), unsure], goal(), surely=True) is None
+    sure = compared(105, CHECKPOINT, error=0.03)
+    assert next_leader([baseline(100), sure], goal(), surely=True) == sure
+
+
 def test_what_takes_long_to_set_up_is_timed_where_it_is_expected_to_lead_and_not_where_it_may() -> None:
     compiled = use("compile", scope="model")
     assert next_leader([baseline(100), compared(95, compiled, error=0.2)], goal()) is None

@@ -294,6 +294,25 @@ def test_no_leader_is_timed_twice_although_it_was_timed_at_another_batch_than_it
     assert [one.policy.methods for one in fake.timed] == [(), (CHECKPOINT,)]
 
 
+def test_what_surely_leads_is_timed_before_the_next_combination_is_compared() -> None:
+    """The trap: a slow combination after it took the time that was kept for it."""
+    search = Search([compared(300, CHECKPOINT, micro_batch=8), compared(200, use("adam_8bit"))], FakeGuard())
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = fake
+    search.loop.candidates.append(measured(250, role=Role.BASELINE))
+    told: list[int] = []
+    time_leader = fake.time_leader
+
+    def timed(leader: Candidate, *, best: float | None) -> Evaluation:
+        told.append(len(search.proposer.told))
+        return time_leader(leader, best=best)
+
+    fake.time_leader = timed  # type: ignore[method-assign]
+    search.loop.run()
+    assert [one.policy.methods for one in fake.timed] == [(CHECKPOINT,)]
+    assert told == [1]
+
+
 def test_a_set_up_that_took_too_long_is_waited_for_once() -> None:
     compiled = msgspec.structs.replace(
         compared(300, use("compile")),
