@@ -13,7 +13,14 @@ from collections.abc import Sequence
 from advisor.measure.fidelity import NOT_FINITE
 from advisor.problem.goal import Fidelity
 
-__all__ = ["NOT_FINITE", "drift_tolerance", "loss_drift", "within_tolerance"]
+__all__ = [
+    "CHANCES",
+    "NOT_FINITE",
+    "drift_tolerance",
+    "loss_drift",
+    "tolerance_beside_chance",
+    "within_tolerance",
+]
 
 _TOLERANCES = {
     # Bit-equal gradients; a GPU's own atomic sums may still differ between two runs of the very same step.
@@ -30,6 +37,9 @@ _TOLERANCES = {
 
 Where no time is left for the comparison the first losses decide alone, and must not refuse what it would allow.
 """
+
+CHANCES = 2.0
+"""As many times the gap that chance alone makes must be passed: one pair of runs says little of its spread."""
 
 _SMALL_SHARE = 0.01
 """Losses below this share of the largest are compared with that share: a loss near zero has no relative error."""
@@ -67,6 +77,22 @@ def drift_tolerance(fidelity: Fidelity) -> float:
     return _TOLERANCES[fidelity]
 
 
-def within_tolerance(drift: float | None, fidelity: Fidelity) -> bool:
-    """Whether a drift allows to win. One that was not measured does; the report says so."""
-    return drift is None or drift <= drift_tolerance(fidelity)
+def within_tolerance(drift: float | None, fidelity: Fidelity, chance: float = 0.0) -> bool:
+    """Whether a drift allows to win. One that was not measured does; the report says so.
+
+    Args:
+        drift: Of the first losses.
+        fidelity: What is promised.
+        chance: How far two runs of plain training itself drift apart, where that is known.
+    """
+    return drift is None or drift <= tolerance_beside_chance(fidelity, chance)
+
+
+def tolerance_beside_chance(fidelity: Fidelity, chance: float) -> float:
+    """The largest drift of first losses that is worth a longer look.
+
+    Where two runs of plain training drift apart, losses that drift as far say nothing. What promises the same bits has
+    no chance to be excused by.
+    """
+    excused = 0.0 if fidelity is Fidelity.EXACT else CHANCES * chance
+    return max(drift_tolerance(fidelity), excused)

@@ -18,16 +18,18 @@ training's pace: it is broken only if its loss ends above where plain training b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from advisor.decide.candidate import Candidate
-from advisor.decide.drift import drift_tolerance
+from advisor.decide.drift import CHANCES, drift_tolerance
 from advisor.measure.fidelity import FidelityMeasurement
 from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Fidelity
 from advisor.problem.units import format_percent
 
-__all__ = ["Finding", "comparison_evidence", "ends_clearly_worse", "observed_class", "why_worse"]
+__all__ = ["Finding", "comparison_evidence", "drift_by_chance", "ends_clearly_worse", "observed_class", "why_worse"]
 
 
 class _Tolerance(msgspec.Struct, frozen=True):
@@ -60,9 +62,6 @@ _SHARE_OF_LEARNED = 0.1
 
 _LEAST_EXCESS = 5e-3
 """Of the loss itself: less than this is a matter of single batches, however little was learned."""
-
-_CHANCES = 2.0
-"""As many times the gap that chance alone makes must be passed: one pair of runs says little of its spread."""
 
 _LOWER_PRECISION = 2.0**16
 """Roundings of 16-bit formats relative to float32's. A gradient that is badly conditioned (BatchNorm over few values
@@ -98,8 +97,8 @@ def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity
         return True
     noise = 0.0 if found.noise is None else found.noise.final_loss_noise
     if declared is Fidelity.MODEL and found.began is not None:
-        return found.final_loss > found.began + max(_LEAST_EXCESS * abs(found.began), _CHANCES * noise)
-    least = max(_SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), _CHANCES * noise)
+        return found.final_loss > found.began + max(_LEAST_EXCESS * abs(found.began), CHANCES * noise)
+    least = max(_SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), CHANCES * noise)
     return found.excess > least
 
 
@@ -133,6 +132,12 @@ def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
     return _beyond(declared, found)
 
 
+def drift_by_chance(candidates: Iterable[Candidate]) -> float:
+    """How far two runs of plain training drift apart, as far as a comparison had to look at that; else 0."""
+    noises = (one.guard.noise for one in candidates if one.guard is not None)
+    return max((noise.loss_drift for noise in noises if noise is not None), default=0.0)
+
+
 def comparison_evidence(candidate: Candidate) -> ComparisonEvidence | None:
     """What files and scripts are told of the comparison; ``None`` without one."""
     found = candidate.guard
@@ -156,7 +161,7 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     # Who promises bit-equal gradients promises the same random numbers: chance excuses nothing.
     noise = None if fidelity is Fidelity.EXACT else found.noise
     if tolerance.drift is not None:
-        drift = max(tolerance.drift, 0.0 if noise is None else _CHANCES * noise.loss_drift)
+        drift = max(tolerance.drift, 0.0 if noise is None else CHANCES * noise.loss_drift)
         if found.loss_drift > drift:
             off = format_percent(found.loss_drift)
             return Finding(
@@ -166,14 +171,14 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     gradient, by_chance = found.gradient, None if noise is None else noise.gradient
     if gradient is None or tolerance.gradient is None or tolerance.norm is None:
         return None
-    times = _CHANCES * (_LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0)
+    times = CHANCES * (_LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0)
     error = max(tolerance.gradient, 0.0 if by_chance is None else times * by_chance.error)
     if gradient.error > error:
         return Finding(
             what=f"its first gradient is {format_percent(gradient.error)} off the exact run's",
             tolerated=format_percent(error),
         )
-    norm = max(tolerance.norm, 0.0 if by_chance is None else _CHANCES * abs(by_chance.norm_ratio - 1))
+    norm = max(tolerance.norm, 0.0 if by_chance is None else CHANCES * abs(by_chance.norm_ratio - 1))
     if abs(gradient.norm_ratio - 1) > norm:
         return Finding(
             what=f"its first gradient is {gradient.norm_ratio:.3g} times as long as the exact run's",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import within_tolerance
 from advisor.decide.eligible import pace
+from advisor.decide.guard import drift_by_chance
 from advisor.methods.catalogue import get_method
 from advisor.problem.goal import Goal
 from advisor.trial.outcome import Outcome
@@ -36,13 +37,14 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = F
     # Plain training was timed at the user's own batch, and at that of comparisons: its best one is still to be seen.
     timed = {one.policy.combination_key for one in candidates if _was_timed(one) and not _is_yardstick(one)}
     known = {one.policy.key for one in candidates if _was_timed(one)}
+    chance = drift_by_chance(candidates)
     waiting = [
         one
         for one in candidates
         if one.outcome is Outcome.COMPARED
         and one.policy.combination_key not in timed
         and one.policy.key not in known
-        and within_tolerance(one.loss_drift, one.fidelity)
+        and within_tolerance(one.loss_drift, one.fidelity, chance)
     ]
     off = _off(candidates)
     best = pace(candidates, goal, gpu_count=1)

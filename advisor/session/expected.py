@@ -7,6 +7,7 @@ import math
 from advisor.decide.candidate import Comparison
 from advisor.measure.measurement import Sizing
 from advisor.policy.policy import Policy
+from advisor.search.line import Line
 from advisor.search.memory_model import MemoryModel
 
 __all__ = ["expected_at"]
@@ -15,6 +16,9 @@ _CURVATURE = 0.5
 """Share of what two lines through short runs say about larger batches that is believed; the rest is doubted. Two points
 at small batches are known to within a few percent each, and a line through them is eight times as far off at eight
 times the batch."""
+
+_WELL_ABOVE = 2
+"""Times the largest short run."""
 
 _FORECAST_ERROR = 0.03
 """Standard error of any forecast of a time, however well its points are known."""
@@ -54,7 +58,8 @@ def expected_at(
         else:
             speedup = reference_model.seconds(last.micro_batch) / last.step_seconds
             errors.append(_UNPAIRED_ERROR)
-        growth = _growth(own, reference, compared_at, batch)
+        there = _seconds(reference_model, compared_at)
+        growth = _growth(own, reference, compared_at, batch, own_seconds=there / speedup, other_seconds=there)
         speedup *= math.exp(growth)
         errors.append(growth)
     return Comparison(
@@ -79,13 +84,36 @@ def _seconds(model: MemoryModel, batch: int) -> float:
     return min(max(seconds, model.timed_seconds * math.sqrt(ratio)), model.timed_seconds * ratio)
 
 
-def _growth(own: Sizing, reference: Sizing, here: int, there: int) -> float:
-    """By what log a speedup is expected to be larger at another batch; nothing where a line has a single point."""
-    if len(own.points) < 2 or len(reference.points) < 2:
+def _growth(
+    own: Sizing, reference: Sizing, here: int, there: int, *, own_seconds: float, other_seconds: float
+) -> float:
+    """By what log a speedup is expected to be larger at another batch; nothing where a line has a single point.
+
+    Args:
+        own: The short runs of the one.
+        reference: Those of the other.
+        here: The batch of the comparison.
+        there: The other batch.
+        own_seconds: Of a step of the one at the batch of the comparison.
+        other_seconds: The same of the other.
+    """
+    mine, others = _line(own, here, own_seconds), _line(reference, here, other_seconds)
+    if mine is None or others is None:
         return 0.0
-    mine, others = MemoryModel.fit(own).time, MemoryModel.fit(reference).time
     ratios = [others.at(size) / mine.at(size) if mine.at(size) > 0 else 0.0 for size in (there, here)]
     if min(ratios) <= 0:
         return 0.0
     most = math.log(max(there, here) / min(there, here)) / 2
     return _CURVATURE * min(most, max(-most, math.log(ratios[0] / ratios[1])))
+
+
+def _line(sizing: Sizing, here: int, seconds: float) -> Line | None:
+    """Seconds of a step against the batch; from the largest short run to the comparison where that was well above it.
+
+    A line through two small batches, whose steps take nearly the same time, says nothing of one ten times as large.
+    """
+    last = sizing.points[-1]
+    if here >= _WELL_ABOVE * last.micro_batch:
+        slope = (seconds - last.step_seconds) / (here - last.micro_batch)
+        return Line(seconds - slope * here, slope)
+    return MemoryModel.fit(sizing).time if len(sizing.points) > 1 else None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.decide.drift import drift_tolerance
+from advisor.decide.drift import tolerance_beside_chance
 from advisor.decide.eligible import (
     best_so_far,
     is_faithful,
@@ -16,6 +16,7 @@ from advisor.decide.eligible import (
     why_not_eligible,
     worth_checking,
 )
+from advisor.decide.guard import drift_by_chance
 from advisor.decide.leader import next_leader
 from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
@@ -324,11 +325,11 @@ class SearchLoop:
             if candidate.guard is not None:
                 constraints["fidelity"] = 0.0 if is_faithful(candidate, self._goal) else 1.0
             elif candidate.loss_drift is not None:
-                constraints["loss_drift"] = candidate.loss_drift - drift_tolerance(candidate.fidelity)
+                constraints["loss_drift"] = candidate.loss_drift - self._tolerated(candidate)
         elif candidate.comparison is not None:
             value, noise = (candidate.comparison.expected_samples_per_second,), candidate.comparison.expected_error
             if candidate.loss_drift is not None:
-                constraints["loss_drift"] = candidate.loss_drift - drift_tolerance(candidate.fidelity)
+                constraints["loss_drift"] = candidate.loss_drift - self._tolerated(candidate)
         elif candidate.outcome is Outcome.OUT_OF_MEMORY or candidate.predicted_peak_bytes is not None:
             need = candidate.predicted_peak_bytes
             over = 1.0 if need is None else need / limit - 1
@@ -346,6 +347,9 @@ class SearchLoop:
             excludes_combination=evaluation.settles_combination,
             try_again=candidate.outcome is Outcome.TIMEOUT,
         )
+
+    def _tolerated(self, candidate: Candidate) -> float:
+        return tolerance_beside_chance(candidate.fidelity, drift_by_chance(self.candidates))
 
     def _learn(self, others: list[Candidate], largest_batch: int) -> None:
         """Let the sampler learn from figures that are no trial of its own: other batches, leaders timed at length."""

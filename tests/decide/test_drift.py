@@ -43,6 +43,14 @@ def test_the_tolerance_grows_with_what_the_class_admits() -> None:
     assert within_tolerance(None, Fidelity.LOSSY)
 
 
+def test_where_plain_training_drifts_from_itself_first_losses_that_drift_as_far_say_nothing() -> None:
+    assert not within_tolerance(0.25, Fidelity.PRECISION, chance=0.1)
+    assert within_tolerance(0.25, Fidelity.PRECISION, chance=0.2)
+    assert not within_tolerance(0.25, Fidelity.EXACT, chance=0.2), "the same bits drift by no chance"
+    assert not within_tolerance(NOT_FINITE, Fidelity.PRECISION, chance=0.2)
+    assert within_tolerance(0.015, Fidelity.PRECISION, chance=0.001), "no less is tolerated than without"
+
+
 @pytest.mark.parametrize("fidelity", [one for one in Fidelity if one is not Fidelity.MODEL])
 @pytest.mark.parametrize("factor", [0.99, 1.01])
 def test_the_first_losses_allow_the_drift_that_the_comparison_allows(fidelity: Fidelity, factor: float) -> None:

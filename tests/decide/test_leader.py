@@ -7,12 +7,14 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.leader import next_leader
+from advisor.measure.fidelity import NoiseFloor
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import MethodUse, use
 from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, measured, policy
+from tests.decide.test_guard import found
 
 BF16, CHECKPOINT, ADAM = use("precision", dtype="bf16"), use("checkpoint", every=1), use("adam_8bit")
 FASTER = Speedup(value=1.5, low=1.45, high=1.55, rounds=3)
@@ -71,6 +73,17 @@ def test_who_surely_leads_does_so_by_more_than_the_error() -> None:
     assert next_leader([baseline(100), unsure], goal(), surely=True) is None
     sure = compared(105, CHECKPOINT, error=0.03)
     assert next_leader([baseline(100), sure], goal(), surely=True) == sure
+
+
+def test_where_plain_training_drifts_by_chance_first_losses_keep_nobody_from_leading() -> None:
+    """Trap: a training that jumps at two samples a batch let no combination in bf16 lead."""
+    drifting = msgspec.structs.replace(compared(200, BF16, drift=0.25), fidelity=Fidelity.PRECISION)
+    assert next_leader([baseline(100), drifting], goal()) is None
+    noise = NoiseFloor(loss_drift=0.2, final_loss_gap=1.0)
+    guarded = msgspec.structs.replace(
+        measured(120, ADAM), guard=msgspec.structs.replace(found(0.01), noise=noise), fidelity=Fidelity.LOSSY
+    )
+    assert next_leader([baseline(100), guarded, drifting], goal()) == drifting
 
 
 def test_what_takes_long_to_set_up_is_timed_where_it_is_expected_to_lead_and_not_where_it_may() -> None:

@@ -82,6 +82,17 @@ def test_no_line_promises_more_than_the_square_root_of_the_batch() -> None:
     assert found.expected_samples_per_second == pytest.approx(2 * math.sqrt(math.sqrt(64 / 4)) * 64 / 6.5)
 
 
+def test_the_line_goes_through_the_comparison_where_that_was_well_above_the_short_runs() -> None:
+    """Trap: its line fell from 2 to 4 samples by chance, and 316 samples/s were promised where 176 are possible."""
+    noisy = compared(fixed=0.2, growing=-0.01, at=40)
+    found = expected(noisy, batch=256)
+    through = 0.16, 4.1 / 2  # seconds at 4 samples, and at 40 by the speedup
+    slope = (through[1] - through[0]) / 36
+    growth = math.log(25.7 / (through[1] + slope * 216)) - math.log(2)
+    assert found.expected_samples_per_second == pytest.approx(2 * math.exp(growth / 2) * 256 / 25.7)
+    assert abs(growth) < 0.05
+
+
 def test_a_falling_line_of_plain_training_is_not_believed() -> None:
     falling = sizing(point(2, passes=120, seconds=0.6), point(4, passes=140, seconds=0.5))
     found = expected_at(Policy(micro_batch=16), falling, falling, MemoryModel.fit(falling))
