@@ -29,7 +29,8 @@ def promised(confirmed: Speedup, searched: Sequence[Speedup]) -> Speedup:
     middle = sum(logs) / len(logs)
     freedom = _PAIRS + len(searched)
     squares = _PAIRS * _BETWEEN_PROCESSES**2 + sum((one - middle) ** 2 for one in logs)
-    half = student_t_95(freedom) * math.hypot(math.sqrt(squares / freedom), confirmed.standard_error)
+    # The confirmation's pair of processes is as far from the mean of all pairs as the next one is.
+    half = student_t_95(freedom) * math.hypot(math.sqrt(2 * squares / freedom), confirmed.standard_error)
     return Speedup(
         value=confirmed.value,
         low=confirmed.value * math.exp(-half),

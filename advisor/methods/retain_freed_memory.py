@@ -33,7 +33,7 @@ _SURPLUS = 1.5
 
 
 _FEWEST_STEPS = 4
-"""Gaps do not add up to that in so few steps after it did: then it is the step that needs more."""
+"""Gaps take more steps than these to add up to a surplus again: before, it is the steps that need more."""
 
 
 class RetainFreedMemory(Method):
@@ -90,7 +90,7 @@ class RetainFreedMemory(Method):
             read=lambda: on,
             write=lambda value: keep_freed_memory() if value else usual_again(),
         )
-        training.after_step.append(_Surplus())
+        training.after_step.append(_Surplus(training))
         if not on and gives_back():
             training.notes.append(
                 f"{_NAME} changed nothing: what torch frees here goes back to the system whatever glibc is told (it "
@@ -99,19 +99,28 @@ class RetainFreedMemory(Method):
 
 
 class _Surplus:
-    """Gives back what is free after a step, where blocks of changing sizes left too many gaps."""
+    """Gives back what is free after a step, where blocks of changing sizes left too many gaps.
 
-    def __init__(self) -> None:
+    Args:
+        training: Whose steps they are.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._largest_batch = 0
         self._needed_bytes = 0
         self._steps = 0
 
     def __call__(self) -> None:
         held_bytes = resident_bytes()
         self._steps += 1
+        micro_batch = self._training.micro_batch or 0
+        if micro_batch > self._largest_batch:
+            self._largest_batch, self._steps = micro_batch, 1
         too_much = held_bytes > _SURPLUS * self._needed_bytes
         if self._steps == 1 or (too_much and self._steps <= _FEWEST_STEPS):
-            # What is held right after all that was free went back is what these steps need. Where a smaller batch
-            # came first, a larger one must not give back in every step what its next one takes again.
+            # What is held after the first steps of a larger batch, or after all that was free went back, is what these
+            # steps need: otherwise a larger batch gives back in every step what its next one takes again.
             self._needed_bytes = max(self._needed_bytes, held_bytes)
         elif too_much:
             trim()

@@ -65,8 +65,8 @@ def compared_sentence(answer: Recommendation) -> str:
     if not compared:
         return ""
     return (
-        f"{format_count(len(compared | timed), 'combination')} of methods were compared, by short steps in turn; "
-        f"{len(timed)} of them were then timed at length, in turn with the baseline or the best so far."
+        f"{format_count(len(compared | timed), 'combination')} of methods were compared: {len(timed)} of them timed at "
+        "length, in turn with the baseline or a faster combination, the others by short steps in turn."
     )
 
 

@@ -186,7 +186,7 @@ class TimeBudget:
         What one may take for that is a share of the whole limit; the time of several others is not waited for.
         """
         without = max(self._expected_short_seconds, self._build_seconds + self.turn_seconds)
-        return 2 * without + self._set_up_seconds
+        return without + self._set_up_seconds
 
     def confirmation_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
         """Hard limit of the confirming run; the time limit may pass meanwhile, because an answer needs it.

@@ -95,7 +95,8 @@ class ComparingEvaluator(Evaluator):
         if pacesetter == Combination() or self._size(pacesetter, Role.SEARCHED, alone=alone)[0] is None:
             return
         self._trials.pacesetter = pacesetter
-        self._trials.leader = max((one for one in timed if one.speedup is not None), key=_rate, default=None)
+        first = {one.policy.key: one for one in reversed(timed) if one.speedup is not None}  # no repetition of any
+        self._trials.leader = max(first.values(), key=_rate, default=None)
         self._trials.compare_at = min(one.micro_batch for one in compared if one.beside == beside)
 
     def _timed_baseline(self, policy: Policy) -> Candidate:

@@ -154,7 +154,7 @@ class SearchLoop:
             if self.measured >= self._trial_budget:
                 return f"the limit of {self._trial_budget} trials was reached"
             # However little time there is, the first policy is tried: no answer at all helps nobody.
-            room = self._budget.may_compare_another(leaders) if self._compares else self._budget.may_start_trial
+            room = self._may_compare_another(leaders) if self._compares else self._budget.may_start_trial
             if self.candidates and not room:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
                     self._stopping.what_more()
@@ -184,6 +184,10 @@ class SearchLoop:
             if isinstance(self._evaluator, ComparingEvaluator) and any(map(is_measured, self.candidates)):
                 # Whatever the rest of the time goes to, what surely leads is not left without a figure.
                 self._time_leaders(self._evaluator, surely=True)
+
+    def _may_compare_another(self, leaders: int) -> bool:
+        """Whether there is time besides that for so many leaders, those included that were timed already."""
+        return self._budget.may_compare_another(max(1, leaders - len(self._led)))
 
     @property
     def _but_for_set_ups(self) -> str:

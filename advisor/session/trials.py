@@ -34,6 +34,9 @@ _REACH = 4
 _SAMPLES_OF_SHORT_RUNS = 8
 """The pacesetter is held to need what it needs for so many at least, where it stays beside other short runs."""
 
+_SLOWER_STEP = 2.0
+"""Times the baseline's step that the leader's may take."""
+
 _COMPARED_STEPS = 30
 """Steps over which losses are held against the exact run's: seven rounds of the distinct batches."""
 
@@ -221,7 +224,15 @@ class Trials:
             return None
         # What it and the baseline hold at the few samples of short runs, and what the other may take there.
         samples = max(_SAMPLES_OF_SHORT_RUNS, self.compare_at or 0)
-        if 3 * model.predict(samples) + self._second_context_bytes > self._usable_bytes:
+        need = model.predict(samples)
+        held = (
+            need
+            if self.leader is None or self.leader.measurement is None
+            else (
+                max(need, self.leader.measurement.memory.peak_bytes)  # until its first turn it is at its own batch
+            )
+        )
+        if held + 2 * need + self._second_context_bytes > self._usable_bytes:
             return None
         sizing = self.sizing_of(self.pacesetter)
         return Policy(
@@ -285,6 +296,7 @@ class Trials:
                 ladder=ladder,
                 repeat=repeat,
                 beside=beside,
+                leader=leader,
             )
         )
         if leader is not None and leader.speedup is not None:
@@ -348,10 +360,13 @@ class Trials:
     def _leader_beside(self, policy: Policy) -> Candidate | None:
         """The leader that another combination takes turns with; ``None`` if there is none, or no room for both.
 
-        It is loaded already, its steps cost less time than the baseline's, and who of them is faster is seen directly.
+        It is loaded already, and who of them is faster is seen directly. At a large batch its steps may take so much
+        longer than the baseline's that few of them have time.
         """
-        leader = self.leader
-        if leader is None or Combination.of(leader.policy) == Combination.of(policy):
+        leader, baseline = self.leader, None if self.baseline is None else self.baseline.measurement
+        if leader is None or leader.measurement is None or Combination.of(leader.policy) == Combination.of(policy):
+            return None
+        if baseline is not None and leader.measurement.step_seconds > _SLOWER_STEP * baseline.step_seconds:
             return None
         return leader if self._fits_beside(leader, policy) else None
 
@@ -452,8 +467,13 @@ class Trials:
         beside: Policy | None = None,
         compare_at: int | None = None,
         ladder: tuple[Policy, ...] = (),
+        leader: Candidate | None = None,
     ) -> TrialSpec:
         baseline = None if self.baseline is None else self.baseline.measurement
+        pace = None  # as a speedup over what it takes turns with
+        if outpaced_below is not None and baseline is not None:
+            of_leader = 1.0 if leader is None or leader.speedup is None else leader.speedup.value
+            pace = outpaced_below / baseline.samples_per_second / of_leader
         return TrialSpec(
             kind=kind,
             workload=self._source,
@@ -467,9 +487,7 @@ class Trials:
             measure_seconds=measure_seconds,
             time_limit_seconds=hard_limit_seconds,
             outpaced_below_samples_per_second=outpaced_below,
-            outpaced_below_speedup=(
-                None if outpaced_below is None or baseline is None else outpaced_below / baseline.samples_per_second
-            ),
+            outpaced_below_speedup=pace,
             beside=beside,
             compare_at=compare_at,
             ladder=ladder,

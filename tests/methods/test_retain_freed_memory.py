@@ -133,15 +133,19 @@ def test_what_batches_of_changing_sizes_hold_does_not_grow_on_and_on() -> None:
 
 
 @needs_glibc
-def test_a_large_batch_after_a_small_one_takes_no_page_anew_in_each_of_its_steps() -> None:
+@pytest.mark.parametrize("between", [1, 6])
+def test_a_large_batch_after_small_ones_takes_no_page_anew_in_each_of_its_steps(between: int) -> None:
     """Trap: held against what the small one needs, the large one's memory went back after each of its steps."""
     faults = in_a_process(
-        """
+        f"""
         training = Training(model(), compute_loss=loss)
         apply_uses(training, [KEEP])
         faults = []
-        for _ in range(6):
-            training.step(torch.randn(1024, 64))
+        for _ in range(5):
+            training.micro_batch = 1024
+            for _ in range({between}):
+                training.step(torch.randn(1024, 64))
+            training.micro_batch = 16384
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             training.step(torch.randn(16384, 64))
             faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
@@ -149,7 +153,7 @@ def test_a_large_batch_after_a_small_one_takes_no_page_anew_in_each_of_its_steps
         """
     )
     assert faults[0] > 50_000, "200 MiB and more in pages of 4 KiB"
-    assert max(faults[2:]) < faults[0] / 10
+    assert sum(one > faults[0] / 10 for one in faults[1:]) <= 1, "but for a block for which a gap was too small"
 
 
 @needs_glibc

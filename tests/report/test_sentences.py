@@ -35,8 +35,8 @@ def test_combinations_that_were_compared_and_timed_are_counted_once_each() -> No
         ]
     )
     assert compared_sentence(answer) == (
-        "4 combinations of methods were compared, by short steps in turn; 2 of them were then timed at length, in turn "
-        "with the baseline or the best so far."
+        "4 combinations of methods were compared: 2 of them timed at length, in turn with the baseline or a faster "
+        "combination, the others by short steps in turn."
     )
 
 

@@ -390,12 +390,13 @@ def test_it_compares_as_it_did_when_the_earlier_run_ended() -> None:
         expected_samples_per_second=200.0,
         expected_error=0.1,
     )
-    earlier = [leader, msgspec.structs.replace(compared_candidate(CHECKPOINT), comparison=beside)]
+    lucky = msgspec.structs.replace(leader, measurement=measurement(350, micro_batch=8))
+    earlier = [leader, lucky, msgspec.structs.replace(compared_candidate(CHECKPOINT), comparison=beside)]
     trials = FakeTrials(growing=0.001)
     evaluator(trials).baseline_is(baseline(100), [baseline(100), *earlier])
     assert trials.pacesetter == BF16
     assert trials.compare_at == 16
-    assert trials.leader == leader
+    assert trials.leader == leader, "and no repetition of it, of which the luckiest would be taken"
     anew = FakeTrials(growing=0.001)
     evaluator(anew).baseline_is(baseline(100), [baseline(100), leader])
     assert anew.pacesetter == PLAIN, "nobody was compared with it yet"

@@ -100,6 +100,30 @@ def test_then_with_the_leader_and_their_speedups_multiply() -> None:
         assert one.measurement.samples_per_second == pytest.approx(450.0), "at the baseline's 100"
 
 
+def test_the_pace_that_is_to_be_beaten_is_one_over_what_it_takes_turns_with() -> None:
+    """Trap: 3.3 times the baseline is 1.1 times the leader, and was ended early as slower than 3 times."""
+    machine = Machine()
+    found = trials(machine)
+    found.size(BF16, None)
+    policy = Policy(methods=BF16.uses, micro_batch=8)
+    found.time(policy, outpaced_below=270.0)
+    found.leader = leader()
+    found.time(policy, outpaced_below=270.0)
+    paces = [spec.outpaced_below_speedup for spec in machine.specs if spec.kind is TrialKind.TIME]
+    assert paces == pytest.approx([2.7, 0.9])
+
+
+def test_a_leader_whose_steps_take_far_longer_than_the_baselines_leaves_the_turns_to_it() -> None:
+    machine = Machine()
+    found = trials(machine)
+    slow = measured(300, *FUSED.uses, micro_batch=512)
+    assert slow.measurement is not None
+    seconds = msgspec.structs.replace(slow.measurement, step_seconds=512 / 300)
+    found.leader = msgspec.structs.replace(slow, measurement=seconds, speedup=THREE_TIMES)
+    timed(found, BF16)
+    assert machine.besides(TrialKind.TIME) == [baseline(100).policy]
+
+
 def test_the_leader_itself_and_every_repetition_take_turns_with_the_baseline() -> None:
     machine = Machine()
     found = trials(machine)
