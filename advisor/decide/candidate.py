@@ -80,8 +80,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         notes: What its methods said.
         trial_key: Key of the trial behind the figures.
         comparison: Its short steps in turn with plain training; ``None`` where there were none.
-        speedup: Its timed steps over those of the baseline, in turn with it. Its figures are then those of the machine
-            at the baseline's time: the baseline's, times this.
+        speedup: Its timed steps over those of the baseline, in turn with it or with a leader that took turns with it.
+            Its figures are then those of the machine at the baseline's time: the baseline's, times this.
         gain_of_larger: How many times as fast its methods are at the next larger batch, in turn with it in one process.
         confirmed: Its speedup by the emitted wrapper in a fresh process, where that was run.
         not_confirmed: Why it may not win although nobody took turns with it so: it was no faster than the baseline that

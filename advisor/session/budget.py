@@ -18,7 +18,8 @@ _LONGEST_TRIAL_SECONDS = 30.0
 """Past half a minute of stepping more steps hardly narrow the median any further."""
 
 _STEPS_OF_TRIAL = 6
-"""Full steps that a timed trial makes at least: the first, the memory step, one to warm up and three timed ones."""
+"""Full steps that a timed trial makes at least: the first, the memory step, one to warm up (where they are quick) and
+three timed ones."""
 
 _SHARE_OF_COMPARISON = 1 / 60
 """Share of the whole limit that one run beside the exact one may spend on stepping."""

@@ -152,8 +152,7 @@ class ComparingEvaluator(Evaluator):
         largest, _ = found
         first = self._aimed(largest)
         ladder = self._ladder(first, largest)
-        other = "the baseline" if self._trials.leader is None else "the best so far"
-        self._progress.trial_started(self.number, first, f"timing it in turn with {other}{self._where}")
+        self._progress.trial_started(self.number, first, f"timing it batch by batch{self._where}")
         result = self._trials.time(first, outpaced_below=None, ladder=ladder)
         candidates = [self._candidate_at(first, leader, result, result.measurement)]
         for policy, rung in zip(ladder, result.ladder, strict=False):

@@ -104,8 +104,8 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
         best = score(able[0], goal)
         near = [one for one in able if gain(best, score(one, goal), goal.kind) <= NEAR]
     if any(one.speedup is not None for one in (winner, *near)):
-        # The baseline took its turns in every one of these figures; and which batch of the same methods is a shade
-        # faster matters to nobody.
+        # Each of these figures is over the baseline, directly or by way of a leader; and which batch of the same
+        # methods is a shade faster matters to nobody.
         different = {one.policy.combination_key: one for one in reversed([winner, *near])}
         rivals = [one for one in near if different[one.policy.combination_key] is one]
         rivals = [one for one in rivals if one.policy.combination_key != winner.policy.combination_key]

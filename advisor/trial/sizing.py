@@ -150,7 +150,7 @@ def _compared(bench: Bench, meter: MemoryMeter, training: Training, point: SizeP
 
 
 def _name(policy: Policy) -> str:
-    return "the best so far" if policy.methods else "plain training"
+    return "a faster combination" if policy.methods else "plain training"
 
 
 def _foretold(bench: Bench, points: list[SizePoint], courses: list[Course | None]) -> MemoryPrediction | None:

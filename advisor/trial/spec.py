@@ -64,7 +64,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         largest_batch: SIZE: do not try micro-batches above this one.
         limit_of_timed_bytes: SIZE: what a timed trial may take: no batch is tried that is foretold to need more.
         beside: SIZE, TIME and CONFIRM: what to take turns with, in a process of its own. In SIZE both have the same
-            batch; else it has that of this policy, the baseline.
+            batch; else it has that of this policy: the baseline, or a leader.
         needs_all_memory: Whether what took turns with earlier trials must give back what it holds.
         smaller: TIME: the same methods at a smaller micro-batch, to time in the same process after the policy itself.
         ladder: TIME: the same methods at growing micro-batches, to time in the same process after the policy itself for
@@ -170,7 +170,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         measurement: Its figures.
-        speedup: Over the baseline; ``None`` where nobody took turns with it.
+        speedup: Over what the trial takes turns with; ``None`` where nobody took turns with it.
         gain: Over the best batch before it in the ladder, in turn with that one; ``None`` at the first one.
     """
 

@@ -127,7 +127,7 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
     """Measure the same training at growing micro-batches, until one is hardly faster than the best before it.
 
     Each takes turns with the best one before it in this process: what slows a machine down does so for both, and a
-    gain of a few percent shows in steps of seconds. How many times as fast as the baseline it is follows from that.
+    gain of a few percent shows in steps of seconds. How many times as fast as the other it is follows from that.
 
     Args:
         bench: The trial's workbench.
@@ -283,7 +283,7 @@ def _in_turn(
     *,
     warms_up: bool,
 ) -> tuple[Timing, Speedup] | None:
-    """Time the steps in turn with those of plain training, if there is one to take turns with."""
+    """Time the steps in turn with those of another training, if there is one to take turns with."""
     beside = bench.spec.beside
     if beside is None or bench.reference is None:
         return None
