@@ -15,20 +15,23 @@ comes to lie changes a training's time), which counts as much as so many pairs."
 _PAIRS = 4
 
 
-def promised(confirmed: Speedup, searched: Sequence[Speedup]) -> Speedup:
+def promised(confirmed: Speedup, searched: Sequence[Speedup], others: Sequence[Sequence[Speedup]] = ()) -> Speedup:
     """What the confirmation found, with an interval that another fresh process stays within.
 
     The search's figures are those of a winner, and as such more often lucky than not: they do not move the value. How
-    far they are apart from each other and from the confirmation's tells how much a speedup differs between processes.
+    far figures of one policy are apart tells how much a speedup differs between processes, whichever policy it is.
 
     Args:
         confirmed: By the emitted wrapper, in turn with the baseline in fresh processes.
         searched: The search's own figures of the same policy, of all trials in which it took turns.
+        others: The figures of each other policy.
     """
-    logs = [math.log(one.value) for one in (confirmed, *searched)]
-    middle = sum(logs) / len(logs)
-    freedom = _PAIRS + len(searched)
-    squares = _PAIRS * _BETWEEN_PROCESSES**2 + sum((one - middle) ** 2 for one in logs)
+    squares, freedom = _PAIRS * _BETWEEN_PROCESSES**2, _PAIRS
+    for figures in ((confirmed, *searched), *others):
+        logs = [math.log(one.value) for one in figures]
+        middle = sum(logs) / len(logs)
+        squares += sum((one - middle) ** 2 for one in logs)
+        freedom += len(logs) - 1
     # The confirmation's pair of processes is as far from the mean of all pairs as the next one is.
     half = student_t_95(freedom) * math.hypot(math.sqrt(2 * squares / freedom), confirmed.standard_error)
     return Speedup(

@@ -149,7 +149,7 @@ def confirm(
             measurement=result.measurement,
             promised_samples_per_second=winner.measurement.samples_per_second,
             speedup=result.speedup,
-            promise=None if result.speedup is None else promised(result.speedup, _searched(winner, candidates)),
+            promise=None if result.speedup is None else _promise(result.speedup, winner, candidates),
         )
         interrupted = False
         baseline = recommendation.baseline
@@ -239,10 +239,14 @@ def _kept_out(candidate: Candidate, baseline: Candidate | None, reason: str) -> 
     )
 
 
-def _searched(winner: Candidate, candidates: Sequence[Candidate]) -> list[Speedup]:
-    """Every figure of the winner's policy that took turns."""
-    same = (one for one in candidates if one.policy == winner.policy and is_measured(one))
-    return [one.speedup for one in same if one.speedup is not None]
+def _promise(confirmed: Speedup, winner: Candidate, candidates: Sequence[Candidate]) -> Speedup:
+    """The promise, from every figure that took turns."""
+    figures: dict[str, list[Speedup]] = {winner.policy.key: []}
+    for one in candidates:
+        if one.speedup is not None and is_measured(one):
+            figures.setdefault(one.policy.key, []).append(one.speedup)
+    own = figures.pop(winner.policy.key)
+    return promised(confirmed, own, list(figures.values()))
 
 
 def _with_baseline(
