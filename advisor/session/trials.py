@@ -225,13 +225,10 @@ class Trials:
         # What it and the baseline hold at the few samples of short runs, and what the other may take there.
         samples = max(_SAMPLES_OF_SHORT_RUNS, self.compare_at or 0)
         need = model.predict(samples)
-        held = (
-            need
-            if self.leader is None or self.leader.measurement is None
-            else (
-                max(need, self.leader.measurement.memory.peak_bytes)  # until its first turn it is at its own batch
-            )
-        )
+        held = need
+        if self.leader is not None and self.leader.measurement is not None:
+            # Until its first turn it is at its own batch.
+            held = max(need, self.leader.measurement.memory.peak_bytes)
         if held + 2 * need + self._second_context_bytes > self._usable_bytes:
             return None
         sizing = self.sizing_of(self.pacesetter)
