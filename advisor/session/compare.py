@@ -18,6 +18,7 @@ from advisor.search.memory_model import MemoryModel, round_batch
 from advisor.search.resolved import Combination
 from advisor.session.evaluate import Evaluation, Evaluator
 from advisor.session.expected import expected_at
+from advisor.session.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 
@@ -53,6 +54,10 @@ class ComparingEvaluator(Evaluator):
     _peaked = False
     """Whether that ladder saw a larger batch that was no better."""
 
+    @property
+    def _turns(self) -> Turns:
+        return self._trials.turns
+
     def baseline_is(self, baseline: Candidate | None, earlier: Sequence[Candidate] = ()) -> list[Candidate]:
         """From now on, what is timed takes turns with the baseline, and the batch to compare at is known.
 
@@ -66,15 +71,15 @@ class ComparingEvaluator(Evaluator):
         plain = Combination()
         if baseline is None or baseline.measurement is None or self._size(plain, Role.BASELINE)[0] is None:
             return []
-        self._trials.baseline = baseline
+        self._turns.baseline = baseline
         model, sizing = self._trials.model_of(plain), self._trials.sizing_of(plain)
         assert model is not None, "it was sized just now"
         assert sizing is not None, "it was sized just now"
         own = baseline.policy
-        self._trials.compare_at = self._batch_to_compare_at(own, model, sizing)
+        self._turns.compare_at = self._batch_to_compare_at(own, model, sizing)
         found = []
-        if self._trials.compare_at > own.micro_batch:
-            policy = self._at_most(self._policy(plain, Batch(self._trials.compare_at)), self._trials.compare_at)
+        if self._turns.compare_at > own.micro_batch:
+            policy = self._at_most(self._policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
             self._progress.trial_started(self.number, policy, "in turn with the baseline")
             result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
             found.append(self._candidate(policy, Role.SEARCHED, result, result.measurement))
@@ -94,10 +99,10 @@ class ComparingEvaluator(Evaluator):
         alone = any(one.role is Role.HAND_TUNED for one in timed)
         if pacesetter == Combination() or self._size(pacesetter, Role.SEARCHED, alone=alone)[0] is None:
             return
-        self._trials.pacesetter = pacesetter
+        self._turns.pacesetter = pacesetter
         first = {one.policy.key: one for one in reversed(timed) if one.speedup is not None}  # no repetition of any
-        self._trials.leader = max(first.values(), key=_rate, default=None)
-        self._trials.compare_at = min(one.micro_batch for one in compared if one.beside == beside)
+        self._turns.leader = max(first.values(), key=_rate, default=None)
+        self._turns.compare_at = min(one.micro_batch for one in compared if one.beside == beside)
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
         """A first idea of its samples per second: what counts is how many times as many others have in turn with it."""
@@ -174,7 +179,7 @@ class ComparingEvaluator(Evaluator):
 
     def _expected(self, policy: Policy) -> Comparison | None:
         combination = Combination.of(policy)
-        beside = self._trials.compared_with(combination)
+        beside = self._turns.compared_with(combination)
         own, reference = self._trials.sizing_of(combination), self._trials.sizing_of(beside)
         model = self._trials.model_of(beside)
         if own is None or reference is None or model is None:
@@ -185,14 +190,14 @@ class ComparingEvaluator(Evaluator):
         """Compare with a clearly faster combination from now on, whose steps cost less time than plain training's."""
         combination = Combination.of(leader.policy)
         model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
-        first = leader.speedup is not None and self._trials.pacesetter == Combination()
+        first = leader.speedup is not None and self._turns.pacesetter == Combination()
         if not first or model is None or sizing is None or leader.speedup is None:
             return
         if any(get_method(use.name).slow_start for use in combination.uses):
             return  # to build it anew, after a trial that needed the room, would take longer than what it saves
         if leader.speedup.low > _CLEARLY:
-            self._trials.pacesetter, self._trials.leader = combination, leader
-            self._trials.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
+            self._turns.pacesetter, self._turns.leader = combination, leader
+            self._turns.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
 
     def _candidate_at(
         self, policy: Policy, leader: Candidate, result: TrialResult, measurement: Measurement | None
@@ -215,7 +220,7 @@ class ComparingEvaluator(Evaluator):
 
     def _aimed(self, largest: Policy) -> Policy:
         """The policy at the batch where the last ladder was best, or else at that of the comparison."""
-        return self._at_most(largest, self._best_batch or self._trials.compare_at or 1)
+        return self._at_most(largest, self._best_batch or self._turns.compare_at or 1)
 
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
         """Growing batches up to the largest."""

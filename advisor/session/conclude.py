@@ -11,7 +11,7 @@ from advisor.decide.choose import choose
 from advisor.decide.cost import cost_evidence
 from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.guard import comparison_evidence
-from advisor.decide.promise import promised
+from advisor.decide.promise import promised, shown
 from advisor.errors import NothingMeasuredError
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
@@ -143,13 +143,14 @@ def confirm(
         emit_policy(conclusion, recommendation)
         progress.stage(f"running the emitted wrapper in a fresh process: {_name(winner)}")
         result = _at_size_of(winner, trials).confirm(winner.policy, str(conclusion.folder.wrapper), repeat=0)
+        confirmed, promise = _promise(result.speedup, winner, candidates, _rates_of_baseline(recommendation, trials))
         confirmation = Confirmation(
             outcome=result.outcome,
             reason=result.reason,
             measurement=result.measurement,
             promised_samples_per_second=winner.measurement.samples_per_second,
             speedup=result.speedup,
-            promise=None if result.speedup is None else _promise(result.speedup, winner, candidates),
+            promise=promise,
         )
         interrupted = False
         baseline = recommendation.baseline
@@ -163,8 +164,8 @@ def confirm(
                 )
             except KeyboardInterrupt:
                 interrupted = True  # the confirmation has ended, and stands without the comparison
-        if may_win and confirmation.promise is not None:
-            reason = _mark(candidates, keep, winner, conclusion.goal, confirmed=confirmation.promise)
+        if may_win and confirmed is not None:
+            reason = _mark(candidates, keep, winner, conclusion.goal, confirmed=confirmed)
         elif may_win:
             reason = _slower_than_baseline(confirmation, conclusion.goal)
             if reason is not None:
@@ -239,14 +240,27 @@ def _kept_out(candidate: Candidate, baseline: Candidate | None, reason: str) -> 
     )
 
 
-def _promise(confirmed: Speedup, winner: Candidate, candidates: Sequence[Candidate]) -> Speedup:
-    """The promise, from every figure that took turns."""
+def _rates_of_baseline(recommendation: Recommendation, trials: Trials) -> tuple[float, ...]:
+    """The baseline's samples per second, of each time that it was measured."""
+    baseline = recommendation.baseline
+    if baseline is None or baseline.measurement is None:
+        return ()
+    return (baseline.measurement.samples_per_second, *trials.turns.rates_of(baseline.policy))
+
+
+def _promise(
+    found: Speedup | None, winner: Candidate, candidates: Sequence[Candidate], baseline: Sequence[float]
+) -> tuple[Speedup, Speedup] | tuple[None, None]:
+    """What a confirmation shows and what it promises, from every figure that took turns."""
+    if found is None:
+        return None, None
     figures: dict[str, list[Speedup]] = {winner.policy.key: []}
     for one in candidates:
         if one.speedup is not None and is_measured(one):
             figures.setdefault(one.policy.key, []).append(one.speedup)
     own = figures.pop(winner.policy.key)
-    return promised(confirmed, own, list(figures.values()))
+    others = list(figures.values())
+    return shown(found, own, others, baseline), promised(found, own, others, baseline)
 
 
 def _with_baseline(

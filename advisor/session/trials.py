@@ -9,7 +9,6 @@ import msgspec
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import loss_drift
-from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse
@@ -22,6 +21,7 @@ from advisor.search.resolved import Combination
 from advisor.search.short_runs import memory_model_of
 from advisor.session.budget import TimeBudget
 from advisor.session.limits import CUDA_CONTEXT_BYTES
+from advisor.session.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
@@ -30,12 +30,6 @@ __all__ = ["Trials"]
 
 _REACH = 4
 """Short runs that are compared go up to so many times the batch of the comparison."""
-
-_SAMPLES_OF_SHORT_RUNS = 8
-"""The pacesetter is held to need what it needs for so many at least, where it stays beside other short runs."""
-
-_SLOWER_STEP = 2.0
-"""Times the baseline's step that the leader's may take."""
 
 _COMPARED_STEPS = 30
 """Steps over which losses are held against the exact run's: seven rounds of the distinct batches."""
@@ -86,16 +80,11 @@ class Trials:
         self.memory_limit_bytes = memory_limit_bytes
         self._sizings: dict[str, Sizing] = {}
         self._models: dict[str, MemoryModel] = {}
-        self.takes_turns = False
-        """Whether short runs take turns with the pacesetter, and timed ones with the baseline or the leader."""
-        self.baseline: Candidate | None = None
-        self.leader: Candidate | None = None
-        """The pacesetter at its best batch, once it took turns with the baseline: the others take turns with it."""
-        self._compared_with: dict[str, Combination] = {}
-        self.pacesetter = Combination()
-        """What short runs take turns with: plain training, until something is known to be clearly faster."""
-        self.compare_at: int | None = None
-        """Micro-batch at which they do; ``None`` for that of their last point."""
+        self.turns = Turns(
+            usable_bytes=usable_bytes,
+            second_context_bytes=CUDA_CONTEXT_BYTES if hardware.kind is DeviceKind.CUDA else 0,
+        )
+        """Who takes turns with whom."""
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at another size of the model; what was learned of one size holds for that size alone."""
@@ -168,14 +157,14 @@ class Trials:
             The model, or ``None`` when not even the first batch worked; and the trial behind it.
         """
         first_batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
-        if self.compare_at is not None and _starts_slowly(combination.uses):
+        if self.turns.compare_at is not None and _starts_slowly(combination.uses):
             # Code for a second batch is not the code that will be run: one batch, that of the comparison. Its losses
             # are not those of plain training's first batch, and are compared over more steps if it leads.
-            first_batch = largest_batch = self.compare_at
-        elif self.compare_at is not None:
+            first_batch = largest_batch = self.turns.compare_at
+        elif self.turns.compare_at is not None:
             # What may lead is timed at growing batches, each with its memory: short runs far above the first of them
             # would only take the time of others.
-            reach = _REACH * self.compare_at
+            reach = _REACH * self.turns.compare_at
             largest_batch = reach if largest_batch is None else min(largest_batch, reach)
         result = self._size_from(first_batch, combination, largest_batch, alone=alone)
         if first_batch > 1 and _not_even_once(result):
@@ -195,14 +184,17 @@ class Trials:
         self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool = False
     ) -> TrialResult:
         plain = self._models.get(Combination().label)
-        beside = None if alone else self._beside_short_runs(combination, first_batch)
-        if beside is not None:
-            self._compared_with[combination.label] = self.pacesetter
+        pacesetter = self.turns.pacesetter
+        beside = None
+        if not alone:
+            beside = self.turns.beside_short_runs(
+                combination, first_batch, self.model_of(pacesetter), self.sizing_of(pacesetter)
+            )
         slow_start = _starts_slowly(combination.uses)
         limit_seconds = self._budget.hard_limit_seconds(
             None if plain is None else plain.seconds(2 * first_batch), slow_start=slow_start
         )
-        if slow_start and self.compare_at is not None:
+        if slow_start and self.turns.compare_at is not None:
             limit_seconds = min(limit_seconds, self._budget.set_up_limit_seconds)
         return self._runner.run(
             self._spec(
@@ -213,36 +205,13 @@ class Trials:
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
                 beside=beside,
-                compare_at=None if beside is None else self.compare_at,
+                compare_at=None if beside is None else self.turns.compare_at,
             )
-        )
-
-    def _beside_short_runs(self, combination: Combination, first_batch: int) -> Policy | None:
-        """What a combination's short runs take turns with; ``None`` if there is nothing, or no room for both."""
-        model = self.model_of(self.pacesetter)
-        if not self.takes_turns or combination in (Combination(), self.pacesetter) or model is None:
-            return None
-        # What it and the baseline hold at the few samples of short runs, and what the other may take there.
-        samples = max(_SAMPLES_OF_SHORT_RUNS, self.compare_at or 0)
-        need = model.predict(samples)
-        held = need
-        if self.leader is not None and self.leader.measurement is not None:
-            # Until its first turn it is at its own batch.
-            held = max(need, self.leader.measurement.memory.peak_bytes)
-        if held + 2 * need + self._second_context_bytes > self._usable_bytes:
-            return None
-        sizing = self.sizing_of(self.pacesetter)
-        return Policy(
-            methods=self.pacesetter.uses, micro_batch=first_batch, settled={} if sizing is None else sizing.settled
         )
 
     def _sharers(self, gpu_count: int) -> int:
         """How many ranks share one device's memory."""
         return gpu_count if self._hardware.kind is DeviceKind.CPU else 1
-
-    def compared_with(self, combination: Combination) -> Combination:
-        """What its short runs took turns with; the pacesetter of now if there was nothing."""
-        return self._compared_with.get(combination.label, self.pacesetter)
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
@@ -275,8 +244,9 @@ class Trials:
         model = self.model_of(Combination.of(policy))
         largest = ladder[-1] if ladder else policy
         expected = None if model is None else model.seconds(largest.micro_batch, largest.accumulation_steps)
-        leader = None if repeat else self._leader_beside(largest)
-        beside = self._beside(largest) if leader is None else leader.policy
+        need = self._need_bytes(largest)
+        leader = None if repeat else self.turns.leader_beside(largest, need)
+        beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
         result = self._runner.run(
             self._spec(
                 TrialKind.TIME,
@@ -296,9 +266,8 @@ class Trials:
                 leader=leader,
             )
         )
-        if leader is not None and leader.speedup is not None:
-            result = _over_baseline(result, leader.speedup)
-        result = self._at_speed_of_baseline(result)
+        self.turns.learn(result)
+        result = self.turns.over_baseline(result, leader)
         if result.outcome is Outcome.OK:
             self._budget.learn_timing_seconds(result.wall_seconds / (1 + len(result.ladder)))
         if model is not None:
@@ -334,7 +303,7 @@ class Trials:
         """
         model = self.model_of(Combination.of(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
-        return self._runner.run(
+        result = self._runner.run(
             self._spec(
                 TrialKind.CONFIRM,
                 policy,
@@ -345,58 +314,16 @@ class Trials:
                 wrapper_path=wrapper_path,
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
-                beside=self._beside(policy),
+                beside=self.turns.baseline_beside(policy, self._need_bytes(policy)),
             )
         )
+        self.turns.learn(result)
+        return result
 
-    def _beside(self, policy: Policy) -> Policy | None:
-        """The baseline that a policy takes turns with; ``None`` if there is none, or no room for both."""
-        baseline = self.baseline
-        return None if baseline is None or not self._fits_beside(baseline, policy) else baseline.policy
-
-    def _leader_beside(self, policy: Policy) -> Candidate | None:
-        """The leader that another combination takes turns with; ``None`` if there is none, or no room for both.
-
-        It is loaded already, and who of them is faster is seen directly. At a large batch its steps may take so much
-        longer than the baseline's that few of them have time.
-        """
-        leader, baseline = self.leader, None if self.baseline is None else self.baseline.measurement
-        if leader is None or leader.measurement is None or Combination.of(leader.policy) == Combination.of(policy):
-            return None
-        if baseline is not None and leader.measurement.step_seconds > _SLOWER_STEP * baseline.step_seconds:
-            return None
-        return leader if self._fits_beside(leader, policy) else None
-
-    def _fits_beside(self, other: Candidate, policy: Policy) -> bool:
-        if not self.takes_turns or other.measurement is None or policy == other.policy:
-            return False
+    def _need_bytes(self, policy: Policy) -> int:
+        """What a policy may take."""
         model = self.model_of(Combination.of(policy))
-        need = other.measurement.memory.peak_bytes + self._second_context_bytes
-        need += self.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
-        return need <= self._usable_bytes
-
-    @property
-    def _second_context_bytes(self) -> int:
-        """What a second process takes of a GPU before it has a tensor."""
-        return CUDA_CONTEXT_BYTES if self._hardware.kind is DeviceKind.CUDA else 0
-
-    def _at_speed_of_baseline(self, result: TrialResult) -> TrialResult:
-        """Figures that took turns with the baseline, as they would be at the speed that the machine had for that.
-
-        Machines drift by more than what policies differ in; the ratio does not.
-        """
-        baseline = None if self.baseline is None else self.baseline.measurement
-        if baseline is None:
-            return result
-        return msgspec.structs.replace(
-            result,
-            measurement=_at_speed_of(baseline, result.measurement, result.speedup),
-            smaller=_at_speed_of(baseline, result.smaller, result.smaller_speedup),
-            ladder=tuple(
-                msgspec.structs.replace(rung, measurement=_at_speed_of(baseline, rung.measurement, rung.speedup))
-                for rung in result.ladder
-            ),
-        )
+        return self.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
 
     def fidelity(
         self, combination: Combination, micro_batch: int, *, exact_key: str | None = None, other_chance: bool = False
@@ -466,11 +393,6 @@ class Trials:
         ladder: tuple[Policy, ...] = (),
         leader: Candidate | None = None,
     ) -> TrialSpec:
-        baseline = None if self.baseline is None else self.baseline.measurement
-        pace = None  # as a speedup over what it takes turns with
-        if outpaced_below is not None and baseline is not None:
-            of_leader = 1.0 if leader is None or leader.speedup is None else leader.speedup.value
-            pace = outpaced_below / baseline.samples_per_second / of_leader
         return TrialSpec(
             kind=kind,
             workload=self._source,
@@ -484,47 +406,17 @@ class Trials:
             measure_seconds=measure_seconds,
             time_limit_seconds=hard_limit_seconds,
             outpaced_below_samples_per_second=outpaced_below,
-            outpaced_below_speedup=pace,
+            outpaced_below_speedup=self.turns.pace(outpaced_below, leader),
             beside=beside,
             compare_at=compare_at,
             ladder=ladder,
-            needs_all_memory=self.takes_turns and beside is None and kind in (TrialKind.TIME, TrialKind.SIZE),
+            needs_all_memory=self.turns.wanted and beside is None and kind in (TrialKind.TIME, TrialKind.SIZE),
             turn_seconds=self._budget.turn_seconds,
             smaller=smaller,
             wrapper_path=wrapper_path,
             wrapper_text=wrapper_text,
             repeat=repeat,
         )
-
-
-def _over_baseline(result: TrialResult, leader: Speedup) -> TrialResult:
-    """A result whose speedups are over a leader of that speedup, with those over the baseline."""
-    return msgspec.structs.replace(
-        result,
-        speedup=None if result.speedup is None else leader.times(result.speedup),
-        smaller_speedup=None if result.smaller_speedup is None else leader.times(result.smaller_speedup),
-        ladder=tuple(
-            msgspec.structs.replace(rung, speedup=None if rung.speedup is None else leader.times(rung.speedup))
-            for rung in result.ladder
-        ),
-    )
-
-
-def _at_speed_of(baseline: Measurement, measurement: Measurement | None, speedup: Speedup | None) -> Measurement | None:
-    """Figures whose time is the baseline's, divided by a speedup."""
-    if measurement is None or speedup is None:
-        return measurement
-    samples = measurement.micro_batch * measurement.accumulation_steps
-    rate = baseline.samples_per_second
-    tokens = measurement.tokens_per_second
-    return msgspec.structs.replace(
-        measurement,
-        step_seconds=samples / (rate * speedup.value),
-        step_seconds_low=samples / (rate * speedup.high),
-        step_seconds_high=samples / (rate * speedup.low),
-        samples_per_second=rate * speedup.value,
-        tokens_per_second=None if tokens is None else tokens * rate * speedup.value / measurement.samples_per_second,
-    )
 
 
 def _starts_slowly(uses: Sequence[MethodUse]) -> bool:

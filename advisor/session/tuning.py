@@ -156,8 +156,8 @@ class Tuning:
     def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]) -> Answer:
         # Other workers of a shared study choose from what was timed: they have not seen what was compared here.
         alone = resolved.gpu_counts == (1,) and self._request.storage is None
-        trials.takes_turns = self._goal.kind is GoalKind.FASTER and alone
-        kind = ComparingEvaluator if trials.takes_turns else Evaluator
+        trials.turns.wanted = self._goal.kind is GoalKind.FASTER and alone
+        kind = ComparingEvaluator if trials.turns.wanted else Evaluator
         evaluator = kind(
             trials=trials,
             budget=self._budget,

@@ -28,7 +28,7 @@ from advisor.problem.loading import Workload, load_workload
 from advisor.problem.sizes import accepted
 from advisor.trial.failure import AllocatorRefusals, DivergedError
 from advisor.trial.prepared import Prepared
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import Pace, TrialKind, TrialSpec
 
 if TYPE_CHECKING:
     from advisor.trial.reference import Reference
@@ -74,6 +74,7 @@ class Bench:
         """The ranks that run this trial together; decisions by a clock or by memory go through its ``agreed``."""
         assert self.world.size == spec.policy.gpu_count, f"{self.world.size} ranks, {spec.policy.gpu_count} devices"
         self.notes: list[str] = []
+        self.paces: list[Pace] = []
         tell("loading the model's code")
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)

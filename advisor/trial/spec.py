@@ -19,7 +19,7 @@ from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
 from advisor.trial.outcome import Outcome
 
-__all__ = ["Rung", "TrialKind", "TrialResult", "TrialSpec"]
+__all__ = ["Pace", "Rung", "TrialKind", "TrialResult", "TrialSpec"]
 
 
 class TrialKind(enum.Enum):
@@ -179,6 +179,18 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gain: Speedup | None = None
 
 
+class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How fast the training was that a trial took turns with.
+
+    Attributes:
+        policy: What it trained with.
+        samples_per_second: In the median of its turns.
+    """
+
+    policy: Policy
+    samples_per_second: float
+
+
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a trial ended and what it learned.
 
@@ -200,6 +212,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             was none.
         smaller_speedup: TIME: the same of the smaller micro-batch.
         ladder: TIME: the batches of the spec's ladder that were timed.
+        paces: How fast what it took turns with was, for each time that it did.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
         notes: What a method or the worker wants the user to know.
         wall_seconds: Time from the request to the answer, as the parent saw it.
@@ -221,6 +234,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     speedup: Speedup | None = None
     smaller_speedup: Speedup | None = None
     ladder: tuple[Rung, ...] = ()
+    paces: tuple[Pace, ...] = ()
     fidelity: FidelityRecord | None = None
     notes: tuple[str, ...] = ()
     wall_seconds: float = 0.0

@@ -13,7 +13,7 @@ from advisor.measure.in_turn import Speedup, TurnPlan, take_turns
 from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench
 from advisor.trial.reference import NoReferenceError
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import Pace, TrialKind, TrialSpec
 
 __all__ = ["gain_in_turn", "load_reference", "speedup_in_turn"]
 
@@ -68,10 +68,12 @@ def speedup_in_turn(
         return others[-1] / beside.global_batch
 
     try:
-        return take_turns(own, other, plan, time.perf_counter), steps
+        speedup = take_turns(own, other, plan, time.perf_counter)
     except NoReferenceError as error:
         bench.notes.append(f"not compared in turn: {error}")
         return None
+    bench.paces.append(Pace(policy=beside, samples_per_second=beside.global_batch / statistics.median(others)))
+    return speedup, steps
 
 
 def gain_in_turn(

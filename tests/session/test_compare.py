@@ -18,6 +18,7 @@ from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.compare import ComparingEvaluator
+from advisor.session.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import Rung, TrialResult
 from tests.decide.examples import baseline, goal, measured, measurement
@@ -53,12 +54,8 @@ class FakeTrials:
         fails: Outcome | None = None,
     ) -> None:
         self.first_batch = 2
-        self.baseline: Candidate | None = None
-        self.compare_at: int | None = None
-        self.pacesetter = Combination()
-        self.leader: Candidate | None = None
+        self.turns = Turns(usable_bytes=2**40, second_context_bytes=0)
         self.alone: list[str] = []
-        self.compared_with = lambda combination: self.pacesetter
         self.limit = 0
         self.rates = rates or {}
         self.fails_at = fails_at
@@ -149,21 +146,21 @@ def evaluator(trials: Any, aim: Goal | None = None, *, seconds: float = 240.0) -
 def test_where_steps_are_mostly_work_combinations_are_compared_at_the_users_own_batch() -> None:
     trials = FakeTrials(growing=0.001)
     assert evaluator(trials).baseline_is(baseline(100, micro_batch=8)) == []
-    assert trials.compare_at == 8
+    assert trials.turns.compare_at == 8
     assert trials.timed == [], "that is the baseline"
 
 
 def test_an_own_batch_of_any_size_is_kept_as_it_is() -> None:
     trials = FakeTrials(growing=0.001)
     evaluator(trials).baseline_is(baseline(100, micro_batch=37))
-    assert trials.compare_at == 37
+    assert trials.turns.compare_at == 37
 
 
 def test_where_a_small_batch_hardly_uses_the_device_combinations_are_compared_at_an_efficient_one() -> None:
     """0.02 s whatever the batch and 0.001 s for each sample: at 80 samples four fifths of a step are work on them."""
     trials = FakeTrials(fixed=0.02, growing=0.001)
     found = evaluator(trials).baseline_is(baseline(100, micro_batch=8))
-    assert trials.compare_at == 80
+    assert trials.turns.compare_at == 80
     (plain,) = found
     assert plain.policy == Policy(micro_batch=80)
     assert (plain.role, plain.outcome) == (Role.SEARCHED, Outcome.OK)
@@ -174,28 +171,28 @@ def test_a_batch_to_compare_at_leaves_time_for_two_rounds_of_turns() -> None:
     """Of four seconds: a step of each training in each round."""
     trials = FakeTrials(fixed=0.4, growing=0.02)
     evaluator(trials).baseline_is(baseline(100, micro_batch=2))
-    assert trials.compare_at is not None
-    assert 2 < trials.compare_at < 80
-    assert 0.4 + 0.02 * trials.compare_at <= 1.0
+    assert trials.turns.compare_at is not None
+    assert 2 < trials.turns.compare_at < 80
+    assert 0.4 + 0.02 * trials.turns.compare_at <= 1.0
 
 
 def test_an_own_batch_that_one_step_takes_too_long_with_is_not_compared_at() -> None:
     trials = FakeTrials(growing=0.1)
     evaluator(trials).baseline_is(baseline(100, micro_batch=64))
-    assert trials.compare_at is not None
-    assert 1 <= trials.compare_at <= 10
+    assert trials.turns.compare_at is not None
+    assert 1 <= trials.turns.compare_at <= 10
 
 
 def test_a_batch_to_compare_at_fits_in_memory() -> None:
     trials = FakeTrials(fixed=0.02, growing=0.001)
     evaluator(trials, limited(500)).baseline_is(baseline(100, micro_batch=8))
-    assert trials.compare_at == 36 // 8 * 8, "of 475 MiB that may be used, 100 do not grow"
+    assert trials.turns.compare_at == 36 // 8 * 8, "of 475 MiB that may be used, 100 do not grow"
 
 
 def test_a_batch_to_compare_at_is_no_larger_than_a_global_batch() -> None:
     trials = FakeTrials(fixed=0.02, growing=0.001)
     (plain,) = evaluator(trials, limited(20_000, global_batch=32)).baseline_is(baseline(100, micro_batch=8))
-    assert trials.compare_at == 32
+    assert trials.turns.compare_at == 32
     assert plain.policy.global_batch == 32
 
 
@@ -204,8 +201,8 @@ def test_without_figures_of_a_baseline_nobody_takes_turns_with_it(failed: Outcom
     trials = FakeTrials()
     lost = None if failed is None else msgspec.structs.replace(baseline(100), outcome=failed, measurement=None)
     assert evaluator(trials).baseline_is(lost) == []
-    assert trials.baseline is None
-    assert trials.compare_at is None
+    assert trials.turns.baseline is None
+    assert trials.turns.compare_at is None
 
 
 # ---- comparing
@@ -310,9 +307,9 @@ def test_what_sets_the_pace_leads_at_its_best_batch() -> None:
     found = evaluator(trials, limited(1000))
     found.baseline_is(baseline(100, micro_batch=8))
     found.time_at_once(CHECKPOINT, Role.HAND_TUNED)
-    assert trials.pacesetter == CHECKPOINT
-    assert trials.leader is not None
-    assert trials.leader.policy.micro_batch == 32
+    assert trials.turns.pacesetter == CHECKPOINT
+    assert trials.turns.leader is not None
+    assert trials.turns.leader.policy.micro_batch == 32
 
 
 def test_after_a_ladder_that_peaked_the_next_leader_is_timed_there_alone() -> None:
@@ -394,12 +391,12 @@ def test_it_compares_as_it_did_when_the_earlier_run_ended() -> None:
     earlier = [leader, lucky, msgspec.structs.replace(compared_candidate(CHECKPOINT), comparison=beside)]
     trials = FakeTrials(growing=0.001)
     evaluator(trials).baseline_is(baseline(100), [baseline(100), *earlier])
-    assert trials.pacesetter == BF16
-    assert trials.compare_at == 16
-    assert trials.leader == leader, "and no repetition of it, of which the luckiest would be taken"
+    assert trials.turns.pacesetter == BF16
+    assert trials.turns.compare_at == 16
+    assert trials.turns.leader == leader, "and no repetition of it, of which the luckiest would be taken"
     anew = FakeTrials(growing=0.001)
     evaluator(anew).baseline_is(baseline(100), [baseline(100), leader])
-    assert anew.pacesetter == PLAIN, "nobody was compared with it yet"
+    assert anew.turns.pacesetter == PLAIN, "nobody was compared with it yet"
 
 
 def compared_candidate(combination: Combination) -> Candidate:

@@ -19,6 +19,7 @@ from advisor.search.counting import Count
 from advisor.session.budget import TimeBudget
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
 from advisor.session.repetitions import times_measured
+from advisor.session.turns import Turns
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
@@ -51,6 +52,7 @@ class FakeTrials:
         self.speedups = speedups or {}
         self.confirmed: list[str] = []
         self.baselines = 0
+        self.turns = Turns(usable_bytes=2**40, second_context_bytes=0)
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
         text = Path(wrapper_path).read_text()

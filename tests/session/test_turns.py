@@ -16,7 +16,7 @@ from advisor.search.resolved import Combination
 from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import Rung, TrialKind, TrialResult, TrialSpec
+from advisor.trial.spec import Pace, Rung, TrialKind, TrialResult, TrialSpec
 from tests.decide.examples import baseline, measured, measurement
 from tests.report.scenario import CPU
 from tests.session.test_foretold_memory import SHORT_RUNS
@@ -43,7 +43,8 @@ class Machine:
         rungs = tuple(
             Rung(measurement=measurement(50.0, micro_batch=one.micro_batch), speedup=speedup) for one in spec.ladder
         )
-        return msgspec.structs.replace(result, measurement=figures, speedup=speedup, ladder=rungs)
+        paces = () if spec.beside is None else (Pace(policy=spec.beside, samples_per_second=90.0),)
+        return msgspec.structs.replace(result, measurement=figures, speedup=speedup, ladder=rungs, paces=paces)
 
     def besides(self, kind: TrialKind) -> list[Policy | None]:
         return [spec.beside for spec in self.specs if spec.kind is kind]
@@ -60,9 +61,9 @@ def trials(machine: Machine, *, usable_bytes: int = 64 * GIB) -> Trials:
         seed=0,
         first_batch=2,
     )
-    made.takes_turns = True
+    made.turns.wanted = True
     made.size(Combination(), None)
-    made.baseline = baseline(100)
+    made.turns.baseline = baseline(100)
     return made
 
 
@@ -89,7 +90,7 @@ def test_timed_trials_take_turns_with_the_baseline_until_there_is_a_leader() -> 
 def test_then_with_the_leader_and_their_speedups_multiply() -> None:
     machine = Machine()
     found = trials(machine)
-    found.leader = leader()
+    found.turns.leader = leader()
     result = timed(found, BF16, ladder=(Policy(methods=BF16.uses, micro_batch=16),))
     assert machine.besides(TrialKind.TIME) == [leader().policy]
     for one in (result, *result.ladder):
@@ -107,7 +108,7 @@ def test_the_pace_that_is_to_be_beaten_is_one_over_what_it_takes_turns_with() ->
     found.size(BF16, None)
     policy = Policy(methods=BF16.uses, micro_batch=8)
     found.time(policy, outpaced_below=270.0)
-    found.leader = leader()
+    found.turns.leader = leader()
     found.time(policy, outpaced_below=270.0)
     paces = [spec.outpaced_below_speedup for spec in machine.specs if spec.kind is TrialKind.TIME]
     assert paces == pytest.approx([2.7, 0.9])
@@ -119,7 +120,7 @@ def test_a_leader_whose_steps_take_far_longer_than_the_baselines_leaves_the_turn
     slow = measured(300, *FUSED.uses, micro_batch=512)
     assert slow.measurement is not None
     seconds = msgspec.structs.replace(slow.measurement, step_seconds=512 / 300)
-    found.leader = msgspec.structs.replace(slow, measurement=seconds, speedup=THREE_TIMES)
+    found.turns.leader = msgspec.structs.replace(slow, measurement=seconds, speedup=THREE_TIMES)
     timed(found, BF16)
     assert machine.besides(TrialKind.TIME) == [baseline(100).policy]
 
@@ -127,7 +128,7 @@ def test_a_leader_whose_steps_take_far_longer_than_the_baselines_leaves_the_turn
 def test_the_leader_itself_and_every_repetition_take_turns_with_the_baseline() -> None:
     machine = Machine()
     found = trials(machine)
-    found.leader = leader()
+    found.turns.leader = leader()
     timed(found, FUSED)
     timed(found, BF16, repeat=1)
     assert machine.besides(TrialKind.TIME) == [baseline(100).policy] * 2
@@ -139,7 +140,7 @@ def test_a_leader_that_has_no_room_beside_a_trial_is_left_out() -> None:
     assert plain is not None
     found = trials(machine, usable_bytes=plain.memory.peak_bytes + GIB)
     memory = msgspec.structs.replace(plain.memory, peak_bytes=plain.memory.peak_bytes + 2 * GIB)
-    found.leader = msgspec.structs.replace(leader(), measurement=msgspec.structs.replace(plain, memory=memory))
+    found.turns.leader = msgspec.structs.replace(leader(), measurement=msgspec.structs.replace(plain, memory=memory))
     timed(found, BF16)
     assert machine.besides(TrialKind.TIME) == [baseline(100).policy]
 
@@ -150,3 +151,12 @@ def test_what_is_timed_at_once_is_sized_alone() -> None:
     found.size(FUSED, None, alone=True)
     found.size(BF16, None)
     assert [beside is None for beside in machine.besides(TrialKind.SIZE)] == [True, True, False]
+
+
+def test_how_fast_the_baseline_was_each_time_is_remembered() -> None:
+    found = trials(Machine())
+    assert found.turns.rates_of(baseline(100).policy) == ()
+    timed(found, FUSED)
+    timed(found, BF16, repeat=1)
+    assert found.turns.rates_of(baseline(100).policy) == (90.0, 90.0)
+    assert found.turns.rates_of(leader().policy) == ()

@@ -48,12 +48,17 @@ def test_a_trial_has_a_speedup_where_somebody_takes_turns_and_none_where_nobody_
     alone = runner.run(workload.spec(measure_seconds=0.2))
     assert alone.outcome is Outcome.OK
     assert alone.speedup is None
+    assert alone.paces == ()
     with_turns = runner.run(beside(workload, micro_batch=8))
     assert with_turns.measurement is not None, with_turns
     assert with_turns.speedup is not None
     assert with_turns.speedup.rounds >= 2
     assert 0 < with_turns.speedup.low < with_turns.speedup.value < with_turns.speedup.high
     assert with_turns.notes == ()
+    (pace,) = with_turns.paces
+    assert pace.policy == Policy(micro_batch=4)
+    ratio = with_turns.measurement.samples_per_second / pace.samples_per_second
+    assert 0.2 < ratio / with_turns.speedup.value < 5, "of the same turns, however noisy the machine is"
 
 
 def test_two_equal_trainings_compare_as_about_one(runner: Runner, workload: Logged) -> None:
