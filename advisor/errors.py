@@ -5,6 +5,7 @@
     MomadviseError
     ├── UserError                  the user can fix it: printed without a traceback, exit status 2
     │   ├── WorkloadError          the model file or functions do not meet the contract
+    │   │   └── FewerSamplesError  make_batch does not make as many samples as it is asked for
     │   ├── SearchSpaceError       a search space names something that does not exist
     │   ├── PolicyError            a policy file is malformed or of another version
     │   ├── MethodRefusedError     a method cannot apply to this model, hardware or policy
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 __all__ = [
     "DeviceOutOfMemoryError",
+    "FewerSamplesError",
     "FloorNotMetError",
     "HardwareError",
     "MethodRefusedError",
@@ -63,6 +65,19 @@ class WorkloadError(UserError):
     def __init__(self, message: str, traceback_text: str | None = None) -> None:
         super().__init__(message)
         self.traceback_text = traceback_text
+
+
+class FewerSamplesError(WorkloadError):
+    """A batch has fewer samples than were asked for: the data ends there.
+
+    Args:
+        asked: Samples that were asked for.
+        made: Samples that came.
+    """
+
+    def __init__(self, asked: int, made: int) -> None:
+        super().__init__(f"make_batch was asked for {asked} samples and returned {made}: there are no more")
+        self.made = made
 
 
 class SearchSpaceError(UserError):

@@ -9,6 +9,7 @@ import msgspec
 
 from advisor.decide.candidate import Recommendation
 from advisor.policy.policy import Policy
+from advisor.problem.batch_layout import SampleDims
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
 from advisor.problem.hardware import Hardware
@@ -60,6 +61,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def policy(self) -> Policy:
         """The policy to train with."""
         return self.recommendation.winner.policy
+
+    @property
+    def sample_dims(self) -> SampleDims | None:
+        """Where a batch has its samples, if not where a training takes them to be."""
+        return self.facts.batch_layout.sample_dims
 
     @property
     def files(self) -> dict[str, Path]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from advisor.errors import WorkloadError
 from advisor.methods import batch as batch_trees
+from advisor.problem.batch_layout import SampleDims
 
 __all__ = ["make_batches", "pinned", "seed_everything", "share_of", "tokens_per_sample"]
 
@@ -53,31 +53,32 @@ def make_batches(
     return batches
 
 
-def share_of(batch: Any, rank: int, ranks: int, samples: int) -> Any:
+def share_of(batch: Any, rank: int, ranks: int, samples: int, dims: SampleDims | None = None) -> Any:
     """One rank's share of a batch that every rank has made, so that together they train on what one process would.
 
     Args:
         batch: The global batch.
         rank: Whose share.
         ranks: How many share it equally.
-        samples: Samples that were asked for.
+        samples: Samples that it has.
+        dims: Where it has them.
 
     Returns:
         A copy, so that the rest of the batch need not be kept; the batch itself for a single rank.
 
     Raises:
-        WorkloadError: The batch has another number of samples than was asked for.
+        WorkloadError: The batch cannot be cut.
     """
     assert samples % ranks == 0, f"{samples} samples cannot be shared equally by {ranks} ranks"
     if ranks == 1:
         return batch
-    made = batch_trees.sample_count(batch)
-    if made != samples:
+    shares = batch_trees.split(batch, samples // ranks, dims)
+    if len(shares) != ranks:
         raise WorkloadError(
-            f"make_batch must return as many samples as it is asked for where several devices share them, but for "
-            f"{samples} it returned {made}; make dimension 0 of its tensors batch_size long"
+            f"{ranks} devices must share a batch of {samples} samples, but no part of it has an entry of its own for "
+            "each sample; train on one device"
         )
-    return tree_map_only(torch.Tensor, torch.Tensor.clone, batch_trees.split(batch, samples // ranks)[rank])
+    return batch_trees.map_tensors(shares[rank], torch.Tensor.clone)
 
 
 def pinned(batch: Any, pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory) -> Any:
@@ -93,16 +94,25 @@ def pinned(batch: Any, pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tenso
     def on_host(tensor: torch.Tensor) -> torch.Tensor:
         return pin(tensor) if tensor.device.type == "cpu" and tensor.layout == torch.strided else tensor
 
-    plain = dict(batch) if isinstance(batch, Mapping) and not isinstance(batch, dict) else batch
-    return tree_map_only(torch.Tensor, on_host, plain)
+    return batch_trees.map_tensors(batch, on_host)
 
 
-def tokens_per_sample(batch: Any) -> int | None:
-    """Tokens of one sample: the length of ``input_ids``, else of the first integer matrix; else ``None``."""
-    if isinstance(batch, Mapping) and isinstance(batch.get("input_ids"), torch.Tensor):
-        identifiers = batch["input_ids"]
-        return int(identifiers.shape[-1]) if identifiers.dim() == 2 else None
-    for leaf in tree_leaves(batch):
-        if isinstance(leaf, torch.Tensor) and leaf.dim() == 2 and not leaf.is_floating_point() and leaf.shape[1] > 1:
-            return int(leaf.shape[1])
-    return None
+def tokens_per_sample(batch: Any, dims: SampleDims | None = None) -> int | None:
+    """Tokens of one sample: the length of ``input_ids``, else of the first integer matrix; else ``None``.
+
+    Args:
+        batch: The batch.
+        dims: Where it has its samples.
+    """
+    matrices = {
+        leaf.path: leaf.shape[1 - dim]
+        for leaf in batch_trees.leaves_of(batch)
+        if isinstance(leaf.value, torch.Tensor)
+        and not leaf.value.is_floating_point()
+        and leaf.shape is not None
+        and len(leaf.shape) == 2
+        and isinstance(dim := 0 if dims is None else dims.get(leaf.path), int)
+    }
+    if "input_ids" in matrices:
+        return matrices["input_ids"]
+    return next((tokens for tokens in matrices.values() if tokens > 1), None)

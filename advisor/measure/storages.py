@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import weakref
@@ -19,6 +20,8 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
     for leaf in tree_leaves(tree):
         if isinstance(leaf, torch.Tensor):
             yield from _plain(leaf)
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            yield from tensors_in([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
 
 
 def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -22,6 +22,7 @@ from advisor.methods.state_layout import lay_out_state
 from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device
 from advisor.methods.world import World
+from advisor.problem.batch_layout import SampleDims
 
 if TYPE_CHECKING:
     from advisor.methods.saved_tensors import SavedTensorPipeline
@@ -47,6 +48,8 @@ class Training:
         max_grad_norm: Clip the gradients to this total norm before each optimizer step.
         blocks: Classes of the repeated blocks, when they cannot be found.
         micro_batch: Samples per forward pass; a larger batch is split and its gradients are accumulated.
+        sample_dims: Where a batch has its samples (:data:`~advisor.problem.batch_layout.SampleDims`); by default in
+            dimension 0 of its tensors.
         world: The processes that train together; default: this one alone. Each is given its own share of the batch,
             all shares with the same number of samples.
 
@@ -87,6 +90,7 @@ class Training:
         max_grad_norm: float | None = None,
         blocks: tuple[type, ...] = (),
         micro_batch: int | None = None,
+        sample_dims: SampleDims | None = None,
         world: World | None = None,
     ) -> None:
         self.device = torch.device(device)
@@ -96,6 +100,7 @@ class Training:
         self.max_grad_norm = max_grad_norm
         self.blocks = blocks
         self.micro_batch = micro_batch
+        self.sample_dims = sample_dims
         self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
         self.after_forward: list[Callable[[torch.Tensor], None]] = []
         self.saved_tensors: SavedTensorPipeline | None = None
@@ -177,8 +182,9 @@ class Training:
             self.optimizer_step()
             return loss.detach()
         if len(pieces) > 1 and not self.accumulates:
+            samples = batches.sample_count(batch, self.sample_dims)
             raise MethodRefusedError(
-                f"a batch of {batches.sample_count(batch)} samples needs {len(pieces)} micro-batches of "
+                f"a batch of {samples} samples needs {len(pieces)} micro-batches of "
                 f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
                 "give batches of at most micro_batch samples"
             )
@@ -218,8 +224,8 @@ class Training:
                 module.training = True
 
     def split(self, batch: Any) -> list[Any]:
-        """The batch in micro-batches along dimension 0 of its tensors; the last may be smaller."""
-        return [batch] if self.micro_batch is None else batches.split(batch, self.micro_batch)
+        """The batch in as few micro-batches as needed, which differ by one sample at most."""
+        return [batch] if self.micro_batch is None else batches.split(batch, self.micro_batch, self.sample_dims)
 
     def forward(self, batch: Any) -> torch.Tensor:
         """Move a micro-batch to the device and compute its loss.
@@ -344,7 +350,9 @@ class Training:
         if self._count_targets is not None:
             return float(self._count_targets(piece)), True
         labels = batches.count_labels(piece, causal=self._causal)
-        return (float(batches.sample_count(piece)), False) if labels is None else (float(labels), True)
+        if labels is not None:
+            return float(labels), True
+        return float(batches.sample_count(piece, self.sample_dims)), False
 
 
 _Context = contextlib.AbstractContextManager[Any]

@@ -10,6 +10,7 @@ from advisor.errors import PolicyError
 from advisor.methods.compose import apply_uses, validate_use
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
+from advisor.problem.batch_layout import SampleDims
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +27,10 @@ class HasPolicy(Protocol):
     def policy(self) -> Policy:
         """The policy."""
 
+    @property
+    def sample_dims(self) -> SampleDims | None:
+        """Where a batch has its samples, if not where a training takes them to be."""
+
 
 def apply_policy(
     policy: Policy | HasPolicy | str | os.PathLike[str],
@@ -38,6 +43,7 @@ def apply_policy(
     linear_head: Callable[[torch.nn.Module, Any], Any] | None = None,
     max_grad_norm: float | None = None,
     blocks: tuple[type, ...] = (),
+    sample_dims: SampleDims | None = None,
 ) -> Training:
     """Make a training out of a model: the same code that the trials ran.
 
@@ -53,6 +59,8 @@ def apply_policy(
         linear_head: ``(model, batch) -> (hidden, weight, bias or None, targets)`` for losses computed in chunks.
         max_grad_norm: Clip the gradient's norm to this before every optimizer step.
         blocks: Classes of the repeated blocks, when they cannot be found.
+        sample_dims: Where a batch has its samples, if not in dimension 0 of all that it holds: path of a part
+            (``"labels"``, ``"0.boxes"``) -> the dimension, ``None`` for what every sample shares, or ``"uncut"``.
 
     Returns:
         The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
@@ -69,8 +77,9 @@ def apply_policy(
     from advisor.methods.world import current_world
 
     if isinstance(policy, str | os.PathLike):
-        policy = load_policy_file(policy).policy
-    elif not isinstance(policy, Policy):
+        policy = load_policy_file(policy)
+    if not isinstance(policy, Policy):
+        sample_dims = policy.sample_dims if sample_dims is None else sample_dims
         policy = policy.policy
     for use in policy.methods:
         validate_use(use)
@@ -87,6 +96,7 @@ def apply_policy(
         max_grad_norm=max_grad_norm,
         blocks=blocks,
         micro_batch=policy.micro_batch,
+        sample_dims=sample_dims,
         world=current_world(),
     )
     training.settled.update(policy.settled)

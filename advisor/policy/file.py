@@ -13,6 +13,7 @@ from advisor.errors import MethodRefusedError, PolicyError
 from advisor.methods.compose import validate_use
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.policy.policy import Policy
+from advisor.problem.batch_layout import SampleDims
 
 __all__ = [
     "SCHEMA",
@@ -145,9 +146,17 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy with its evidence and fingerprints; both are absent in a file written by hand."""
+    """A policy with its evidence and fingerprints; both are absent in a file written by hand.
+
+    Attributes:
+        policy: The policy.
+        sample_dims: Where a batch has its samples, if not where a training takes them to be.
+        evidence: Why it was chosen.
+        fingerprints: What that holds for.
+    """
 
     policy: Policy
+    sample_dims: SampleDims | None = None
     evidence: Evidence | None = None
     fingerprints: Fingerprints | None = None
 
@@ -165,12 +174,13 @@ class _PolicyOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class _FileOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"schema_version": "schema"}):
     schema_version: int
     policy: _PolicyOnDisk
+    sample_dims: SampleDims | None = None
     evidence: Evidence | None = None
     fingerprints: Fingerprints | None = None
 
 
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "$": ("schema", "policy", "evidence", "fingerprints"),
+    "$": ("schema", "policy", "sample_dims", "evidence", "fingerprints"),
     "$.policy": _PolicyOnDisk.__struct_fields__,
     "$.evidence": Evidence.__struct_fields__,
     "$.evidence.comparison": ComparisonEvidence.__struct_fields__,
@@ -203,7 +213,10 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
     except msgspec.ValidationError as error:
         raise PolicyError(f"{path}: {_explained(str(error))}") from None
     return PolicyFile(
-        policy=_policy(on_disk.policy, path), evidence=on_disk.evidence, fingerprints=on_disk.fingerprints
+        policy=_policy(on_disk.policy, path),
+        sample_dims=on_disk.sample_dims,
+        evidence=on_disk.evidence,
+        fingerprints=on_disk.fingerprints,
     )
 
 
@@ -260,6 +273,8 @@ def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:
     }
     if file.policy.settled:
         document["policy"]["settled"] = dict(file.policy.settled)
+    if file.sample_dims is not None:
+        document["sample_dims"] = dict(file.sample_dims)
     if file.evidence is not None:
         document["evidence"] = msgspec.to_builtins(file.evidence)
     if file.fingerprints is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
+from advisor.problem.batch_layout import SampleDims
 
 __all__ = ["apply_lines", "size_lines", "wrapper_source", "write_wrapper"]
 
@@ -28,7 +29,7 @@ POLICY = advisor.Policy(
 )
 
 
-def prepare(model, **options):
+{sample_dims}def prepare(model, **options):
     """Apply the policy to `model` (in place) and return the training.
 
     Options, all optional: device, build_optimizer(parameters), compute_loss(model, batch), count_targets(batch),
@@ -43,7 +44,7 @@ def prepare(model, **options):
     `training.model` and `training.optimizer` are yours to schedule, evaluate and save;
 {state}
     """
-    return advisor.apply_policy(POLICY, model, **options)
+    return advisor.apply_policy(POLICY, model, {passed}**options)
 '''
 
 _STATE = """    `training.state_dict()["model"]` loads into a plain model."""
@@ -112,6 +113,7 @@ def wrapper_source(
     options: Sequence[str] = (),
     size: Sequence[str] = (),
     machines: int = 1,
+    sample_dims: SampleDims | None = None,
 ) -> str:
     """The text of the wrapper.
 
@@ -122,6 +124,7 @@ def wrapper_source(
         options: What the workload defines itself (``Facts.workload_options``).
         size: Result of :func:`size_lines`.
         machines: How many of them have equal shares of the policy's devices.
+        sample_dims: Where a batch has its samples, if not where a training takes them to be.
     """
     lines = ["    methods=("]
     for method in policy.methods:
@@ -144,7 +147,21 @@ def wrapper_source(
         details=_inside_docstring(details),
         state=_STATE if policy.gpu_count == 1 else _STATE_OF_SEVERAL,
         policy="\n".join(lines),
+        sample_dims="" if sample_dims is None else _sample_dims_lines(sample_dims),
+        passed="" if sample_dims is None else "sample_dims=SAMPLE_DIMS, ",
         usage="\n    ".join((*size, *apply_lines(policy, options, machines))),
+    )
+
+
+def _sample_dims_lines(sample_dims: SampleDims) -> str:
+    lines = [f"    {json.dumps(path)}: {dim!r}," for path, dim in sample_dims.items()]
+    return "\n".join(
+        (
+            "# Part of a batch: the dimension that has its samples, or None for what all of them share.",
+            "SAMPLE_DIMS = {",
+            *lines,
+            "}\n\n\n",
+        )
     )
 
 
@@ -168,9 +185,18 @@ def write_wrapper(
     options: Sequence[str] = (),
     size: Sequence[str] = (),
     machines: int = 1,
+    sample_dims: SampleDims | None = None,
 ) -> None:
     """Write the wrapper atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    text = wrapper_source(policy, headline=headline, details=details, options=options, size=size, machines=machines)
+    text = wrapper_source(
+        policy,
+        headline=headline,
+        details=details,
+        options=options,
+        size=size,
+        machines=machines,
+        sample_dims=sample_dims,
+    )
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

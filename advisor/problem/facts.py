@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from advisor.problem.batch_layout import BatchLayout
 from advisor.problem.rates import DeviceRates
 
 __all__ = ["Facts"]
@@ -51,6 +52,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             ``linear_head``, ``max_grad_norm`` and ``blocks``: whoever applies a policy must pass them on.
         size_arguments: Function (``build_model``, ``make_batch``; ``config`` for a Hugging Face model) -> the
             arguments in ``SIZES`` that it takes.
+        batch_layout: Where batches have their samples.
         libraries: Optional library that the search's methods need -> version, or ``"error: ..."`` when importing it
             failed; absent if not installed.
     """
@@ -87,4 +89,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     torch_version: str
     workload_options: tuple[str, ...] = ()
     size_arguments: dict[str, tuple[str, ...]] = {}
+    batch_layout: BatchLayout = BatchLayout(dims={}, counted_by="")
     libraries: dict[str, str]

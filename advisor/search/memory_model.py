@@ -57,6 +57,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         fits_at: The largest micro-batch that was really run.
         timed_at: The largest micro-batch whose step was timed, 0 without.
         timed_seconds: Seconds of that step, for one micro-batch.
+        most_samples: The largest micro-batch that the data makes, where it ends.
     """
 
     lines: tuple[Line, ...]
@@ -68,6 +69,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     fits_at: int = 0
     timed_at: int = 0
     timed_seconds: float = 0.0
+    most_samples: int | None = None
 
     @classmethod
     def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
@@ -136,7 +138,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.time.at(micro_batch) * accumulation_steps
 
     def largest_batch(self, limit_bytes: int, margin: float | None = None, *, rounded: bool = True) -> int:
-        """The largest micro-batch that is predicted to stay below a limit.
+        """The largest micro-batch that is predicted to stay below a limit, and that the data makes.
 
         Args:
             limit_bytes: The memory limit.
@@ -151,6 +153,8 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         largest = math.floor(reach) if reach >= 1 else 0
         if self.out_of_memory_at is not None:
             largest = min(largest, self.out_of_memory_at - 1)
+        if self.most_samples is not None:
+            largest = min(largest, self.most_samples)
         return round_batch(largest) if rounded else largest
 
     def largest_within_seconds(self, seconds: float) -> int:

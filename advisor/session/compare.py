@@ -164,7 +164,7 @@ class ComparingEvaluator(Evaluator):
             one = self._candidate_at(policy, leader, result, rung.measurement)
             candidates[-1] = msgspec.structs.replace(candidates[-1], gain_of_larger=rung.gain)
             candidates.append(msgspec.structs.replace(one, speedup=rung.speedup))
-        if result.outcome is Outcome.OUT_OF_MEMORY:
+        if result.outcome is Outcome.OUT_OF_MEMORY or self._has_no_batch(candidates[0]):
             return self._retried(candidates[0], best)
         top = max(candidates, key=_rate)
         if result.outcome is Outcome.OK:

@@ -17,6 +17,7 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
 from advisor.policy.wrapper import size_lines, write_wrapper
+from advisor.problem.batch_layout import SampleDims
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.problem.rates import DeviceRates
@@ -60,6 +61,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
         date: Day of the measurement, ISO format.
         workload_options: What the workload defines itself, to be passed to the wrapper.
         size_arguments: Function -> the size arguments that it takes.
+        sample_dims: Where a batch has its samples, if not where a training takes them to be.
         device_rates: What the probe measured of the device; ``None`` if it could not.
     """
 
@@ -74,6 +76,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     workload_options: tuple[str, ...] = ()
     size_arguments: dict[str, tuple[str, ...]] = {}
+    sample_dims: SampleDims | None = None
     device_rates: DeviceRates | None = None
 
     def choose(self, candidates: Sequence[Candidate]) -> Recommendation:
@@ -343,7 +346,12 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
     )
     version = conclusion.fingerprints.versions["momadvise"]
     write_policy_file(
-        PolicyFile(policy=winner.policy, evidence=evidence, fingerprints=conclusion.fingerprints),
+        PolicyFile(
+            policy=winner.policy,
+            sample_dims=conclusion.sample_dims,
+            evidence=evidence,
+            fingerprints=conclusion.fingerprints,
+        ),
         conclusion.folder.policy,
         header=f"Written by momadvise {version} for {conclusion.workload} on {conclusion.hardware.name}.\n"
         "Apply it with advisor.apply_policy(this file, model), or with the wrapper.py beside it.",
@@ -375,6 +383,7 @@ def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None
         options=conclusion.workload_options,
         size=size_lines(winner.model_size, conclusion.size_arguments),
         machines=conclusion.goal.machines,
+        sample_dims=conclusion.sample_dims,
     )
 
 

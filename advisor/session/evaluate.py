@@ -114,6 +114,11 @@ class Evaluator:
         own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
         if own is None and self._goal.kind is GoalKind.FASTER:
             own = _USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES
+        most = self._trials.most_samples
+        if own is not None and most is not None and own > most:
+            if self._facts.default_batch is not None:
+                self._note(f"BATCH_SIZE is {own}, but make_batch makes no more than {format_count(most, 'sample')}")
+            own = most
         if own is None or fixed is None:
             return None if own is None else Batch(own)
         return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices)
@@ -178,7 +183,9 @@ class Evaluator:
             return Evaluation(candidate=slow, settles_combination=True, expected_rate=predicted_rate)
         evaluation = self._timed(policy, role, best=best)
         only_try = self._times_half or role is not Role.SEARCHED
-        if evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY and only_try:
+        if self._has_no_batch(evaluation.candidate) or (
+            evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY and only_try
+        ):
             return self._retried(evaluation.candidate, best)
         if self._was_held_up(evaluation.candidate, best):
             return self._with_room(evaluation, best)
@@ -220,10 +227,15 @@ class Evaluator:
             if policy is None:
                 continue
             evaluation = self._timed(policy, failed.role, best=best)
-            if evaluation.candidate.outcome is not Outcome.OUT_OF_MEMORY:
+            if not (evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY or self._has_no_batch(evaluation.candidate)):
                 return msgspec.structs.replace(evaluation, before=tuple(tried))
             tried.append(evaluation.candidate)
         return Evaluation(candidate=tried[-1], before=tuple(tried[:-1]))
+
+    def _has_no_batch(self, candidate: Candidate) -> bool:
+        """Whether it was not run since the data has fewer samples than its batch."""
+        most = self._trials.most_samples
+        return candidate.outcome is Outcome.REFUSED and most is not None and candidate.policy.global_batch > most
 
     def _was_held_up(self, candidate: Candidate, best: float | None) -> bool:
         """Whether it leads or nearly does, although its allocator had to flush its cache and begin again."""
@@ -357,19 +369,26 @@ class Evaluator:
     def _batch(self, model: MemoryModel, fraction: float, gpu_count: int) -> Batch | None:
         """The batch of a trial: bound by memory and, on a slow device, by what a trial has time for."""
         largest = model.largest_batch(self._trials.limit_on(gpu_count))
+        if model.most_samples is not None and largest >= round_batch(model.most_samples):
+            self._note(
+                f"make_batch makes no more than {format_count(self._trials.most_samples or 0, 'sample')}: larger "
+                "batches were not measured"
+            )
         if largest >= 1 and self._goal.global_batch is None:
             in_time = round_batch(model.largest_within_seconds(self._budget.longest_step_seconds))
             if in_time < largest:
-                note = (
+                self._note(
                     f"batches were kept below {self._budget.longest_step_seconds:.3g} s per step, so that a trial ends "
                     "in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
-                if note not in self.notes:
-                    self.notes.append(note)
                 largest = in_time
         return choose_batch(
             largest=largest, fraction=fraction, global_batch=self._goal.global_batch, gpu_count=gpu_count
         )
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _refusal(self, policy: Policy) -> str | None:
         """What forbids this policy although its methods apply: accumulation, or the fidelity of accumulation."""
@@ -382,6 +401,9 @@ class Evaluator:
         )
         if not verdict.applicable:
             return verdict.reason
+        uncut = self._facts.batch_layout.why_uncut
+        if uncut and policy.accumulation_steps * policy.gpu_count > 1:
+            return f"a batch must be cut into parts, and this one cannot be: {uncut}"
         fidelity = self._fidelity(policy)
         if not self._goal.fidelity.allows(fidelity):
             parts = "micro-batches per step" if policy.gpu_count == 1 else "parts of a step, over all devices,"

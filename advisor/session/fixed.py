@@ -11,6 +11,7 @@ from advisor.methods.catalogue import CATALOGUE
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity, Goal, GoalKind
 from advisor.problem.hardware import Hardware
+from advisor.problem.units import format_count
 from advisor.search.batching import dividing_gpu_counts
 from advisor.search.resolve import resolve
 from advisor.search.resolved import ResolvedSpace
@@ -43,6 +44,12 @@ def with_global_batch(goal: Goal, facts: Facts) -> Goal:
         name = "BATCH_SIZE (the global batch, as long as --global-batch states no other)"
     if goal.global_batch is None:
         return goal
+    most = facts.batch_layout.most_samples
+    if most is not None and goal.global_batch > most:
+        raise OptionError(
+            f"{name} must be a batch that make_batch makes, but it is {goal.global_batch} and make_batch returns no "
+            f"more than {format_count(most, 'sample')}. Let make_batch return more, or state at most {most}."
+        )
     return msgspec.structs.replace(goal, gpu_counts=dividing_gpu_counts(goal.global_batch, goal.gpu_counts, name=name))
 
 

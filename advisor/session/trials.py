@@ -14,6 +14,7 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.predict.work import StepWork
+from advisor.problem.batch_layout import BatchLayout
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.workload import WorkloadSource
 from advisor.search.memory_model import MemoryModel
@@ -50,6 +51,10 @@ class Trials:
         reference: The plainest combination on a number of devices: what losses there are compared with.
         earlier: Candidates of earlier runs of the same study, from which the memory models learn again.
         model_size: The size that every trial builds; see :meth:`at_size`.
+        layout: Where batches have their samples, if that is known.
+
+    Attributes:
+        most_samples: The most that ``make_batch`` makes, where it was seen to make fewer than it was asked for.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Trials:
         reference: Callable[[int], Combination | None] = lambda gpu_count: Combination(gpu_count=gpu_count),
         earlier: Sequence[Candidate] = (),
         model_size: Mapping[str, int | float] | None = None,
+        layout: BatchLayout | None = None,
     ) -> None:
         self._runner = runner
         self._source = source
@@ -76,6 +82,8 @@ class Trials:
         self._earlier = tuple(earlier)
         self.reference = reference
         self._model_size = dict(model_size or {})
+        self._layout = layout
+        self.most_samples = None if layout is None else layout.most_samples
         self._usable_bytes = usable_bytes
         self.memory_limit_bytes = memory_limit_bytes
         self._sizings: dict[str, Sizing] = {}
@@ -88,6 +96,9 @@ class Trials:
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at another size of the model; what was learned of one size holds for that size alone."""
+        layout = self._layout
+        if layout is not None:
+            layout = msgspec.structs.replace(layout, most_samples=self.most_samples)
         return Trials(
             runner=self._runner,
             source=self._source,
@@ -100,6 +111,7 @@ class Trials:
             reference=self.reference,
             earlier=[candidate for candidate in self._earlier if candidate.model_size == dict(model_size)],
             model_size=model_size,
+            layout=layout,
         )
 
     @property
@@ -109,7 +121,7 @@ class Trials:
 
     def count(self) -> TrialResult:
         """Count the parameters of every size."""
-        return self._runner.run(
+        return self._run(
             self._spec(
                 TrialKind.COUNT,
                 Policy(micro_batch=self.first_batch),
@@ -135,8 +147,18 @@ class Trials:
             hard_limit_seconds=self._budget.probe_limit_seconds,
             memory_limit_bytes=self._usable_bytes,
         )
-        result = self._runner.run(msgspec.structs.replace(spec, libraries=libraries))
+        result = self._run(msgspec.structs.replace(spec, libraries=libraries))
         self._budget.learn_build_seconds(result.wall_seconds)
+        if result.facts is not None:
+            self._layout = result.facts.batch_layout
+            self.most_samples = self._layout.most_samples
+        return result
+
+    def _run(self, spec: TrialSpec) -> TrialResult:
+        result = self._runner.run(spec)
+        if result.most_samples is not None:
+            most = result.most_samples
+            self.most_samples = most if self.most_samples is None else min(most, self.most_samples)
         return result
 
     def limit_on(self, gpu_count: int) -> int:
@@ -156,6 +178,9 @@ class Trials:
         Returns:
             The model, or ``None`` when not even the first batch worked; and the trial behind it.
         """
+        if self.most_samples is not None:
+            share = max(1, self.most_samples // combination.gpu_count)
+            largest_batch = share if largest_batch is None else min(largest_batch, share)
         first_batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
         if self.turns.compare_at is not None and _starts_slowly(combination.uses):
             # Code for a second batch is not the code that will be run: one batch, that of the comparison. Its losses
@@ -178,7 +203,7 @@ class Trials:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
         self._models[combination.label] = model
-        return model, result
+        return self.model_of(combination), result
 
     def _size_from(
         self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool = False
@@ -196,7 +221,7 @@ class Trials:
         )
         if slow_start and self.turns.compare_at is not None:
             limit_seconds = min(limit_seconds, self._budget.set_up_limit_seconds)
-        return self._runner.run(
+        return self._run(
             self._spec(
                 TrialKind.SIZE,
                 Policy(methods=combination.uses, micro_batch=first_batch, gpu_count=combination.gpu_count),
@@ -215,7 +240,10 @@ class Trials:
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
-        return self._models.get(combination.label)
+        model = self._models.get(combination.label)
+        if model is None or self.most_samples is None:
+            return model
+        return msgspec.structs.replace(model, most_samples=self.most_samples // combination.gpu_count)
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
         """The short runs of a combination, if it was sized."""
@@ -247,7 +275,7 @@ class Trials:
         need = self._need_bytes(largest)
         leader = None if repeat else self.turns.leader_beside(largest, need)
         beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
-        result = self._runner.run(
+        result = self._run(
             self._spec(
                 TrialKind.TIME,
                 policy,
@@ -291,7 +319,7 @@ class Trials:
             hard_limit_seconds=self._budget.trace_limit_seconds,
             memory_limit_bytes=self._usable_bytes,
         )
-        return self._runner.run(msgspec.structs.replace(spec, counts_work=True)).work
+        return self._run(msgspec.structs.replace(spec, counts_work=True)).work
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
         """Run an emitted wrapper in a fresh process.
@@ -303,7 +331,7 @@ class Trials:
         """
         model = self.model_of(Combination.of(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
-        result = self._runner.run(
+        result = self._run(
             self._spec(
                 TrialKind.CONFIRM,
                 policy,
@@ -351,12 +379,8 @@ class Trials:
         )
         spec = msgspec.structs.replace(spec, fidelity_steps=_COMPARED_STEPS, other_chance=other_chance)
         if exact_key is None:
-            return self._runner.run(
-                msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key)))
-            )
-        return self._runner.run(
-            msgspec.structs.replace(spec, exact_gradient=str(self._runner.gradient_file(exact_key)))
-        )
+            return self._run(msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key))))
+        return self._run(msgspec.structs.replace(spec, exact_gradient=str(self._runner.gradient_file(exact_key))))
 
     def drift(self, combination: Combination) -> float | None:
         """Loss drift of a combination over the first steps of its sizing, from the plainest on as many devices.
@@ -401,6 +425,7 @@ class Trials:
             device=self._hardware.device,
             memory_limit_bytes=(self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes),
             seed=self._seed,
+            layout=self._layout,
             largest_batch=largest_batch,
             limit_of_timed_bytes=self.limit_on(policy.gpu_count) if kind is TrialKind.SIZE else None,
             measure_seconds=measure_seconds,

@@ -298,6 +298,7 @@ class Tuning:
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,
+            sample_dims=facts.batch_layout.sample_dims,
             device_rates=facts.device_rates,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import math
 import time
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from advisor.errors import WorkloadError
+from advisor.errors import FewerSamplesError, WorkloadError
 from advisor.measure.batches import make_batches, pinned, seed_everything, share_of
 from advisor.measure.leftovers import MemoryBaseline
 from advisor.measure.memory import MemoryMeter, memory_meter
+from advisor.measure.sample_layout import find_layout, samples_in
 from advisor.measure.storages import HostData
 from advisor.measure.warm_up import warm_up
 from advisor.methods.training import Training
@@ -26,6 +26,7 @@ from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.problem.loading import Workload, load_workload
 from advisor.problem.sizes import accepted
+from advisor.problem.units import format_count
 from advisor.trial.failure import AllocatorRefusals, DivergedError
 from advisor.trial.prepared import Prepared
 from advisor.trial.spec import Pace, TrialKind, TrialSpec
@@ -75,6 +76,8 @@ class Bench:
         assert self.world.size == spec.policy.gpu_count, f"{self.world.size} ranks, {spec.policy.gpu_count} devices"
         self.notes: list[str] = []
         self.paces: list[Pace] = []
+        self.most_samples: int | None = None
+        """Set where ``make_batch`` made fewer samples than it was asked for."""
         tell("loading the model's code")
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -88,6 +91,8 @@ class Bench:
         self.making_seconds = 0.0
         """How long the last batches took to make."""
         self._batches: tuple[int, list[Any]] | None = None
+        self.layout = spec.layout or find_layout(self._make_batch, seed=spec.seed, own_batch=self.workload.batch_size)
+        """Where batches have their samples."""
         self.batches(spec.policy.global_batch)
         # All that exists by now is data on the host: the batches, and the data set that they are made from.
         self._host_data.add_living(torch.device("cpu"))
@@ -108,16 +113,20 @@ class Bench:
 
         Args:
             samples: In the batches of all ranks together.
+
+        Raises:
+            FewerSamplesError: The data has no more than it made.
+            WorkloadError: The batches are not as those from which the place of their samples was found.
         """
         if self._batches is not None and self._batches[0] == samples:
             return self._batches[1]
         self._batches = None  # never two sizes at once
         begin = time.perf_counter()
-        make_batch = self.workload.make_batch
-        make_batch = functools.partial(make_batch, **accepted(make_batch, self.spec.model_size))
         count = _DISTINCT_BATCHES_TO_LEARN if self.spec.kind is TrialKind.FIDELITY else _DISTINCT_BATCHES
-        whole = make_batches(make_batch, samples, count, self.spec.seed)
-        batches = [share_of(batch, self.world.rank, self.world.size, samples) for batch in whole]
+        whole = make_batches(self._make_batch, samples, count, self.spec.seed)
+        for batch in whole:
+            self._check(batch, samples)
+        batches = [share_of(batch, self.world.rank, self.world.size, samples, self.layout.dims) for batch in whole]
         del whole
         self._host_data.add(batches, torch.device("cpu"))
         if self.device.type == "cuda":
@@ -126,6 +135,24 @@ class Bench:
         self._batches = (samples, batches)
         self.making_seconds = time.perf_counter() - begin
         return batches
+
+    def _make_batch(self, samples: int) -> Any:
+        make_batch = self.workload.make_batch
+        return make_batch(samples, **accepted(make_batch, self.spec.model_size))
+
+    def _check(self, batch: Any, samples: int) -> None:
+        """Every batch has as many samples as were asked for, or what is said of samples per second is not so."""
+        made = samples_in(batch, self.layout)
+        if made == samples:
+            return
+        if made is not None and 0 < made < samples:
+            self.most_samples = made
+            raise FewerSamplesError(samples, made)
+        found = "another shape than before" if made is None else format_count(made, "sample")
+        raise WorkloadError(
+            f"make_batch(batch_size) must return batch_size samples, but for {samples} it returned {found}. "
+            "Return exactly as many in every call, and the same kinds of tensors"
+        )
 
     def meter(self) -> MemoryMeter:
         """The memory meter with the trial's limit."""
@@ -136,11 +163,14 @@ class Bench:
         """Build the model and apply a policy: the same parameters and the same random numbers every time."""
 
         def apply(model: torch.nn.Module) -> Training:
-            options = self.options()
-            return apply_policy(policy, model, device=self.device, **options)
+            return self.apply(policy, model)
 
         with self._built(apply) as training:
             yield training
+
+    def apply(self, policy: Policy, model: torch.nn.Module) -> Training:
+        """Apply a policy to the user's model, with all that the workload defines."""
+        return apply_policy(policy, model, device=self.device, sample_dims=self.layout.sample_dims, **self.options())
 
     @contextlib.contextmanager
     def wrapped_training(self, wrapper: Path) -> Iterator[Training]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
+from advisor.errors import DeviceOutOfMemoryError, FewerSamplesError, MethodRefusedError, WorkloadError
 from advisor.problem.traceback_text import user_traceback
 from advisor.problem.units import format_bytes
 from advisor.trial.outcome import Outcome
@@ -89,6 +89,8 @@ def failed_result(
         return TrialResult(key=key, outcome=outcome, reason=reason)
     if isinstance(error, DivergedError):
         return TrialResult(key=key, outcome=Outcome.DIVERGED, reason=str(error))
+    if isinstance(error, FewerSamplesError):
+        return TrialResult(key=key, outcome=Outcome.REFUSED, reason=str(error), most_samples=error.made)
     if isinstance(error, MethodRefusedError):
         return TrialResult(key=key, outcome=Outcome.REFUSED, reason=str(error))
     if isinstance(error, WorkloadError):

@@ -37,6 +37,7 @@ def merged(key: str, results: Sequence[TrialResult]) -> TrialResult:
         fidelity=msgspec.structs.replace(records[0], losses=_mean([rank.losses for rank in records]))
         if records
         else None,
+        most_samples=min((one.most_samples for one in results if one.most_samples is not None), default=None),
         notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
     )
 

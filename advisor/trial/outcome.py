@@ -27,7 +27,7 @@ class Outcome(enum.Enum):
     DIVERGED = "diverged"
     """The loss became NaN or infinite."""
     REFUSED = "refused"
-    """A method does not apply; nothing ran."""
+    """A method does not apply, or there is no such batch; nothing ran."""
     SCREENED = "screened"
     """Predicted not to fit; nothing ran."""
     INTERRUPTED = "interrupted"

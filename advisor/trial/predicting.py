@@ -13,11 +13,10 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.methods.batch import leaves_of
 from advisor.methods.training import Training
-from advisor.policy.apply import apply_policy
 from advisor.predict.cuda_optimizers import optimizers_as_with_values
 from advisor.predict.envelope import are_alike, predict_aligned, predict_fitted
 from advisor.predict.on_cuda import on_cuda, standing_for
@@ -92,16 +91,24 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
 
 def _what_a_sample_was(bench: Bench) -> str:
     """What the model's file made here, in words: people see if it is not what they will train on."""
-    leaves = tree_leaves_with_path(bench.batches(2 * bench.world.size)[0])
+    dims = bench.layout.dims
     tensors = [
-        f"{keystr(path).strip('[]').strip(chr(39)) or 'the batch'} of {'x'.join(map(str, leaf.shape[1:])) or '1'}"
-        for path, leaf in leaves
-        if isinstance(leaf, torch.Tensor)
+        f"{leaf.path or 'the batch'} of {'x'.join(map(str, _of_a_sample(leaf.value, dims.get(leaf.path)))) or '1'}"
+        for leaf in leaves_of(bench.batches(2 * bench.world.size)[0])
+        if isinstance(leaf.value, torch.Tensor)
     ]
     return (
         f"A sample was: {', '.join(tensors)}. The model's file ran on this machine: what it decides by "
         "torch.cuda.is_available(), such as this size, it decided as without that GPU."
     )
+
+
+def _of_a_sample(tensor: torch.Tensor, dim: int | str | None) -> list[int]:
+    """The sizes that a tensor has for each sample."""
+    sizes = list(tensor.shape)
+    if isinstance(dim, int):
+        del sizes[dim]
+    return sizes
 
 
 def _traced_passes(bench: Bench) -> int:
@@ -150,7 +157,7 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
         ) -> Training:
             model = bench.build_model() if real_model is None else faked_model(real_model, mode)
             contexts.enter_context(masks_as_with_values(masks))
-            return apply_policy(policy, model, device=bench.device, **bench.options())
+            return bench.apply(policy, model)
 
         standing = optimizers_as_with_values() if stands_for is None else standing_for(stands_for)
         try:

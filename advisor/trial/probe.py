@@ -76,7 +76,7 @@ def probe(bench: Bench) -> Facts:
             custom_loss=bench.workload.compute_loss is not None,
             linear_head=linear_head,
             linear_head_reason=linear_head_reason,
-            tokens_per_sample=tokens_per_sample(batch),
+            tokens_per_sample=tokens_per_sample(batch, bench.layout.dims),
             default_batch=bench.workload.batch_size,
             first_loss=first_loss,
             module_counts=structure.module_counts(model),
@@ -92,6 +92,7 @@ def probe(bench: Bench) -> Facts:
             torch_version=str(torch.__version__),  # a class of its own otherwise
             workload_options=tuple(bench.options()),
             size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
+            batch_layout=bench.layout,
             libraries=libraries(bench.spec.libraries),
         )
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
+from advisor.errors import FewerSamplesError
 from advisor.measure.course import Course
 from advisor.measure.in_turn import TurnPlan
 from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
@@ -79,6 +80,8 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
                     _following(known, bench, begin, settling_seconds, prediction, in_pieces=in_pieces) is not None
                 )
                 points.append(_timed_point(bench, training, point, points[-1]) if is_timed else point)
+            except FewerSamplesError:
+                break  # the data ends here, for every rank
             except Exception as error:
                 if not is_out_of_memory(error, bench.device, bench.refusals):
                     raise
@@ -103,6 +106,9 @@ def _compared_or_not(
         if compared.speedup is None and not is_timed:
             return _timed_point(bench, training, point, points[-2])
         return compared
+    except FewerSamplesError as error:
+        bench.notes.append(f"not compared in turn: {error}")
+        return point
     except Exception as error:
         if bench.world.size > 1 or not is_out_of_memory(error, bench.device, bench.refusals):
             raise

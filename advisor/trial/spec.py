@@ -13,6 +13,7 @@ from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.work import StepWork
+from advisor.problem.batch_layout import BatchLayout
 from advisor.problem.facts import Facts
 from advisor.problem.rates import DeviceRates
 from advisor.problem.sizes import SizeCounts
@@ -54,6 +55,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         device: torch's device name.
         memory_limit_bytes: Bytes that make the trial end as OUT_OF_MEMORY when passed.
         seed: Seed of the model's initialization, the batches and dropout.
+        layout: Where batches have their samples, as the probe found it; a trial without it finds it itself.
         libraries: PROBE: optional libraries to import, to see which of them are there and work.
         fidelity_steps: SIZE: steps at the first batch, whose losses are compared between combinations. FIDELITY: most
             steps.
@@ -96,6 +98,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     device: str
     memory_limit_bytes: int
     seed: int = 0
+    layout: BatchLayout | None = None
     libraries: tuple[str, ...] = ()
     fidelity_steps: int = 3
     write_gradient_to: str | None = None
@@ -212,6 +215,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             was none.
         smaller_speedup: TIME: the same of the smaller micro-batch.
         ladder: TIME: the batches of the spec's ladder that were timed.
+        most_samples: The most that ``make_batch`` makes, where the trial saw it make fewer than it was asked for.
         paces: How fast what it took turns with was, for each time that it did.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
         notes: What a method or the worker wants the user to know.
@@ -234,6 +238,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     speedup: Speedup | None = None
     smaller_speedup: Speedup | None = None
     ladder: tuple[Rung, ...] = ()
+    most_samples: int | None = None
     paces: tuple[Pace, ...] = ()
     fidelity: FidelityRecord | None = None
     notes: tuple[str, ...] = ()

@@ -242,7 +242,7 @@ def _measured(
         timing, gain = _beside_smaller(bench, training, step, policy, seconds, before, alone)
         speedup = None if before.rung.speedup is None else before.rung.speedup.times(gain)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))
-    tokens = tokens_per_sample(batches[0])
+    tokens = tokens_per_sample(batches[0], bench.layout.dims)
     rate = samples / timing.median_seconds
     measurement = Measurement(
         micro_batch=policy.micro_batch,

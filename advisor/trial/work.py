@@ -112,6 +112,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         speedup=None if measured is None else measured.speedup,
         ladder=ladder,
         smaller_speedup=None if smaller is None else smaller.speedup,
+        most_samples=bench.most_samples,
         paces=tuple(bench.paces),
         fidelity=fidelity,
         notes=tuple(bench.notes),

@@ -78,6 +78,12 @@ def test_the_batch_of_a_single_rank_is_its_own_and_may_be_anything() -> None:
     assert share_of(batch, 0, 1, 5) is batch
 
 
-def test_a_batch_of_another_size_than_asked_for_cannot_be_shared() -> None:
-    with pytest.raises(WorkloadError, match="for 8 it returned 6"):
-        share_of(torch.zeros(6, 2), 0, 2, 8)
+def test_a_batch_that_cannot_be_cut_cannot_be_shared() -> None:
+    with pytest.raises(WorkloadError, match="2 devices must share a batch of 8 samples"):
+        share_of(torch.zeros(16, 2), 0, 2, 8, {"": "uncut"})
+
+
+def test_time_may_come_first() -> None:
+    tokens = torch.arange(12).reshape(3, 4)
+    assert torch.equal(share_of(tokens, 1, 2, 4, {"": 1}), tokens[:, 2:])
+    assert tokens_per_sample(tokens, {"": 1}) == 3

@@ -58,6 +58,7 @@ class FakeTrials:
     """The trials of one size."""
 
     first_batch = 2
+    most_samples: int | None = None
 
     def __init__(self, world: World, layers: int = 4) -> None:
         self.world, self.layers = world, layers

@@ -54,6 +54,7 @@ class FakeTrials:
         fails: Outcome | None = None,
     ) -> None:
         self.first_batch = 2
+        self.most_samples: int | None = None
         self.turns = Turns(usable_bytes=2**40, second_context_bytes=0)
         self.alone: list[str] = []
         self.limit = 0

@@ -33,6 +33,7 @@ class FakeTrials:
 
     def __init__(self, *, really_fits: int = 1000, fails: Outcome | None = None) -> None:
         self.first_batch = 2
+        self.most_samples: int | None = None
         self.really_fits = really_fits
         self.fails = fails
         self.timed: list[int] = []

@@ -16,6 +16,7 @@ from advisor.measure.measurement import Measurement, Sizing, StopReason
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
+from advisor.problem.batch_layout import BatchLayout
 from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.bench import Bench
 from advisor.trial.outcome import Outcome
@@ -289,10 +290,11 @@ def test_batches_of_one_size_are_made_once(bed: Bed, tmp_path: Path) -> None:
         "        log.write(f'{batch_size} ')\n"
     )
     text = _PLAIN.replace("def make_batch(batch_size):\n", counting)
-    bed.measure(text, micro_batch=8)
+    layout = BatchLayout(dims={"0": 0, "1": 0}, counted_by="0")  # as the probe has found it
+    bed.measure(text, micro_batch=8, layout=layout)
     assert log.read_text().split() == ["8", "8"]
     log.unlink()
-    bed.size(text, micro_batch=8, largest_batch=16)
+    bed.size(text, micro_batch=8, largest_batch=16, layout=layout)
     assert log.read_text().split() == ["8", "8", "16", "16"]
     assert bed.leftover == ""
 
