@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from advisor.policy.apply import apply_policy
     from advisor.policy.file import load_policy_file
     from advisor.policy.policy import Policy
+    from advisor.problem.reduction import Reduction
 
 __all__ = [
     "Answer",
     "MethodUse",
     "MomadviseError",
     "Policy",
+    "Reduction",
     "Training",
     "UserError",
     "__version__",
@@ -38,6 +40,7 @@ _HOME = {
     "MethodUse": "advisor.methods.use",
     "MomadviseError": "advisor.errors",
     "Policy": "advisor.policy.policy",
+    "Reduction": "advisor.problem.reduction",
     "Training": "advisor.methods.training",
     "UserError": "advisor.errors",
     "apply_policy": "advisor.policy.apply",

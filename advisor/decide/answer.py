@@ -13,6 +13,7 @@ from advisor.problem.batch_layout import SampleDims
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
 from advisor.problem.hardware import Hardware
+from advisor.problem.reduction import Reduction
 from advisor.trial.folder import StudyFolder
 
 __all__ = ["Answer", "load_answer", "store_answer"]
@@ -66,6 +67,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def sample_dims(self) -> SampleDims | None:
         """Where a batch has its samples, if not where a training takes them to be."""
         return self.facts.batch_layout.sample_dims
+
+    @property
+    def reduction(self) -> Reduction | None:
+        """How the loss of a batch follows from those of its micro-batches, if not as a training takes it to."""
+        return self.facts.batch_layout.reduction
 
     @property
     def files(self) -> dict[str, Path]:

@@ -141,7 +141,9 @@ def _most_samples(
         batch = _made(make_batch, size, seed)
         seconds = clock() - begin
         found = samples_in(batch, layout)
-        cheap = _GROWTH * seconds <= _ENOUGH_SECONDS and sum(tensor.nbytes for tensor in tensors_in(batch)) <= _ENOUGH_BYTES
+        cheap = (
+            _GROWTH * seconds <= _ENOUGH_SECONDS and sum(tensor.nbytes for tensor in tensors_in(batch)) <= _ENOUGH_BYTES
+        )
         return (found if found is not None and found < size else None), cheap
 
     go_on = True

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,12 +21,15 @@ from torch.utils import _pytree as pytree
 
 from advisor.errors import WorkloadError
 from advisor.problem.batch_layout import UNCUT, SampleDims
+from advisor.problem.reduction import Reduction
 
 __all__ = [
     "IGNORED_TARGET",
     "Leaf",
     "assumed_dims",
     "count_labels",
+    "count_targets",
+    "cut",
     "leaves_of",
     "map_tensors",
     "move",
@@ -120,13 +123,26 @@ def split(batch: Any, size: int, dims: SampleDims | None = None) -> list[Any]:
             f"a batch of {samples} samples must be cut into micro-batches of {size}, but {', '.join(uncut)} has no "
             "entry of its own for each sample; give batches of at most micro_batch samples"
         )
+    count = math.ceil(samples / size)
+    return cut(batch, [samples - samples * (count - number) // count for number in range(count + 1)], known)
+
+
+def cut(batch: Any, bounds: Sequence[int], dims: SampleDims) -> list[Any]:
+    """The pieces of a batch between bounds.
+
+    Args:
+        batch: The batch.
+        bounds: The first sample of every piece, and the number of all samples at the end.
+        dims: Where it has its samples.
+
+    Raises:
+        WorkloadError: Nobody knows whether a part of it holds any.
+    """
     plain = _plain(batch)
 
     def piece(start: int, end: int) -> Any:
-        return _mapped(plain, "", lambda path, leaf: _cut(path, leaf, start, end, samples, known), known)
+        return _mapped(plain, "", lambda path, leaf: _cut(path, leaf, start, end, bounds[-1], dims), dims)
 
-    count = math.ceil(samples / size)
-    bounds = [samples - samples * (count - number) // count for number in range(count + 1)]
     return [piece(start, end) for start, end in itertools.pairwise(bounds)]
 
 
@@ -145,6 +161,26 @@ def count_labels(batch: Any, *, causal: bool) -> int | None:
     if isinstance(labels, FakeTensor):
         return labels.numel()  # In a trace there are no values: as if each were a target.
     return int((labels != IGNORED_TARGET).sum())
+
+
+def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = None) -> float:
+    """What the mean of a loss is taken over.
+
+    Raises:
+        WorkloadError: The part that holds the targets is not there.
+    """
+    if not reduction.targets:
+        return float(sample_count(batch, dims))
+    for leaf in leaves_of(batch):
+        if leaf.path == reduction.targets and isinstance(leaf.value, torch.Tensor):
+            targets = leaf.value[..., 1:] if reduction.shifted else leaf.value
+            if isinstance(targets, FakeTensor):
+                return float(targets.numel())
+            return float((targets != reduction.ignore_index).sum())
+    raise WorkloadError(
+        f"the loss is a mean over the targets in {reduction.targets!r} of a batch, but this batch has no tensor there; "
+        "give batches as make_batch makes them, or pass count_targets"
+    )
 
 
 def leaves_of(batch: Any) -> Iterator[Leaf]:

@@ -186,11 +186,12 @@ def worst_fidelity(
     """The worst class among the methods, the micro-batching and the sharing of batches between devices.
 
     Both reorder float sums; with BatchNorm they change what is learned, because statistics are taken over the
-    micro-batch of one device.
+    micro-batch of one device, and so they do wherever the probe saw that a loss looks at samples together.
     """
     classes = [fidelity_of(use) for use in uses]
     if accumulation_steps > 1 or gpu_count > 1:
-        classes.append(Fidelity.MODEL if facts is not None and facts.has_batchnorm else Fidelity.ROUNDING)
+        changes = facts is not None and (facts.has_batchnorm or bool(facts.batch_layout.changes_when_split))
+        classes.append(Fidelity.MODEL if changes else Fidelity.ROUNDING)
     return max(classes, key=lambda fidelity: fidelity.rank, default=Fidelity.EXACT)
 
 

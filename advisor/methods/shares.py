@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from advisor.errors import WorkloadError
+from advisor.methods.batch import map_tensors
 from advisor.methods.world import World
 
 __all__ = ["weighed"]
@@ -37,7 +38,12 @@ def weighed(pieces: list[Any], count: Callable[[Any], tuple[float, bool]], world
     ]
     # Processes meet in every pass, so all must make the same number of them: another one is computed for nothing.
     idle = len(pieces) - len(useful) if world.size > 1 else 0
-    return [(useful[0][0], 0.0)] * idle + useful
+    return [(_another(useful[0][0]), 0.0) for _ in range(idle)] + useful
+
+
+def _another(piece: Any) -> Any:
+    """The same samples as an object of its own."""
+    return map_tensors(piece, lambda tensor: tensor.view_as(tensor))
 
 
 def _total(own: float, world: World) -> float:

@@ -23,6 +23,7 @@ from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device
 from advisor.methods.world import World
 from advisor.problem.batch_layout import SampleDims
+from advisor.problem.reduction import Reduction
 
 if TYPE_CHECKING:
     from advisor.methods.saved_tensors import SavedTensorPipeline
@@ -48,6 +49,8 @@ class Training:
         max_grad_norm: Clip the gradients to this total norm before each optimizer step.
         blocks: Classes of the repeated blocks, when they cannot be found.
         micro_batch: Samples per forward pass; a larger batch is split and its gradients are accumulated.
+        reduction: How the loss of a batch follows from those of its micro-batches, where that was found out; by default
+            it is a mean over the labels of text that are not -100, and else over samples.
         sample_dims: Where a batch has its samples (:data:`~advisor.problem.batch_layout.SampleDims`); by default in
             dimension 0 of its tensors.
         world: The processes that train together; default: this one alone. Each is given its own share of the batch,
@@ -91,6 +94,7 @@ class Training:
         blocks: tuple[type, ...] = (),
         micro_batch: int | None = None,
         sample_dims: SampleDims | None = None,
+        reduction: Reduction | None = None,
         world: World | None = None,
     ) -> None:
         self.device = torch.device(device)
@@ -101,6 +105,8 @@ class Training:
         self.blocks = blocks
         self.micro_batch = micro_batch
         self.sample_dims = sample_dims
+        self.reduction = reduction
+        self._shares: list[tuple[Any, float]] = []
         self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
         self.after_forward: list[Callable[[torch.Tensor], None]] = []
         self.saved_tensors: SavedTensorPipeline | None = None
@@ -173,31 +179,23 @@ class Training:
 
         Raises:
             MethodRefusedError: The batch needs several micro-batches, which an applied method does not allow.
-            WorkloadError: A process's share of the batch has no target.
+            WorkloadError: The batch cannot be cut, or a process's share of it has no target.
         """
         pieces = self.split(batch)
-        if len(pieces) == 1 and self.world.size == 1:
+        if len(pieces) == 1:
             loss = self.forward(pieces[0])
             self.backward(loss)
             self.optimizer_step()
             return loss.detach()
-        if len(pieces) > 1 and not self.accumulates:
-            samples = batches.sample_count(batch, self.sample_dims)
-            raise MethodRefusedError(
-                f"a batch of {samples} samples needs {len(pieces)} micro-batches of "
-                f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
-                "give batches of at most micro_batch samples"
-            )
-        shares = weighed(pieces, self._targets, self.world)
         total: torch.Tensor | None = None
-        for number, (piece, weight) in enumerate(shares, start=1):
-            last = number == len(shares)
+        for number, piece in enumerate(pieces, start=1):
+            last = number == len(pieces)
             with contextlib.nullcontext() if last else self.accumulating():
-                loss = self.forward(piece) * weight
+                loss = self.forward(piece)
                 self.backward(loss)
             total = loss.detach() if total is None else total + loss.detach()
         self.optimizer_step()
-        assert total is not None, "the shares of the micro-batches sum to one"
+        assert total is not None, "a batch has at least one piece"
         return total
 
     def accumulating(self) -> contextlib.AbstractContextManager[None]:
@@ -224,11 +222,43 @@ class Training:
                 module.training = True
 
     def split(self, batch: Any) -> list[Any]:
-        """The batch in as few micro-batches as needed, which differ by one sample at most."""
-        return [batch] if self.micro_batch is None else batches.split(batch, self.micro_batch, self.sample_dims)
+        """The batch in as few micro-batches as needed, which differ by one sample at most.
+
+        :meth:`forward` gives each of them the share that it has in the loss of the whole batch: their losses add up to
+        that loss, and their gradients to its gradient. That holds until the next split or optimizer step.
+
+        Raises:
+            MethodRefusedError: It needs several micro-batches, which an applied method does not allow.
+            WorkloadError: It cannot be cut, or a process's share of it has no target.
+        """
+        self._shares = []
+        pieces = [batch] if self.micro_batch is None else batches.split(batch, self.micro_batch, self.sample_dims)
+        if len(pieces) == 1 and self.world.size == 1:
+            return pieces
+        if len(pieces) > 1 and not self.accumulates:
+            samples = batches.sample_count(batch, self.sample_dims)
+            raise MethodRefusedError(
+                f"a batch of {samples} samples needs {len(pieces)} micro-batches of "
+                f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
+                "give batches of at most micro_batch samples"
+            )
+        self._shares = self.shares(pieces)
+        return [piece for piece, _ in self._shares]
+
+    def shares(self, pieces: list[Any]) -> list[tuple[Any, float]]:
+        """The micro-batches to compute, each with its share in the loss of them all; one without targets has none."""
+        if self.reduction is not None and self.reduction.kind == "sum":
+            # Gradients are averaged over the processes.
+            return [(piece, float(self.world.size)) for piece in pieces]
+        return weighed(pieces, self._targets, self.world)
+
+    @property
+    def counts_targets(self) -> bool:
+        """Whether the workload itself says what its loss averages over."""
+        return self._count_targets is not None
 
     def forward(self, batch: Any) -> torch.Tensor:
-        """Move a micro-batch to the device and compute its loss.
+        """Move a micro-batch to the device and compute its loss, times its share if :meth:`split` made it.
 
         Raises:
             WorkloadError: The loss is not a scalar tensor with a gradient.
@@ -240,6 +270,9 @@ class Training:
             loss = require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
         for callback in self.after_forward:
             callback(loss)
+        for piece, share in self._shares:
+            if piece is batch:
+                return loss * share
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -268,6 +301,7 @@ class Training:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.distribution.after_step()
+        self._shares = []
         for callback in list(self.after_step):  # One may remove itself.
             callback()
         if self.phase_listener is not None:
@@ -349,6 +383,8 @@ class Training:
         """What the loss of a piece averages over, and whether it may differ between processes: samples do not."""
         if self._count_targets is not None:
             return float(self._count_targets(piece)), True
+        if self.reduction is not None:
+            return batches.count_targets(piece, self.reduction, self.sample_dims), bool(self.reduction.targets)
         labels = batches.count_labels(piece, causal=self._causal)
         if labels is not None:
             return float(labels), True

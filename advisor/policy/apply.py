@@ -11,6 +11,7 @@ from advisor.methods.compose import apply_uses, validate_use
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.problem.batch_layout import SampleDims
+from advisor.problem.reduction import Reduction
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,10 @@ class HasPolicy(Protocol):
     def sample_dims(self) -> SampleDims | None:
         """Where a batch has its samples, if not where a training takes them to be."""
 
+    @property
+    def reduction(self) -> Reduction | None:
+        """How the loss of a batch follows from those of its micro-batches, if not as a training takes it to."""
+
 
 def apply_policy(
     policy: Policy | HasPolicy | str | os.PathLike[str],
@@ -44,6 +49,7 @@ def apply_policy(
     max_grad_norm: float | None = None,
     blocks: tuple[type, ...] = (),
     sample_dims: SampleDims | None = None,
+    reduction: Reduction | None = None,
 ) -> Training:
     """Make a training out of a model: the same code that the trials ran.
 
@@ -61,6 +67,8 @@ def apply_policy(
         blocks: Classes of the repeated blocks, when they cannot be found.
         sample_dims: Where a batch has its samples, if not in dimension 0 of all that it holds: path of a part
             (``"labels"``, ``"0.boxes"``) -> the dimension, ``None`` for what every sample shares, or ``"uncut"``.
+        reduction: How the loss of a batch follows from those of its micro-batches, where it is no mean over the labels
+            of text that are not -100, or else over samples.
 
     Returns:
         The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
@@ -80,6 +88,7 @@ def apply_policy(
         policy = load_policy_file(policy)
     if not isinstance(policy, Policy):
         sample_dims = policy.sample_dims if sample_dims is None else sample_dims
+        reduction = policy.reduction if reduction is None else reduction
         policy = policy.policy
     for use in policy.methods:
         validate_use(use)
@@ -97,6 +106,7 @@ def apply_policy(
         blocks=blocks,
         micro_batch=policy.micro_batch,
         sample_dims=sample_dims,
+        reduction=reduction,
         world=current_world(),
     )
     training.settled.update(policy.settled)

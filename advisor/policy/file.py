@@ -14,6 +14,7 @@ from advisor.methods.compose import validate_use
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.policy.policy import Policy
 from advisor.problem.batch_layout import SampleDims
+from advisor.problem.reduction import Reduction
 
 __all__ = [
     "SCHEMA",
@@ -151,12 +152,14 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         policy: The policy.
         sample_dims: Where a batch has its samples, if not where a training takes them to be.
+        reduction: How the loss of a batch follows from those of its micro-batches, if not as a training takes it to.
         evidence: Why it was chosen.
         fingerprints: What that holds for.
     """
 
     policy: Policy
     sample_dims: SampleDims | None = None
+    reduction: Reduction | None = None
     evidence: Evidence | None = None
     fingerprints: Fingerprints | None = None
 
@@ -175,12 +178,14 @@ class _FileOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rena
     schema_version: int
     policy: _PolicyOnDisk
     sample_dims: SampleDims | None = None
+    reduction: Reduction | None = None
     evidence: Evidence | None = None
     fingerprints: Fingerprints | None = None
 
 
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "$": ("schema", "policy", "sample_dims", "evidence", "fingerprints"),
+    "$": ("schema", "policy", "sample_dims", "reduction", "evidence", "fingerprints"),
+    "$.reduction": Reduction.__struct_fields__,
     "$.policy": _PolicyOnDisk.__struct_fields__,
     "$.evidence": Evidence.__struct_fields__,
     "$.evidence.comparison": ComparisonEvidence.__struct_fields__,
@@ -215,6 +220,7 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
     return PolicyFile(
         policy=_policy(on_disk.policy, path),
         sample_dims=on_disk.sample_dims,
+        reduction=on_disk.reduction,
         evidence=on_disk.evidence,
         fingerprints=on_disk.fingerprints,
     )
@@ -275,6 +281,8 @@ def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:
         document["policy"]["settled"] = dict(file.policy.settled)
     if file.sample_dims is not None:
         document["sample_dims"] = dict(file.sample_dims)
+    if file.reduction is not None:
+        document["reduction"] = msgspec.to_builtins(file.reduction)
     if file.evidence is not None:
         document["evidence"] = msgspec.to_builtins(file.evidence)
     if file.fingerprints is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
-from advisor.problem.batch_layout import SampleDims
+from advisor.problem.batch_layout import BatchLayout
 
 __all__ = ["apply_lines", "size_lines", "wrapper_source", "write_wrapper"]
 
@@ -29,16 +29,16 @@ POLICY = advisor.Policy(
 )
 
 
-{sample_dims}def prepare(model, **options):
+{about_batches}def prepare(model, **options):
     """Apply the policy to `model` (in place) and return the training.
 
     Options, all optional: device, build_optimizer(parameters), compute_loss(model, batch), count_targets(batch),
     linear_head(model, batch), max_grad_norm, blocks. They are explained in `help(advisor.apply_policy)`.
 
-    With a loop of your own, in place of `training.step(batch)`, for each piece of `training.split(batch)`:
-        loss = training.forward(piece)
-        training.backward(loss)
-    and then once:
+    With a loop of your own, in place of `training.step(batch)`:
+        for piece in training.split(batch):
+            loss = training.forward(piece)  # times its share: do not divide it by the number of pieces
+            training.backward(loss)
         training.optimizer_step()
 
     `training.model` and `training.optimizer` are yours to schedule, evaluate and save;
@@ -113,7 +113,7 @@ def wrapper_source(
     options: Sequence[str] = (),
     size: Sequence[str] = (),
     machines: int = 1,
-    sample_dims: SampleDims | None = None,
+    layout: BatchLayout | None = None,
 ) -> str:
     """The text of the wrapper.
 
@@ -124,7 +124,7 @@ def wrapper_source(
         options: What the workload defines itself (``Facts.workload_options``).
         size: Result of :func:`size_lines`.
         machines: How many of them have equal shares of the policy's devices.
-        sample_dims: Where a batch has its samples, if not where a training takes them to be.
+        layout: Where a batch has its samples, and how its loss follows from those of its parts.
     """
     lines = ["    methods=("]
     for method in policy.methods:
@@ -147,22 +147,34 @@ def wrapper_source(
         details=_inside_docstring(details),
         state=_STATE if policy.gpu_count == 1 else _STATE_OF_SEVERAL,
         policy="\n".join(lines),
-        sample_dims="" if sample_dims is None else _sample_dims_lines(sample_dims),
-        passed="" if sample_dims is None else "sample_dims=SAMPLE_DIMS, ",
+        about_batches=_about_batches(layout),
+        passed=_passed(layout),
         usage="\n    ".join((*size, *apply_lines(policy, options, machines))),
     )
 
 
-def _sample_dims_lines(sample_dims: SampleDims) -> str:
-    lines = [f"    {json.dumps(path)}: {dim!r}," for path, dim in sample_dims.items()]
-    return "\n".join(
-        (
-            "# Part of a batch: the dimension that has its samples, or None for what all of them share.",
-            "SAMPLE_DIMS = {",
-            *lines,
-            "}\n\n\n",
-        )
-    )
+def _about_batches(layout: BatchLayout | None) -> str:
+    """Constants that say of batches what a training would not take for granted."""
+    text = ""
+    if layout is not None and layout.sample_dims is not None:
+        dims = "".join(f"    {json.dumps(path)}: {dim!r},\n" for path, dim in layout.sample_dims.items())
+        about = "# Part of a batch: the dimension that has its samples, or None for what all of them share."
+        text += f"{about}\nSAMPLE_DIMS = {{\n{dims}}}\n"
+    if layout is not None and layout.reduction is not None:
+        values = {name: getattr(layout.reduction, name) for name in layout.reduction.__struct_fields__}
+        options = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        about = "# How the loss of a batch follows from those of its micro-batches."
+        text += f"{about}\nREDUCTION = advisor.Reduction({options})\n"
+    return f"{text}\n\n" if text else ""
+
+
+def _passed(layout: BatchLayout | None) -> str:
+    passed = ""
+    if layout is not None and layout.sample_dims is not None:
+        passed += "sample_dims=SAMPLE_DIMS, "
+    if layout is not None and layout.reduction is not None:
+        passed += "reduction=REDUCTION, "
+    return passed
 
 
 def _torchrun(count: int, machines: int) -> str:
@@ -185,7 +197,7 @@ def write_wrapper(
     options: Sequence[str] = (),
     size: Sequence[str] = (),
     machines: int = 1,
-    sample_dims: SampleDims | None = None,
+    layout: BatchLayout | None = None,
 ) -> None:
     """Write the wrapper atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -196,7 +208,7 @@ def write_wrapper(
         options=options,
         size=size,
         machines=machines,
-        sample_dims=sample_dims,
+        layout=layout,
     )
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

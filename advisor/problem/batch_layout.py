@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from advisor.problem.reduction import Reduction
+
 __all__ = ["UNCUT", "BatchLayout", "SampleDims"]
 
 UNCUT: Literal["uncut"] = "uncut"
@@ -28,6 +30,9 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         extra: Entries there beyond those (one, where offsets begin at 0 and end behind the last sample).
         uncut_because: Path of a leaf that cannot be cut -> why.
         is_usual: Whether that is what a training takes for granted of such a batch.
+        reduction: How the loss of a batch follows from those of its micro-batches, if not as a training takes it to.
+        changes_when_split: Why training on micro-batches is another training than on whole batches; empty if it was
+            seen not to be.
         most_samples: The most that ``make_batch`` was seen to return, where it returned fewer than it was asked for.
     """
 
@@ -38,6 +43,8 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     extra: int = 0
     uncut_because: dict[str, str] = {}
     is_usual: bool = True
+    reduction: Reduction | None = None
+    changes_when_split: str = ""
     most_samples: int | None = None
 
     @property

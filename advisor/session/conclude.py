@@ -17,7 +17,7 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
 from advisor.policy.wrapper import size_lines, write_wrapper
-from advisor.problem.batch_layout import SampleDims
+from advisor.problem.batch_layout import BatchLayout
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
 from advisor.problem.rates import DeviceRates
@@ -61,7 +61,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
         date: Day of the measurement, ISO format.
         workload_options: What the workload defines itself, to be passed to the wrapper.
         size_arguments: Function -> the size arguments that it takes.
-        sample_dims: Where a batch has its samples, if not where a training takes them to be.
+        layout: Where a batch has its samples, and how its loss follows from those of its parts.
         device_rates: What the probe measured of the device; ``None`` if it could not.
     """
 
@@ -76,7 +76,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     workload_options: tuple[str, ...] = ()
     size_arguments: dict[str, tuple[str, ...]] = {}
-    sample_dims: SampleDims | None = None
+    layout: BatchLayout | None = None
     device_rates: DeviceRates | None = None
 
     def choose(self, candidates: Sequence[Candidate]) -> Recommendation:
@@ -344,11 +344,12 @@ def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
         parameter_count=winner.parameter_count,
         floor_samples_per_second=None if growth is None else growth.floor_samples_per_second,
     )
-    version = conclusion.fingerprints.versions["momadvise"]
+    version, layout = conclusion.fingerprints.versions["momadvise"], conclusion.layout
     write_policy_file(
         PolicyFile(
             policy=winner.policy,
-            sample_dims=conclusion.sample_dims,
+            sample_dims=None if layout is None else layout.sample_dims,
+            reduction=None if layout is None else layout.reduction,
             evidence=evidence,
             fingerprints=conclusion.fingerprints,
         ),
@@ -383,7 +384,7 @@ def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None
         options=conclusion.workload_options,
         size=size_lines(winner.model_size, conclusion.size_arguments),
         machines=conclusion.goal.machines,
-        sample_dims=conclusion.sample_dims,
+        layout=conclusion.layout,
     )
 
 

@@ -407,7 +407,9 @@ class Evaluator:
         fidelity = self._fidelity(policy)
         if not self._goal.fidelity.allows(fidelity):
             parts = "micro-batches per step" if policy.gpu_count == 1 else "parts of a step, over all devices,"
-            why = "; BatchNorm takes its statistics over each" if self._facts.has_batchnorm else ""
+            changes = self._facts.batch_layout.changes_when_split
+            why = f"; {changes}" if changes else ""
+            why = "; BatchNorm takes its statistics over each" if self._facts.has_batchnorm else why
             return (
                 f"with {policy.accumulation_steps * policy.gpu_count} {parts} its fidelity is {fidelity.value}, "
                 f"and at most {self._goal.fidelity.value} is allowed{why} (--fidelity {fidelity.value} allows it)"

@@ -52,8 +52,12 @@ def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> Shared:
         return Shared(goal=goal, space=space)
     counts = tuple(count for count in goal.gpu_counts if count not in beyond)
     some = " and ".join(str(count) for count in beyond)
+    changes = facts.batch_layout.changes_when_split
     if facts.has_batchnorm:
         cause = "BatchNorm takes its statistics over one device's share of the batch, which changes what is learned"
+        allow = "--fidelity model"
+    elif changes:
+        cause = changes
         allow = "--fidelity model"
     else:
         cause = "gradients are summed over devices, which reorders float sums"

@@ -116,6 +116,15 @@ class Tuning:
                 earlier=candidates,
             )
             facts = self._probe(trials, runner)
+            layout = facts.batch_layout
+            whole = layout.why_uncut
+            if layout.changes_when_split and not facts.has_batchnorm:
+                whole = f"{layout.changes_when_split} (--fidelity model allows more)"
+            if whole:
+                self._say(
+                    f"a batch is trained on in one piece, on one device: {whole}. Give training.step no more samples "
+                    "than the policy's micro-batch"
+                )
             asked = self._goal.gpu_counts
             self._goal = with_global_batch(self._goal, facts)
             counts = self._goal.gpu_counts
@@ -298,7 +307,7 @@ class Tuning:
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,
-            sample_dims=facts.batch_layout.sample_dims,
+            layout=facts.batch_layout,
             device_rates=facts.device_rates,
         )
 

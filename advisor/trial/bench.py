@@ -170,7 +170,14 @@ class Bench:
 
     def apply(self, policy: Policy, model: torch.nn.Module) -> Training:
         """Apply a policy to the user's model, with all that the workload defines."""
-        return apply_policy(policy, model, device=self.device, sample_dims=self.layout.sample_dims, **self.options())
+        return apply_policy(
+            policy,
+            model,
+            device=self.device,
+            sample_dims=self.layout.sample_dims,
+            reduction=self.layout.reduction,
+            **self.options(),
+        )
 
     @contextlib.contextmanager
     def wrapped_training(self, wrapper: Path) -> Iterator[Training]:

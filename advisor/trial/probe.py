@@ -9,11 +9,13 @@ import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import torch
 
 from advisor.measure.batches import tokens_per_sample
 from advisor.measure.device_rates import device_rates
 from advisor.measure.memory import MemoryMeter
+from advisor.measure.splitting import Splitting, splitting_of
 from advisor.methods import structure
 from advisor.methods.compiler import why_not_compiled
 from advisor.methods.linear_head import exposes_linear_head
@@ -28,6 +30,10 @@ from advisor.trial.bench import Bench
 from advisor.trial.failure import is_out_of_memory
 
 __all__ = ["probe"]
+
+_TO_SPLIT = ((3, 2), (5, 3), (6, 4))
+"""Samples of the batch that is looked at whole, and of the first of two uneven pieces; the first that works. One sample
+alone is none that every model takes, nor is an odd number."""
 
 _Option = bool | int | float | str | None
 
@@ -52,6 +58,11 @@ def probe(bench: Bench) -> Facts:
             bench.notes.append(f"plain training does not fit at a batch of {policy.global_batch}")
         else:
             linear_head, linear_head_reason = exposes_linear_head(training, batch)
+        layout = bench.layout
+        if first_loss is not None and not layout.why_uncut:
+            bench.tell("a batch whole and in pieces")
+            found = _splitting(bench, meter, training)
+            layout = msgspec.structs.replace(layout, reduction=found.reduction, changes_when_split=found.changes)
         bench.tell("looking at the model")
         model = training.model
         # What did not fit was not seen to its end: methods on chains then find out for themselves.
@@ -92,7 +103,7 @@ def probe(bench: Bench) -> Facts:
             torch_version=str(torch.__version__),  # a class of its own otherwise
             workload_options=tuple(bench.options()),
             size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
-            batch_layout=bench.layout,
+            batch_layout=layout,
             libraries=libraries(bench.spec.libraries),
         )
 
@@ -121,6 +132,28 @@ def _first_loss(
         training.optimizer.zero_grad(set_to_none=True)
         return None
     return first
+
+
+def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splitting:
+    """What training on micro-batches does to the loss; nothing where no batch to look at fits."""
+    most = bench.layout.most_samples
+    raised: Exception | None = None
+    for samples, first in _TO_SPLIT:
+        if most is not None and samples > most:
+            continue
+        try:
+            batch = bench.batches(samples)[0]
+            with meter.guarding(batch):
+                return splitting_of(training, batch, first, samples, bench.layout.dims, seed=bench.seed)
+        except Exception as error:  # one sample alone may be none that this model takes
+            if is_out_of_memory(error, bench.device, bench.refusals):
+                bench.empty_cache()
+                return Splitting(None, "")
+            raised = error
+    if raised is None:
+        return Splitting(None, "")
+    words = f"{type(raised).__name__}: {raised}".splitlines()[0]
+    return Splitting(None, f"its pieces cannot be computed alone ({words})")
 
 
 def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,417 @@
+"""What people do to a batch and to a loss: one small workload for each, and what is true of it.
+
+Each is written as a user would write it. What stands beside it is what the program must find out by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from advisor.problem.reduction import Reduction
+
+__all__ = ["REFUSED", "WORKLOADS", "Workload"]
+
+_HEAD = """
+import dataclasses
+import torch
+from torch import nn
+from torch.nn import functional as F
+"""
+
+_MLP = """
+def build_model():
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 6))
+"""
+
+_PAIR = """
+def make_batch(batch_size):
+    return torch.randn(batch_size, 8), torch.randint(6, (batch_size,))
+"""
+
+_TEXT_MODEL = """
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.body, self.head = nn.Embedding(40, 16), nn.Linear(16, 16), nn.Linear(16, 40)
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.body(self.embedding(ids))))
+
+def build_model():
+    return Text()
+"""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload, and what is true of it.
+
+    Attributes:
+        text: Its file, without the imports.
+        samples: Of a batch that is cut into three.
+        micro_batch: Of the pieces at most.
+        dims: Where its batches have their samples, if not in dimension 0 of all that is a tensor.
+        reduction: How its loss follows from those of micro-batches, if not as a training takes it to.
+        changes: Part of why training on micro-batches is another training; empty if it is the same.
+    """
+
+    text: str
+    samples: int = 7
+    micro_batch: int = 3
+    dims: dict[str, Any] | None = None
+    reduction: Reduction | None = None
+    changes: str = ""
+    options: tuple[str, ...] = field(default=("compute_loss", "count_targets"))
+
+    @property
+    def source(self) -> str:
+        """The whole file."""
+        return _HEAD + self.text
+
+
+def _loss(line: str, model: str = _MLP, batch: str = _PAIR) -> str:
+    body = "\n".join(f"    {one}" for one in line.strip().splitlines())
+    return f"{model}{batch}\ndef compute_loss(model, batch):\n{body}\n"
+
+
+_PADDED = """
+def make_batch(batch_size):
+    ids = torch.randint(1, 40, (batch_size, 12))
+    for number, row in enumerate(ids):
+        row[3 + (5 * number + int(torch.randint(9, ()))) % 9:] = {padding}
+    return {{"ids": ids.clamp(min=0), "labels": ids}}
+"""
+
+WORKLOADS: dict[str, Workload] = {
+    # ---- how a loss is reduced
+    "mean": Workload(_loss("return F.cross_entropy(model(batch[0]), batch[1])")),
+    "sum": Workload(
+        _loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum")'), reduction=Reduction(kind="sum")
+    ),
+    "sum over a constant": Workload(
+        _loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum") / 32'),
+        reduction=Reduction(kind="sum"),
+    ),
+    "sum of squares": Workload(
+        _loss("return ((model(batch[0]).mean(1) - batch[1]) ** 2).sum()"), reduction=Reduction(kind="sum")
+    ),
+    "mean squared error": Workload(_loss("return F.mse_loss(model(batch[0]).mean(1), batch[1].float())")),
+    "sum over the batch size": Workload(
+        _loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum") / len(batch[1])')
+    ),
+    "label smoothing": Workload(_loss("return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1)")),
+    "per sample, stacked": Workload(
+        _loss("return torch.stack([F.cross_entropy(o, y) for o, y in zip(model(batch[0]), batch[1])]).mean()")
+    ),
+    # ---- targets that do not count
+    "labels of text": Workload(
+        _loss(
+            'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten())',
+            _TEXT_MODEL,
+            _PADDED.format(padding=-100),
+        )
+    ),
+    "padding of 0": Workload(
+        _loss(
+            'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=0)',
+            _TEXT_MODEL,
+            _PADDED.format(padding=0),
+        ),
+        reduction=Reduction(targets="labels", ignore_index=0),
+    ),
+    "padding of -1": Workload(
+        _loss(
+            'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=-1)',
+            _TEXT_MODEL,
+            _PADDED.format(padding=-1),
+        ),
+        reduction=Reduction(targets="labels", ignore_index=-1),
+    ),
+    "the next token, padding of -1": Workload(
+        _loss(
+            "logits = model(batch['ids'])[:, :-1]\n"
+            "return F.cross_entropy(logits.flatten(0, 1), batch['labels'][:, 1:].flatten(), ignore_index=-1)",
+            _TEXT_MODEL,
+            _PADDED.format(padding=-1),
+        ),
+        reduction=Reduction(targets="labels", ignore_index=-1, shifted=True),
+    ),
+    "a mask of what counts": Workload(
+        _loss(
+            "each = F.cross_entropy(model(batch['ids']).flatten(0, 1), batch['ids'].flatten(), reduction='none')\n"
+            "mask = batch['mask'].flatten()\n"
+            "return (each * mask).sum() / mask.sum()",
+            _TEXT_MODEL,
+            """
+def make_batch(batch_size):
+    mask = torch.arange(12)[None] < torch.randint(3, 12, (batch_size, 1))
+    return {"ids": torch.randint(40, (batch_size, 12)), "mask": mask.long()}
+""",
+        ),
+        reduction=Reduction(targets="mask", ignore_index=0),
+    ),
+    "a void class in a segmentation": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch[0]), batch[1], ignore_index=255)",
+            "def build_model():\n    return nn.Conv2d(3, 5, 3, padding=1)\n",
+            """
+def make_batch(batch_size):
+    masks = torch.randint(5, (batch_size, 6, 6))
+    masks[torch.rand(masks.shape) < torch.rand(batch_size, 1, 1)] = 255
+    return torch.randn(batch_size, 3, 6, 6), masks
+""",
+        ),
+        reduction=Reduction(targets="1", ignore_index=255),
+    ),
+    "counted by the user": Workload(
+        _loss(
+            'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=0)',
+            _TEXT_MODEL,
+            _PADDED.format(padding=0),
+        )
+        + "\ndef count_targets(batch):\n    return (batch['labels'] != 0).sum()\n"
+    ),
+    "counted wrongly by the user": Workload(
+        _loss(
+            "each = F.cross_entropy(model(batch['ids']).flatten(0, 1), batch['labels'].flatten(), reduction='none')\n"
+            "return (each / (1 + torch.arange(len(each)))).sum() / len(each) ** 0.5",
+            _TEXT_MODEL,
+            _PADDED.format(padding=0),
+        )
+        + "\ndef count_targets(batch):\n    return (batch['labels'] != 0).sum()\n",
+        changes="count_targets does not count what the loss averages over",
+    ),
+    # ---- losses that look at samples together
+    "negatives within the batch": Workload(
+        _loss(
+            "features = F.normalize(model(batch[0]), dim=-1)\n"
+            "return F.cross_entropy(features @ features.T.roll(1, 0) / 0.1, torch.arange(len(features)))"
+        ),
+        changes="looks at samples together",
+    ),
+    "normalized without running statistics": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch[0]), batch[1])",
+            "def build_model():\n"
+            "    normalization = nn.BatchNorm1d(16, track_running_stats=False)\n"
+            "    return nn.Sequential(nn.Linear(8, 16), normalization, nn.Linear(16, 6))\n",
+        ),
+        changes="looks at samples together",
+    ),
+    "normalized by hand": Workload(
+        _loss("x = batch[0]\nreturn F.cross_entropy(model((x - x.mean(0)) / (x.std(0) + 1)), batch[1])"),
+        changes="looks at samples together",
+    ),
+    "the largest loss of a batch": Workload(
+        _loss("return F.cross_entropy(model(batch[0]), batch[1], reduction='none').max()"),
+        changes="looks at samples together",
+    ),
+    "the root of a mean": Workload(
+        _loss("return F.mse_loss(model(batch[0]).mean(1), batch[1].float()).sqrt()"),
+        changes="looks at samples together",
+    ),
+    "two means, one of which has fewer targets": Workload(
+        _loss(
+            "output = model(batch[0])\n"
+            "few = batch[1] < 3\n"
+            "return F.cross_entropy(output, batch[1]) + output[few].square().sum() / few.sum().clamp(min=1)"
+        ),
+        changes="looks at samples together",
+    ),
+    # ---- states that a forward pass changes
+    "a counter of passes": Workload(
+        """
+class Counting(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 6)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.passes += 1
+        return super().forward(x)
+
+def build_model():
+    return Counting()
+"""
+        + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
+        changes="changes passes",
+    ),
+    "a counter in Python": Workload(
+        """
+class Counting(nn.Linear):
+    calls = 0
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return super().forward(x)
+
+def build_model():
+    return nn.Sequential(Counting(8, 6))
+"""
+        + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
+        changes="changes 0.calls",
+    ),
+    "a counter of samples": Workload(
+        """
+class Counting(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 6)
+        self.register_buffer("samples", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.samples += len(x)
+        return super().forward(x)
+
+def build_model():
+    return Counting()
+"""
+        + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
+    ),
+    # ---- chance
+    "dropout": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch[0]), batch[1])",
+            "def build_model():\n    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 6))\n",
+        )
+    ),
+    "dropout, and a sum": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch[0]), batch[1], reduction='sum')",
+            "def build_model():\n    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 6))\n",
+        ),
+        reduction=Reduction(kind="sum"),
+    ),
+    "attention with dropout": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch[0]).mean(1), batch[1])",
+            "def build_model():\n    return nn.TransformerEncoderLayer(8, 2, 16, 0.3, batch_first=True)\n",
+            """
+def make_batch(batch_size):
+    return torch.randn(batch_size, 5, 8), torch.randint(8, (batch_size,))
+""",
+        )
+    ),
+    "noise that is added": Workload(
+        _loss("return F.cross_entropy(model(batch[0] + 0.3 * torch.randn_like(batch[0])), batch[1])")
+    ),
+    # ---- how a batch is made
+    "time first": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())",
+            _TEXT_MODEL,
+            """
+def make_batch(batch_size):
+    ids = torch.randint(40, (10, batch_size))
+    return ids[:-1], ids[1:]
+""",
+        ),
+        dims={"0": 1, "1": 1},
+    ),
+    "lengths in a list": Workload(
+        _loss(
+            "output = model(batch['x'])\n"
+            "each = [F.cross_entropy(o[:n], y[:n]) for o, y, n in zip(output, batch['y'], batch['lengths'])]\n"
+            "return torch.stack(each).mean()",
+            batch="""
+def make_batch(batch_size):
+    lengths = torch.randint(1, 7, (batch_size,)).tolist()
+    return {"x": torch.randn(batch_size, 6, 8), "y": torch.randint(6, (batch_size, 6)), "lengths": lengths}
+""",
+        )
+    ),
+    "weights of classes": Workload(
+        _loss(
+            "each = F.cross_entropy(model(batch['x']), batch['y'], reduction='none')\n"
+            "return (batch['weights'][batch['y']] * each).mean()",
+            batch="""
+def make_batch(batch_size):
+    weights = torch.linspace(1, 2, 6)
+    return {"x": torch.randn(batch_size, 8), "y": torch.randint(6, (batch_size,)), "weights": weights}
+""",
+        ),
+        dims={"x": 0, "y": 0, "weights": None},
+    ),
+    "a dataclass": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch.x), batch.y)",
+            batch="""
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    y: torch.Tensor
+
+def make_batch(batch_size):
+    return Batch(torch.randn(batch_size, 8), torch.randint(6, (batch_size,)))
+""",
+        )
+    ),
+    "a list of images of several sizes": Workload(
+        _loss(
+            "features = torch.stack([image.flatten(1).mean(1) for image in batch[0]])\n"
+            "return F.cross_entropy(model(features), batch[1])",
+            batch="""
+def make_batch(batch_size):
+    return [torch.randn(8, 3 + number % 4, 5) for number in range(batch_size)], torch.randint(6, (batch_size,))
+""",
+        ),
+        dims={"0": 0, "1": 0},
+    ),
+    "samples last": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch['x'].T), batch['y'])",
+            batch="""
+def make_batch(batch_size):
+    return {"x": torch.randn(8, batch_size), "y": torch.randint(6, (batch_size,))}
+""",
+        ),
+        dims={"x": 1, "y": 0},
+    ),
+    "batches of even sizes": Workload(
+        _loss(
+            "assert len(batch[0]) % 2 == 0, len(batch[0])\nreturn F.cross_entropy(model(batch[0]), batch[1])",
+            batch="""
+def make_batch(batch_size):
+    if batch_size % 2:
+        raise ValueError("batches come in pairs")
+    return torch.randn(batch_size, 8), torch.randint(6, (batch_size,))
+""",
+        ),
+        samples=12,
+        micro_batch=4,
+    ),
+    "a model that takes no single sample": Workload(
+        _loss("return F.cross_entropy(model(batch[0]).squeeze(), batch[1])"),
+        micro_batch=3,
+    ),
+}
+
+REFUSED: dict[str, str] = {
+    "a loader of a fixed batch": _loss(
+        "return F.cross_entropy(model(batch[0]), batch[1])",
+        batch="""
+def make_batch(batch_size):
+    return torch.randn(32, 8), torch.randint(6, (32,))
+""",
+    ),
+    "a loader of its own": _loss(
+        "return F.cross_entropy(model(batch[0]), batch[1])",
+        batch="""
+LOADER = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(torch.randn(640, 8), torch.randint(6, (640,))), batch_size=16)
+
+def make_batch(batch_size):
+    return next(iter(LOADER))
+""",
+    ),
+    "samples that are filtered": _loss(
+        "return F.cross_entropy(model(batch[0]), batch[1])",
+        batch="""
+def make_batch(batch_size):
+    x = torch.randn(batch_size, 8)
+    x = x[x[:, 0] > 0]
+    return x, torch.randint(6, (len(x),))
+""",
+    ),
+}
+"""Of whose batches nobody can say how many samples they have; the files without the imports."""
