@@ -141,6 +141,8 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         baseline_samples_per_second: The baseline measured again in the same way right after, if time allowed.
         speedup: Over the baseline, which trained in a fresh process too and took turns with the wrapper.
         promise: What both say, the search and the confirmation: what the user may count on.
+        noise: By how much the run may differ from what the search had measured, relative.
+        drift: How many times as fast as in the search the baseline was right after it, if it was measured again.
     """
 
     outcome: Outcome
@@ -150,6 +152,18 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     baseline_samples_per_second: float | None = None
     speedup: Speedup | None = None
     promise: Speedup | None = None
+    noise: float = 0.1
+    drift: float | None = None
+
+    @property
+    def as_promised(self) -> bool:
+        """Whether the run did what the search had measured: its ratio, where it took turns; else up to the noise.
+
+        A machine that became slower or faster meanwhile, as the baseline shows, is no promise that was broken.
+        """
+        if self.speedup is not None:
+            return True
+        return self.kept is not None and abs(self.kept / (self.drift or 1.0) - 1) <= self.noise
 
     @property
     def kept(self) -> float | None:

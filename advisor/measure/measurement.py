@@ -137,6 +137,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         samples_per_second: Samples per step / ``step_seconds``.
         tokens_per_second: The same in tokens where the batch has tokens, else ``None``.
         memory: Peak memory.
+        making_seconds: How long ``make_batch`` took for a batch; no part of the step.
         joules_per_step: Energy by NVML's counter over the timed steps, else ``None``.
         loss_trace: Loss of every step, warm-up included.
     """
@@ -151,6 +152,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     samples_per_second: float
     tokens_per_second: float | None
     memory: MemoryMeasurement
+    making_seconds: float = 0.0
     joules_per_step: float | None
     loss_trace: tuple[float, ...]
 

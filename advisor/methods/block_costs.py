@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.methods.block_call import BlockCall
 from advisor.methods.chain import Segment
 from advisor.methods.optimal_plan import Unit, evened
+from advisor.methods.random_state import RandomSource
 from advisor.methods.recompute import region_contexts
 
 __all__ = ["BlockCosts", "can_see_saved_tensors"]
@@ -43,7 +44,7 @@ class BlockCosts:
         generators: Whatever the blocks may draw random numbers from.
     """
 
-    def __init__(self, blocks: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         self._kinds = [(type(block), tuple(tuple(one.shape) for one in block.parameters())) for block in blocks]
         self._measured = [_Measured([block], generators) for block in blocks]
 
@@ -62,7 +63,7 @@ class BlockCosts:
 class _Measured:
     """One block: run as a region of its own, and measured."""
 
-    def __init__(self, modules: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, modules: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         self._contexts = region_contexts(modules, generators)
         self._warm = False
         self.seconds = 0.0

@@ -66,7 +66,9 @@ def update_in_float32(
         optimizer.state[parameter] = held.pack(long, nearest)
     short = _ShortUpdates(optimizer, held, rounding, state_rounding, gradient_factor)
     plain: Any = optimizer
+    scheduled = getattr(optimizer.step, "_wrapped_by_lr_sched", False)
     hooked = torch.optim.Optimizer.profile_hook_step(short.step)
+    hooked._wrapped_by_lr_sched = scheduled  # type: ignore[attr-defined]  # or a scheduler warns of a step of our own
     plain.step = types.MethodType(hooked, optimizer)
     plain.state_dict = short.state_dict
     plain.load_state_dict = short.load_state_dict

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,14 +14,9 @@ from advisor.errors import WorkloadError
 
 __all__ = ["check_loss", "default_loss", "is_causal_loss", "require_trainable"]
 
-_LINES_FOR_MAPPING = """\
-    def compute_loss(model, batch):
-        output = model(**{name: value for name, value in batch.items() if name != "labels"})
-        return torch.nn.functional.cross_entropy(output, batch["labels"])"""
-_LINES_FOR_SEQUENCE = """\
-    def compute_loss(model, batch):
-        inputs, targets = batch
-        return torch.nn.functional.cross_entropy(model(inputs), targets)"""
+
+_TARGETS = ("labels", "label", "targets", "target", "y")
+_PASSED = "**{{name: value for name, value in batch.items() if name != {}}}"
 
 
 def default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
@@ -30,22 +28,114 @@ def default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     Raises:
         WorkloadError: The output is nothing of the kind.
     """
-    if isinstance(batch, Mapping):
-        output = model(**batch)
-    elif isinstance(batch, tuple | list):
-        output = model(*batch)
-    else:
-        output = model(batch)
+    call, arguments, keywords = _call_of(batch)
+    try:
+        output = model(*arguments, **keywords)
+    except TypeError:
+        _check_signature(model, call, arguments, keywords, batch)
+        raise
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is None and isinstance(output, torch.Tensor) and output.numel() == 1:
         loss = output
     if isinstance(loss, torch.Tensor):
         return loss
-    lines = _LINES_FOR_MAPPING if isinstance(batch, Mapping) else _LINES_FOR_SEQUENCE
     raise WorkloadError(
         "without compute_loss, the model must return its loss (a scalar tensor, or an output with .loss or "
-        f'["loss"]), but it returned {_describe(output)}; add to the workload, for example:\n\n{lines}\n'
+        f'["loss"]), but it returned {_describe(output)}; add to the workload, for example:\n\n'
+        f"{_lines(batch, call, output)}\n"
     )
+
+
+def _call_of(batch: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """How the model is called with a batch: in words, and the arguments."""
+    if isinstance(batch, Mapping):
+        return "model(**batch)", (), dict(batch)
+    if isinstance(batch, tuple | list):
+        return "model(*batch)", tuple(batch), {}
+    return "model(batch)", (batch,), {}
+
+
+def _check_signature(
+    model: torch.nn.Module, call: str, arguments: tuple[Any, ...], keywords: dict[str, Any], batch: Any
+) -> None:
+    """A model that takes other arguments is one that needs a loss of its own.
+
+    Raises:
+        WorkloadError: Its forward method does not take what a batch holds.
+    """
+    try:
+        inspect.signature(model.forward).bind(*arguments, **keywords)
+    except TypeError as error:
+        raise WorkloadError(
+            f"without compute_loss, the model is called as {call}, but its forward method does not take that: {error}; "
+            f"add to the workload, for example:\n\n{_lines(batch, call, _without_targets(model, batch))}\n"
+        ) from None
+    except ValueError:
+        return  # a signature that cannot be read
+
+
+def _without_targets(model: torch.nn.Module, batch: Any) -> Any:
+    """What a model returns for a batch without its targets; ``None`` if it takes that neither."""
+    if isinstance(batch, Mapping):
+        keywords = {str(name): value for name, value in batch.items() if str(name) != _target_of(batch)}
+        arguments = tuple(keywords.values()) if len(keywords) == 1 else ()
+        keywords = {} if arguments else keywords
+    else:
+        arguments, keywords = tuple(batch[:-1]) if isinstance(batch, tuple | list) else (), {}
+    with contextlib.suppress(Exception), torch.no_grad():
+        return model(*arguments, **keywords)
+    return None
+
+
+def _target_of(batch: Mapping[Any, Any]) -> str:
+    """Which part of a mapping holds the targets: by its name, or the last one."""
+    names = [str(name) for name in batch]
+    return next((name for name in _TARGETS if name in names), names[-1] if len(names) > 1 else "labels")
+
+
+def _lines(batch: Any, call: str, output: Any) -> str:
+    """A compute_loss that fits what the batch holds and what the model returned."""
+    place = _place_of_loss(output)
+    if place is not None:
+        return f"    def compute_loss(model, batch):\n        return {call}[{json.dumps(place)}]"
+    parts = len(batch) if isinstance(batch, Mapping | tuple | list) else 1
+    made, targets, first = call, "targets", ""
+    if isinstance(batch, Mapping):
+        target = _target_of(batch)
+        others = [str(name) for name in batch if str(name) != target]
+        passed = f"batch[{json.dumps(others[0])}]" if len(others) == 1 else _PASSED.format(json.dumps(target))
+        made, targets = f"model({passed})", f"batch[{json.dumps(target)}]"
+    elif parts > 1:
+        inputs = "inputs" if parts == 2 else "*inputs"
+        made, targets, first = f"model({inputs})", "targets", f"        {inputs}, targets = batch\n"
+    if isinstance(output, tuple | list):
+        made += "[0]"
+    elif isinstance(output, Mapping) and output:
+        made += f"[{json.dumps(str(next(iter(output))))}]"
+    loss = "mse_loss" if _has_float_targets(batch) else "cross_entropy"
+    return f"    def compute_loss(model, batch):\n{first}        return torch.nn.functional.{loss}({made}, {targets})"
+
+
+def _place_of_loss(output: Any) -> Any:
+    """Where in an output the loss seems to be: its only scalar with a gradient; ``None`` if that is not clear."""
+    parts: Mapping[Any, Any] = {}
+    if isinstance(output, Mapping):
+        parts = output
+    elif isinstance(output, tuple | list):
+        parts = dict(enumerate(output))
+    found = [
+        key
+        for key, part in parts.items()
+        if isinstance(part, torch.Tensor) and part.numel() == 1 and part.dim() == 0 and part.requires_grad
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _has_float_targets(batch: Any) -> bool:
+    """Whether the last of several parts, which is where targets are, holds real numbers."""
+    values = list(batch.values()) if isinstance(batch, Mapping) else batch
+    last = values[-1] if isinstance(values, list | tuple) and len(values) > 1 else None
+    return isinstance(last, torch.Tensor) and last.is_floating_point()
 
 
 def require_trainable(loss: Any) -> torch.Tensor:

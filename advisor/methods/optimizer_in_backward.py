@@ -63,6 +63,11 @@ class OptimizerInBackward(Method):
             raise MethodRefusedError(verdict.reason)
         if training.gradient_scaler is not None:
             raise MethodRefusedError(self.conflicts[0].reason)
+        if optimizer._optimizer_step_pre_hooks:
+            raise MethodRefusedError(
+                "the optimizer has a hook that runs before its step, which may need all gradients at once (to clip "
+                "them, say), but the optimizer runs in the backward pass and each gradient is gone once used"
+            )
         stepper = _ParameterStepper(training)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -96,20 +101,26 @@ class _ParameterStepper:
             groups = optimizer.param_groups
             group = next(g for g in groups if any(parameter is member for member in g["params"]))
             members = group["params"]
+            hooks = optimizer._optimizer_step_post_hooks
             optimizer.param_groups, group["params"] = [group], [parameter]
+            optimizer._optimizer_step_post_hooks = type(hooks)()
             try:
                 optimizer.step()
             finally:
                 optimizer.param_groups, group["params"] = groups, members
+                optimizer._optimizer_step_post_hooks = hooks
             parameter.grad = None
 
     def begin_next(self) -> None:
-        """Allow every parameter one more update.
+        """Allow every parameter one more update, and run what the user wants done after a step, once.
 
         Raises:
             MethodRefusedError: A parameter has a gradient left, because it did not require one when it was looked at.
         """
         self._stepped.clear()
+        optimizer = self._training.optimizer
+        for hook in list(optimizer._optimizer_step_post_hooks.values()):
+            hook(optimizer, (), {})
         left = [p for group in self._training.optimizer.param_groups for p in group["params"] if p.grad is not None]
         if left:
             raise MethodRefusedError(

@@ -13,7 +13,7 @@ from advisor.errors import MethodRefusedError
 from advisor.methods.block_call import BlockCall
 from advisor.methods.chain import Chain, Segment
 from advisor.methods.plans import Plan, blocks_in, shifted
-from advisor.methods.random_state import default_generators
+from advisor.methods.random_state import RandomSource, default_generators
 from advisor.methods.recomputation import judge_chain_length
 from advisor.methods.recompute import region_contexts, stop_key_value_cache
 from advisor.methods.structure import find_blocks, stages_of
@@ -66,7 +66,7 @@ def chain_of(training: Training, least: int) -> tuple[Chain, list[nn.Module]]:
     return Chain(training, blocks), blocks
 
 
-def segments_of(plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> tuple[Segment, ...]:
+def segments_of(plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> tuple[Segment, ...]:
     """What a chain needs to run by a plan. Blocks that keep everything are left as they are.
 
     Args:
@@ -85,7 +85,7 @@ def segments_of(plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[to
 class _Region:
     """A run of blocks of which only the input is kept; runs a segment of a chain."""
 
-    def __init__(self, plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         numbers = blocks_in(plan)
         self._first = numbers[0]
         self._items = [item if isinstance(item, int) else _Region(item, blocks, generators) for item in plan]

@@ -8,9 +8,12 @@ dropout masks, and the gradients would be wrong without any sign of it.
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
+import types
 import weakref
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils._mode_utils import no_dispatch
@@ -18,7 +21,18 @@ from torch.utils._mode_utils import no_dispatch
 if TYPE_CHECKING:
     from advisor.methods.recompute import ContextPair
 
-__all__ = ["DRAWN_BETWEEN", "cuda_generators", "default_generators", "drawn_so_far", "replaying"]
+__all__ = ["DRAWN_BETWEEN", "RandomSource", "default_generators", "drawn_so_far", "further_generators", "replaying"]
+
+
+class RandomSource(Protocol):
+    """What random numbers are drawn from: a generator of torch, or another one with the same two methods."""
+
+    def get_state(self) -> Any:
+        """Where it stands."""
+
+    def set_state(self, state: Any) -> Any:
+        """Have it draw again what followed there."""
+
 
 DRAWN_BETWEEN = (
     "the model draws random numbers between its blocks, and its blocks draw some too: run together, they would draw "
@@ -37,25 +51,76 @@ def drawn_so_far(device: torch.device) -> bytes:
         return bytes(generator.get_state().numpy())
 
 
-def cuda_generators(model: torch.nn.Module) -> list[torch.Generator]:
-    """The default generators of the CUDA devices that hold the model; empty on other devices."""
+def further_generators(model: torch.nn.Module) -> list[RandomSource]:
+    """What a model may draw from besides the default generator of the CPU.
+
+    The default generators of the CUDA devices that hold it, generators that its modules keep (of torch, numpy or
+    Python), and the common ones of numpy and Python where the file of one of its classes knows these libraries.
+    """
     indices = {parameter.device.index for parameter in model.parameters() if parameter.device.type == "cuda"}
-    return [torch.cuda.default_generators[index] for index in sorted(indices)]
+    found: list[RandomSource] = [torch.cuda.default_generators[index] for index in sorted(indices)]
+    kept: dict[int, RandomSource] = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            for one in value if isinstance(value, list | tuple) else (value,):
+                source = _source_of(one)
+                if source is not None:
+                    kept[id(one)] = source
+    return [*found, *kept.values(), *_common_generators(model)]
 
 
-def default_generators(model: torch.nn.Module) -> list[torch.Generator]:
-    """Those of the CPU and of the CUDA devices that hold the model."""
-    return [torch.default_generator, *cuda_generators(model)]
+def default_generators(model: torch.nn.Module) -> list[RandomSource]:
+    """The default generator of the CPU, and :func:`further_generators`."""
+    return [torch.default_generator, *further_generators(model)]
 
 
-def replaying(generators: Sequence[torch.Generator], inner: ContextPair) -> ContextPair:
+class _Source:
+    """A generator of another library."""
+
+    def __init__(self, get_state: Callable[[], Any], set_state: Callable[[Any], Any]) -> None:
+        self.get_state = get_state
+        self.set_state = set_state
+
+
+def _source_of(value: Any) -> RandomSource | None:
+    """A generator that a module keeps; ``None`` for anything else."""
+    if isinstance(value, torch.Generator):
+        return value
+    if isinstance(value, random.Random):
+        return _Source(value.getstate, value.setstate)
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None and isinstance(value, numpy.RandomState):
+        return _Source(value.get_state, value.set_state)
+    if numpy is not None and isinstance(value, numpy.Generator):
+        bits = value.bit_generator
+        return _Source(lambda: bits.state, lambda state: setattr(bits, "state", state))
+    return None
+
+
+def _common_generators(model: torch.nn.Module) -> list[RandomSource]:
+    """Those of Python and numpy that everybody shares, where a file of the model's may draw from them."""
+    homes = {type(module).__module__ for module in model.modules()}
+    names = [vars(sys.modules[home]) for home in homes if home in sys.modules and home.split(".")[0] != "torch"]
+    values = [value for one in names for value in list(one.values())]
+    found: list[RandomSource] = []
+    owners = [value.__self__ for value in values if isinstance(value, types.MethodType | types.BuiltinMethodType)]
+    common = random.random.__self__  # whose methods the module's functions are
+    if any(value is random for value in values) or any(owner is common for owner in owners):
+        found.append(_Source(random.getstate, random.setstate))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and any(value is numpy or value is numpy.random for value in values):
+        found.append(_Source(numpy.random.get_state, numpy.random.set_state))
+    return found
+
+
+def replaying(generators: Sequence[RandomSource], inner: ContextPair) -> ContextPair:
     """Contexts of one region in which the recomputation draws what the forward pass drew.
 
     Args:
         generators: Whose states to keep; reading or setting one does not wait for the device.
         inner: Contexts to enter inside of these.
     """
-    states: list[torch.Tensor] = []
+    states: list[Any] = []
     forward, recompute = inner
     return _forward(generators, states, forward), _Recompute(generators, states, recompute)
 
@@ -63,9 +128,11 @@ def replaying(generators: Sequence[torch.Generator], inner: ContextPair) -> Cont
 _latest: weakref.WeakValueDictionary[torch.device, torch.Tensor] = weakref.WeakValueDictionary()
 
 
-def _state_of(generator: torch.Generator) -> torch.Tensor:
+def _state_of(generator: RandomSource) -> Any:
     """The generator's state; the same tensor as before if nothing was drawn since: a CPU's takes 5 KB."""
     state = generator.get_state()
+    if not isinstance(generator, torch.Generator) or not _is_default(generator):
+        return state
     with no_dispatch():
         before = _latest.get(generator.device)
         if before is not None and torch.equal(before, state):
@@ -74,9 +141,15 @@ def _state_of(generator: torch.Generator) -> torch.Tensor:
     return state
 
 
+def _is_default(generator: torch.Generator) -> bool:
+    if generator.device.type == "cuda":
+        return generator is torch.cuda.default_generators[generator.device.index]
+    return generator is torch.default_generator
+
+
 @contextlib.contextmanager
 def _forward(
-    generators: Sequence[torch.Generator], states: list[torch.Tensor], inner: contextlib.AbstractContextManager[Any]
+    generators: Sequence[RandomSource], states: list[Any], inner: contextlib.AbstractContextManager[Any]
 ) -> Generator[None, None, None]:
     states[:] = [_state_of(generator) for generator in generators]
     with inner:
@@ -88,14 +161,14 @@ class _Recompute(contextlib.AbstractContextManager[None]):
 
     def __init__(
         self,
-        generators: Sequence[torch.Generator],
-        states: list[torch.Tensor],
+        generators: Sequence[RandomSource],
+        states: list[Any],
         inner: contextlib.AbstractContextManager[Any],
     ) -> None:
         self._generators = generators
         self._states = states
         self._inner = inner
-        self._surrounding: list[torch.Tensor] = []
+        self._surrounding: list[Any] = []
 
     def __enter__(self) -> None:
         self._surrounding = [generator.get_state() for generator in self._generators]

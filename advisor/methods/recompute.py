@@ -2,13 +2,18 @@
 
 A forward pass may write to buffers: BatchNorm updates its running statistics, spectral norm its vectors. Recomputed
 naively, they are updated twice; the gradients of BatchNorm stay bit-equal, so nothing shows it. Here the recomputation
-runs on copies of those buffers, taken as they were before the forward pass, and the model's own are left alone.
+runs on copies of those buffers, taken as they were before the forward pass, and the model's own are left alone. Numbers
+and tensors that modules keep as plain attributes, and count in, are treated alike.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +24,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.utils.checkpoint import noop_context_fn
 
-from advisor.methods.random_state import cuda_generators, replaying
+from advisor.methods.random_state import RandomSource, further_generators, replaying
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
@@ -45,7 +50,7 @@ def recompute_modules(
         inner_contexts: Makes the contexts of one region, e.g. selective ones; default: recompute everything.
     """
     wanted = {id(module) for module in modules}
-    generators = cuda_generators(model)
+    generators = further_generators(model)
     assert id(model) not in wanted, "the whole model cannot be wrapped in itself"
 
     def wrap(module: torch.nn.Module) -> torch.nn.Module:
@@ -61,7 +66,7 @@ def recompute_modules(
 
 def region_contexts(
     modules: Sequence[torch.nn.Module],
-    generators: Sequence[torch.Generator],
+    generators: Sequence[RandomSource],
     inner_contexts: Callable[[], ContextPair] | None = None,
 ) -> Callable[[], ContextPair]:
     """What torch's checkpointing needs as ``context_fn`` to do once what must be done once.
@@ -71,11 +76,11 @@ def region_contexts(
         generators: What it may draw random numbers from, beside those that torch sees to.
         inner_contexts: Makes further contexts of one region.
     """
-    guard = _BufferGuard(modules)
+    guard = _StateGuard(modules)
 
     def contexts() -> ContextPair:
         forward, recompute = inner_contexts() if inner_contexts else noop_context_fn()  # type: ignore[no-untyped-call]
-        before: dict[_Slot, torch.Tensor] = {}
+        before: dict[_Slot, Any] = {}
         guarded = guard.forward(before, forward), _Recompute(guard, before, recompute)
         return replaying(generators, guarded)
 
@@ -108,83 +113,134 @@ def _set_use_cache(configs: list[Any]) -> None:
         config.use_cache = True
 
 
-class _BufferGuard:
-    """Gives each recomputation of some modules the buffers as they were before their forward pass.
+class _StateGuard:
+    """Gives each recomputation of some modules the state as it was before their forward pass.
 
     Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
     counting a version) and learned from its calls for all others, by their version counters: a call copies all buffers
     if it is the first with just these modules in training mode (in evaluation mode many write to none), later ones
-    only what was ever written to.
+    only what was ever written to. Plain attributes are looked at where a method of their class assigns any.
     """
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
-        self._slots = [(inner, name) for module in modules for inner in module.modules() for name in inner._buffers]
+        self._modules = [inner for module in modules for inner in module.modules()]
+        self._slots = [(inner, name) for inner in self._modules for name in inner._buffers]
+        self._counting = [inner for inner in self._modules if _assigns(type(inner))]  # type: ignore[arg-type]
         self.written: set[_Slot] = {
             (inner, name) for inner, name in self._slots if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
         }
-        self._modules = [inner for module in modules for inner in module.modules()]
         self._seen: set[tuple[bool, ...]] = set()
 
     @property
     def needed(self) -> bool:
-        """Whether there is any buffer to guard."""
-        return bool(self._slots)
+        """Whether there is anything to guard."""
+        return bool(self._slots or self._counting)
 
     @contextlib.contextmanager
     def forward(
-        self, before: dict[_Slot, torch.Tensor], inner: contextlib.AbstractContextManager[Any]
+        self, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
     ) -> Generator[None, None, None]:
         """Around one forward pass; fills ``before`` with the earlier contents of what it writes to."""
-        held = [(slot, buffer, buffer._version) for slot in self._slots if (buffer := _buffer(slot)) is not None]
         modes = tuple(module.training for module in self._modules)
         first = modes not in self._seen
-        for slot, buffer, _ in held:
-            if first or slot in self.written:
-                before[slot] = buffer.detach().clone()
+        slots = [*self._slots, *self._attributes()] if first else self.written
+        held = []
+        for slot in slots:
+            value = _value(slot)
+            held.append((slot, value, getattr(value, "_version", 0)))
+            before[slot] = value.detach().clone() if isinstance(value, torch.Tensor) else value
         with inner:
             yield
         self.written |= {
-            slot for slot, buffer, version in held if _buffer(slot) is not buffer or buffer._version != version
+            slot for slot, value, version in held if not _same(_value(slot), value) or _version(slot) != version
         }
+        if first:
+            self.written |= {slot for slot in self._attributes() if slot not in before}
+            before.update({slot: _MISSING for slot in self.written if slot not in before})
         self._seen.add(modes)
         for slot in before.keys() - self.written:
             del before[slot]
+
+    def _attributes(self) -> list[_Slot]:
+        """Numbers and tensors that modules keep as plain attributes."""
+        return [
+            (module, name)
+            for module in self._counting
+            for name, value in vars(module).items()
+            if isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.grad_fn is None)
+        ]
 
 
 class _Recompute(contextlib.AbstractContextManager[None]):
     """Around a recomputation. Can be entered again: with ``retain_graph`` a region may be recomputed twice."""
 
     def __init__(
-        self,
-        guard: _BufferGuard,
-        before: dict[_Slot, torch.Tensor],
-        inner: contextlib.AbstractContextManager[Any],
+        self, guard: _StateGuard, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
     ) -> None:
         self._guard = guard
         self._before = before
         self._inner = inner
-        self._own: list[tuple[_Slot, torch.Tensor]] = []
+        self._own: list[tuple[_Slot, Any]] = []
 
     def __enter__(self) -> None:
-        self._own = [(slot, buffer) for slot in self._guard.written if (buffer := _buffer(slot)) is not None]
-        for slot, buffer in self._own:
-            module, name = slot
+        self._own = [(slot, _value(slot)) for slot in self._guard.written]
+        for slot, value in self._own:
             # A copy again: the recomputation's own update must not reach what was kept. What a later call was first
             # to write to in the same modes was not kept; its present contents do for what the output does not
             # depend on, such as a counter.
-            module._buffers[name] = self._before.get(slot, buffer).detach().clone()
+            earlier = self._before.get(slot, value)
+            _put(slot, earlier.detach().clone() if isinstance(earlier, torch.Tensor) else earlier)
         self._inner.__enter__()
 
     def __exit__(self, *exception: Any) -> bool | None:
         try:
-            # Non-reentrant checkpointing leaves early through an exception; the buffers come back all the same.
+            # Non-reentrant checkpointing leaves early through an exception; the state comes back all the same.
             return self._inner.__exit__(*exception)
         finally:
-            for (module, name), buffer in self._own:
-                module._buffers[name] = buffer
+            for slot, value in self._own:
+                _put(slot, value)
             self._own = []
 
 
-def _buffer(slot: _Slot) -> torch.Tensor | None:
+_MISSING = object()
+"""In place of an attribute that is not the module's own, or not yet."""
+
+
+@functools.cache
+def _assigns(kind: Hashable) -> bool:
+    """Whether methods of a user's class, besides the one that sets it up, assign attributes."""
+    assert isinstance(kind, type), kind
+    if kind.__module__.split(".")[0] == "torch":
+        return False
+    methods = [
+        inspect.unwrap(function)
+        for one in kind.__mro__
+        if one.__module__.split(".")[0] != "torch"
+        for name, function in vars(one).items()
+        if isinstance(function, types.FunctionType) and name != "__init__"
+    ]
+    return any(step.opname == "STORE_ATTR" for method in methods for step in dis.get_instructions(method))
+
+
+def _value(slot: _Slot) -> Any:
     module, name = slot
-    return module._buffers[name]
+    return module._buffers[name] if name in module._buffers else vars(module).get(name, _MISSING)
+
+
+def _version(slot: _Slot) -> int:
+    return int(getattr(_value(slot), "_version", 0))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether a slot holds what it held: the same object, or the same number."""
+    return one is other or (not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor) and one == other)
+
+
+def _put(slot: _Slot, value: Any) -> None:
+    module, name = slot
+    if name in module._buffers:
+        module._buffers[name] = value
+    elif value is not _MISSING:
+        object.__setattr__(module, name, value)
+    elif name in vars(module):
+        object.__delattr__(module, name)

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.block_call import BlockCall
-from advisor.methods.random_state import cuda_generators
+from advisor.methods.random_state import default_generators
 from advisor.methods.recompute import ContextPair, region_contexts
 
 __all__ = ["MomentumRunner"]
@@ -54,7 +54,7 @@ class MomentumRunner:
         self.reversible = 0
         self._momentum = momentum
         self.lost: list[torch.Tensor] = []
-        self._generators = [torch.default_generator, *cuda_generators(model)]
+        self._generators = default_generators(model)
         self._contexts: dict[int, Callable[[], ContextPair]] = {}
         self._keeps_shape: dict[int, bool] = {}
 

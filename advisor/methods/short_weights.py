@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -46,7 +46,8 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
     """Bring a model's parameters into a 16-bit format, and let it be trained in it.
 
     Running statistics move by a tenth or less of a difference, so that normalizations which have them keep all they
-    have in float32. Buffers that are part of the saved state are shortened, since they meet activations; tables that
+    have in float32. Buffers that are part of the saved state are shortened, since they meet activations, but for those
+    that the first forward pass writes to; tables that
     are made anew with every model (``persistent=False``) are left as they are, because rotary frequencies are among
     them and bfloat16 is too coarse for them. Floats are cast where the model is called; torch's losses are computed in
     float32, wherever they are called.
@@ -63,6 +64,7 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
     """
     model = training.model
     changed, short = 0, 0
+    shortened: list[_Shortened] = []
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._NormBase):
             continue
@@ -74,6 +76,8 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
         for name, buffer in module.named_buffers(recurse=False):
             if _is_float(buffer) and name not in module._non_persistent_buffers_set:
                 setattr(module, name, buffer.to(dtype))
+                if buffer.dtype != dtype:
+                    shortened.append(_Shortened(module, name, buffer))
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()  # cuDNN wants them in one piece of memory.
     if not short:
@@ -81,9 +85,50 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
             f"{type(model).__name__} has no parameters in a float format, except in normalizations with running "
             "statistics, which stay float32"
         )
+    if shortened:
+        _lengthen_written(model, shortened)
     model.register_forward_pre_hook(functools.partial(_cast_call, dtype), with_kwargs=True)
     training.forward_contexts.append(_LossesInFloat32)
     return changed
+
+
+class _Shortened(NamedTuple):
+    """A buffer of a module as it was before it was shortened."""
+
+    module: nn.Module
+    name: str
+    buffer: torch.Tensor
+
+
+def _lengthen_written(model: nn.Module, shortened: list[_Shortened]) -> None:
+    """Give back their format to the buffers that the first forward pass in training mode writes to.
+
+    A counter stops at 256 in bfloat16, and a mean that moves by a thousandth does not move.
+    """
+    handles: list[Any] = []
+    before: list[tuple[torch.Tensor, int]] = []
+
+    def look(module: nn.Module, args: Any) -> None:
+        own = [getattr(one.module, one.name) for one in shortened]
+        before[:] = [(buffer, buffer._version) for buffer in own]
+
+    def lengthen(module: nn.Module, args: Any, output: Any) -> None:
+        if not module.training:
+            return
+        for handle in handles:
+            handle.remove()
+        for one, (buffer, version) in zip(shortened, before, strict=True):
+            now = getattr(one.module, one.name)
+            if now is buffer and buffer._version == version:
+                continue
+            with torch.no_grad():
+                # From where it was, by as much as it moved.
+                moved = now.float() - one.buffer.to(now.device, now.dtype).float()
+                setattr(one.module, one.name, (one.buffer.to(now.device).float() + moved).to(one.buffer.dtype))
+        shortened.clear()
+
+    handles.append(model.register_forward_pre_hook(look))
+    handles.append(model.register_forward_hook(lengthen))
 
 
 def clip_grad_norm_(

@@ -159,9 +159,26 @@ class Training:
             # What the user wants done around each step is to be done around those of its replacement.
             for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
                 getattr(optimizer, hooks).update(getattr(self._optimizer, hooks))
+            self._keep_scheduled(self._optimizer, optimizer)
         for change in self.change_optimizer:
             change(optimizer)
         self._optimizer = optimizer
+
+    @staticmethod
+    def _keep_scheduled(before: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> None:
+        """Let whoever holds the optimizer that is replaced, as a scheduler does, move the groups that are trained.
+
+        Raises:
+            MethodRefusedError: A scheduler holds it, and its replacement has other groups.
+        """
+        if len(before.param_groups) == len(optimizer.param_groups):
+            before.param_groups = optimizer.param_groups
+            before._opt_called = True  # type: ignore[attr-defined]  # its steps are made: a scheduler need not warn
+        elif getattr(before.step, "_wrapped_by_lr_sched", False):
+            raise MethodRefusedError(
+                f"build_optimizer makes a scheduler of {len(before.param_groups)} parameter groups, but the optimizer "
+                f"that replaces it has {len(optimizer.param_groups)}; make the scheduler from training.optimizer"
+            )
 
     def complete(self) -> None:
         """Build what is built on first use; afterwards nothing of the set-up is left to the first step."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["HasPolicy", "apply_policy"]
 
+_MARK = "_momadvise_policy"
+"""Attribute of a model that a policy was applied to: two trainings of one model would update it twice."""
+
 
 class HasPolicy(Protocol):
     """Something that carries a policy, such as the answer of a tuning."""
@@ -75,7 +78,7 @@ def apply_policy(
 
     Raises:
         PolicyError: The file cannot be read, the processes of torch.distributed are not as many as the policy's GPUs,
-            or it names a method or value that does not exist.
+            it names a method or value that does not exist, or the model has a policy already.
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
@@ -93,6 +96,11 @@ def apply_policy(
     for use in policy.methods:
         validate_use(use)
     _check_processes(policy)
+    if _MARK in vars(model):
+        raise PolicyError(
+            f"A policy must be applied to a plain model, but {type(model).__name__} has one already "
+            f"({vars(model)[_MARK]}). Build the model anew, or use the training that it was prepared for."
+        )
     if device is None:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
     training = Training(
@@ -110,6 +118,7 @@ def apply_policy(
         world=current_world(),
     )
     training.settled.update(policy.settled)
+    object.__setattr__(model, _MARK, policy.label)
     try:
         apply_uses(training, policy.methods)
     except BaseException:

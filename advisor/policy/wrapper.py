@@ -44,7 +44,7 @@ POLICY = advisor.Policy(
     `training.model` and `training.optimizer` are yours to schedule, evaluate and save;
 {state}
     """
-    return advisor.apply_policy(POLICY, model, {passed}**options)
+{check}    return advisor.apply_policy(POLICY, model, {passed}**options)
 '''
 
 _STATE = """    `training.state_dict()["model"]` loads into a plain model."""
@@ -52,6 +52,15 @@ _STATE_OF_SEVERAL = """\
     `training.state_dict()["model"]` loads into a plain model: every process calls it, and rank 0 gets it. In a loop of
     your own, all passes but the last one go inside `with training.accumulating():`. To evaluate, every process calls
     `training.evaluate(lambda model: model(...))`."""
+
+_CHECK = """\
+    missing = [name for name in {names!r} if name not in options]
+    if missing:
+        raise advisor.UserError(
+            "prepare must be given " + ", ".join(missing) + " as well, with which this policy was measured: "
+            {line}
+        )
+"""
 
 _CONSTANTS = {"max_grad_norm": "MAX_GRAD_NORM", "blocks": "BLOCKS"}
 """Options of ``prepare`` that a workload states as constants."""
@@ -133,7 +142,7 @@ def wrapper_source(
         lines.append(f"        advisor.use({', '.join(arguments)}),  # {get_method(method.name).summary}")
     lines.append("    ),")
     if not policy.methods:
-        lines = ["    methods=(),  # plain training: no method that was measured does better beyond the noise"]
+        lines = ["    methods=(),  # plain training"]
     lines.append(f"    micro_batch={policy.micro_batch},  # samples per forward pass")
     lines.append(f"    accumulation_steps={policy.accumulation_steps},  # forward-backward passes per optimizer step")
     if policy.gpu_count > 1:
@@ -148,9 +157,18 @@ def wrapper_source(
         state=_STATE if policy.gpu_count == 1 else _STATE_OF_SEVERAL,
         policy="\n".join(lines),
         about_batches=_about_batches(layout),
+        check=_check(policy, options, machines),
         passed=_passed(layout),
         usage="\n    ".join((*size, *apply_lines(policy, options, machines))),
     )
+
+
+def _check(policy: Policy, options: Sequence[str], machines: int) -> str:
+    """Lines that refuse to train without what was measured: another loss or optimizer is another training."""
+    if not options:
+        return ""
+    line = next(line for line in apply_lines(policy, options, machines) if "prepare(model" in line).split("  #")[0]
+    return _CHECK.format(names=tuple(options), line=json.dumps(line))
 
 
 def _about_batches(layout: BatchLayout | None) -> str:

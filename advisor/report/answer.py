@@ -29,9 +29,6 @@ __all__ = ["AnswerView", "confirmation_words"]
 
 _TEXT_WIDTH = 100
 
-_APART = 0.1
-"""From here on a confirmation that differs from what was promised, with nothing beside it, is explained."""
-
 _NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
 
 
@@ -97,13 +94,11 @@ class AnswerView:
         answer = self._recommendation
         text = Text(" ".join(answer.why))
         if answer.confirmation is not None:
-            # Who took turns with the baseline has kept what was promised, or would not be the winner.
-            kept = 1.0 if answer.confirmation.speedup is not None else answer.confirmation.kept
             floor = None if answer.growth is None else answer.growth.floor_samples_per_second
             beyond = self._beyond_limit(answer.confirmation)
             text.append("\n\n").append(
                 confirmation_words(answer.confirmation, floor=floor, beyond=beyond),
-                style="yellow" if kept is None or kept < 0.95 or beyond is not None else "green",
+                style="green" if answer.confirmation.as_promised and beyond is None else "yellow",
             )
         return text
 
@@ -180,10 +175,17 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
             f"processes. The promise is {promise.value:.2f} times the baseline, "
             f"{format_spread(promise.relative_spread)}, at a peak of {peak}."
         )
-    text = (
-        f"Confirmed in a fresh process: the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, "
-        f"{format_percent(kept)} of the {promised} promised, at a peak of {peak}."
+    figures = (
+        f"the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, {format_percent(kept)} of the "
+        f"{promised} promised, at a peak of {peak}"
     )
+    text = f"Confirmed in a fresh process: {figures}."
+    if not confirmation.as_promised:
+        text = (
+            f"Not confirmed: in a fresh process {figures}, and {format_spread(confirmation.noise)} would be noise. "
+            "This machine's figures are not reproducible now: look for what else runs on it, and give the same "
+            "command again."
+        )
     if floor is not None and measurement.samples_per_second < floor:
         text += f" That is below the floor of {format_rate(floor)} samples/s: this size is at its edge, or noise."
     if beyond is not None:
@@ -198,6 +200,4 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
             f" The baseline, measured again right after it: {format_rate(baseline)} samples/s; that is {factor:.2f} "
             "times as many."
         )
-    elif abs(kept - 1) > _APART:
-        text += " It is the same policy, run a second time: so far apart are figures of this machine now."
     return text

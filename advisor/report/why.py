@@ -11,7 +11,14 @@ from advisor.decide.score import gain, score
 from advisor.decide.simplicity import simplicity
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
+from advisor.problem.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_spread,
+)
 from advisor.report.sentences import (
     GO_ON,
     compared_sentence,
@@ -56,6 +63,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         return tuple(sentence for sentence in sentences if sentence)
     sentences = [
         *_promise(recommendation, goal),
+        _data_bound(recommendation),
         _larger_batch(recommendation),
         _against_hand_tuned(recommendation, goal),
         _runner_up(recommendation, goal),
@@ -81,6 +89,28 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
         f"At the speed that the machine had for the baseline that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
     )
+
+
+def _data_bound(answer: Recommendation) -> str:
+    """What a whole step is where making a batch takes longer than training on it."""
+    own = _measurement(answer.winner)
+    if own.making_seconds <= own.step_seconds:
+        return ""
+    making, samples = format_seconds(own.making_seconds), format_count(answer.winner.policy.global_batch, "sample")
+    text = f"make_batch takes {making} for {samples}, longer than the step itself: "
+    whole = _whole_rate(own)
+    if answer.baseline is None or answer.baseline.policy == answer.winner.policy:
+        return f"{text}where training waits for that it does {format_rate(whole)} samples/s, and the data is the bound."
+    times = whole / _whole_rate(_measurement(answer.baseline))
+    return (
+        f"{text}where training waits for that it is {times:.2f} times as fast as the baseline, which waits as well, "
+        "and the data is the bound: more loader workers help, methods do not."
+    )
+
+
+def _whole_rate(measured: Measurement) -> float:
+    samples = measured.samples_per_second * measured.step_seconds
+    return samples / (measured.step_seconds + measured.making_seconds)
 
 
 def _larger_batch(answer: Recommendation) -> str:
@@ -119,7 +149,10 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
             return nothing_else_sentence(answer)
         if measured_too_little(answer):
             others = len(measured_methods(answer))
-            known = f"only {format_count(others, 'combination')} of methods was measured" if others else "no method was"
+            were = "was" if others == 1 else "were"
+            known = (
+                f"only {format_count(others, 'combination')} of methods {were} measured" if others else "no method was"
+            )
             return f"That is the baseline itself, but {known} beside it: too few to know whether one helps; {GO_ON}."
         if fastest == winner:
             return "That is the baseline itself, and nothing measured was faster: use no method."

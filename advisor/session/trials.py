@@ -150,8 +150,9 @@ class Trials:
         result = self._run(msgspec.structs.replace(spec, libraries=libraries))
         self._budget.learn_build_seconds(result.wall_seconds)
         if result.facts is not None:
-            self._layout = result.facts.batch_layout
-            self.most_samples = self._layout.most_samples
+            layout = result.facts.batch_layout
+            self._layout = layout if layout.dims else None  # a probe of an older version found none
+            self.most_samples = layout.most_samples
         return result
 
     def _run(self, spec: TrialSpec) -> TrialResult:

@@ -9,9 +9,10 @@ import psutil
 import torch
 
 from advisor.errors import DeviceOutOfMemoryError, WorkloadError
-from advisor.measure.batches import seed_everything
+from advisor.measure.batches import make_batches, seed_everything
 from advisor.measure.live_storage import LiveStorages
 from advisor.measure.storages import HostData
+from advisor.methods.batch import leaves_of
 from advisor.methods.structure import parameter_count
 from advisor.problem.missing_sizes import missing_sizes_message
 from advisor.problem.sizes import CountedSize, SizeCounts, accepted, check_taken, own_size, sizes_of
@@ -48,11 +49,35 @@ def count_sizes(bench: Bench) -> SizeCounts:
         return CountedSize(size=size, parameter_count=known[key].parameter_count, error=known[key].error)
 
     counts = SizeCounts(own=counted(own), listed=tuple(counted(size) for size in sizes_of(workload.sizes)))
+    for name, values in workload.sizes.items():
+        ends = [{**(own or counts.listed[0].size), name: value} for value in (values[0], values[-1])]
+        if _does_nothing(name, counted(ends[0]), counted(ends[1]), bench):
+            raise WorkloadError(
+                f"SIZES must change the model or its batches, but {name}={values[0]} and {name}={values[-1]} give the "
+                f"same {counted(ends[0]).parameter_count:,} parameters and batches of the same sizes. Use {name} where "
+                "the model or the batch is made, or take it out of SIZES."
+            )
     if all(one.parameter_count is None for one in (counts.own, *counts.listed)):
         raise WorkloadError(
             f"build_model must build at one of its SIZES at least, but all failed. The first: {counts.own.error}"
         )
     return counts
+
+
+def _does_nothing(name: str, first: CountedSize, last: CountedSize, bench: Bench) -> bool:
+    """Whether two sizes that differ in one argument are the same model on the same batches."""
+    if first.size[name] == last.size[name] or first.parameter_count is None:
+        return False
+    make_batch = bench.workload.make_batch
+    if first.parameter_count != last.parameter_count:
+        return False
+    if not accepted(make_batch, {name: first.size[name]}):
+        return True
+    shapes = []
+    for size in (first.size, last.size):
+        (batch,) = make_batches(make_batch, 2, 1, bench.spec.seed, accepted(make_batch, size))
+        shapes.append([(leaf.path, leaf.shape) for leaf in leaves_of(batch)])
+    return shapes[0] == shapes[1]
 
 
 def _counted(build_model: Callable[..., torch.nn.Module], arguments: _Size) -> CountedSize:

@@ -255,6 +255,7 @@ def _measured(
         samples_per_second=rate,
         tokens_per_second=None if tokens is None else rate * tokens,
         memory=memory,
+        making_seconds=bench.making_seconds,
         joules_per_step=None if joules is None else joules / len(timing.step_seconds),
         loss_trace=trace,
     )

@@ -53,25 +53,36 @@ def chance(drift: float = 0.0, *, gap: float = 0.0, gradient: GradientError | No
 @pytest.mark.parametrize(
     ("drift", "observed"),
     [
-        (0.0, Fidelity.EXACT),
-        (4e-4, Fidelity.EXACT),
-        (1e-3, Fidelity.ROUNDING),
+        (0.0, Fidelity.PRECISION),
         (0.01, Fidelity.PRECISION),
         (0.04, Fidelity.LOSSY),
         (0.4, Fidelity.MODEL),
     ],
 )
 def test_a_loss_that_drifts_further_makes_the_next_class_that_admits_it(drift: float, observed: Fidelity) -> None:
-    assert observed_class(Fidelity.EXACT, found(drift)) is observed
+    assert observed_class(Fidelity.PRECISION, found(drift)) is observed
     assert observed_class(Fidelity.MODEL, found(drift)) is Fidelity.MODEL, "what is declared is never improved on"
 
 
 @pytest.mark.parametrize(
     ("share", "observed"),
-    [(1e-5, Fidelity.EXACT), (1e-3, Fidelity.ROUNDING), (0.1, Fidelity.PRECISION), (0.3, Fidelity.LOSSY)],
+    [(1e-5, Fidelity.PRECISION), (0.1, Fidelity.PRECISION), (0.3, Fidelity.LOSSY)],
 )
 def test_so_does_the_first_gradient(share: float, observed: Fidelity) -> None:
-    assert observed_class(Fidelity.EXACT, found(gradient=error(share))) is observed
+    assert observed_class(Fidelity.PRECISION, found(gradient=error(share))) is observed
+
+
+@pytest.mark.parametrize(
+    ("promised", "kept", "broken"), [(Fidelity.EXACT, 4e-4, 1e-3), (Fidelity.ROUNDING, 1e-3, 0.03)]
+)
+def test_a_promise_of_plain_trainings_own_gradient_that_is_not_kept_is_no_other_class(
+    promised: Fidelity, kept: float, broken: float
+) -> None:
+    """Trap: a block with a generator of its own made "exact" checkpointing wrong by 84 %, and it was recommended."""
+    assert observed_class(promised, found(kept)) is promised
+    assert observed_class(promised, found(broken)) is None
+    assert observed_class(promised, found(gradient=error(1e-5))) is promised
+    assert observed_class(promised, found(gradient=error(0.84))) is None
 
 
 def test_only_a_loss_that_ends_higher_is_broken() -> None:
@@ -97,8 +108,14 @@ def test_a_gap_that_chance_makes_is_no_evidence() -> None:
 
 def test_chance_excuses_nothing_that_promises_equal_gradients() -> None:
     noise = chance(0.03, gradient=error(0.6))
-    assert observed_class(Fidelity.EXACT, found(0.03, noise=noise)) is Fidelity.ROUNDING
-    assert observed_class(Fidelity.EXACT, found(gradient=error(0.5), noise=noise)) is Fidelity.ROUNDING
+    assert observed_class(Fidelity.EXACT, found(0.03, noise=noise)) is None
+    assert observed_class(Fidelity.EXACT, found(gradient=error(0.5), noise=noise)) is None
+
+
+def test_but_what_a_training_makes_of_sums_in_any_order_where_its_first_gradient_is_right() -> None:
+    """A GPU's atomic sums differ by a rounding, which a training at the edge of stability amplifies."""
+    right = found(0.03, gradient=error(1e-6), noise=chance(0.03))
+    assert observed_class(Fidelity.EXACT, right) is Fidelity.EXACT
 
 
 def test_other_random_numbers_do_not_make_a_gradient_longer() -> None:

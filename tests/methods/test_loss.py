@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from advisor.errors import WorkloadError
-from advisor.methods.loss import check_loss, default_loss, is_causal_loss
+from advisor.methods.loss import check_loss, default_loss, is_causal_loss, require_trainable
 from advisor.methods.training import Training
 from tests.methods.tiny import gpt2, text
 
@@ -109,3 +110,50 @@ def test_the_next_token_loss_is_told_by_the_models_own_loss_function() -> None:
     assert not is_causal_loss(masked)
     assert not is_causal_loss(encoder_decoder)
     assert not is_causal_loss(nn.Linear(1, 1))
+
+
+class Taking(nn.Module):
+    """Takes inputs alone, and returns what it is told to."""
+
+    def __init__(self, returned: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.returned = returned
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.returned(self.linear(x))
+
+
+INPUTS, CLASSES = torch.randn(5, 4), torch.zeros(5, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("batch", "returned"),
+    [
+        ((INPUTS, CLASSES), lambda logits: logits),
+        ([INPUTS, torch.randn(5, 3)], lambda logits: logits),
+        ((INPUTS, CLASSES), lambda logits: (logits, logits.mean(0))),
+        ((INPUTS, CLASSES), lambda logits: {"logits": logits}),
+        ({"x": INPUTS, "labels": CLASSES}, lambda logits: logits),
+        ({"x": INPUTS, "y": CLASSES}, lambda logits: {"logits": logits}),
+        ({"x": INPUTS}, lambda logits: (logits, logits.square().mean())),
+        ((INPUTS,), lambda logits: (logits, logits.square().mean(), None)),
+        ({"x": INPUTS}, lambda logits: {"logits": logits, "objective": logits.square().mean()}),
+    ],
+)
+def test_the_lines_to_add_work_as_they_stand(batch: Any, returned: Any) -> None:
+    """Trap: the lines for a pair were shown to a model that returns its logits in a tuple."""
+    model = Taking(returned)
+    with pytest.raises(WorkloadError, match="without compute_loss") as caught:
+        default_loss(model, batch)
+    lines = textwrap.dedent(str(caught.value).split("for example:\n\n")[1])
+    names: dict[str, Any] = {"torch": torch}
+    exec(lines, names)
+    require_trainable(names["compute_loss"](model, batch)).backward()
+    assert model.linear.weight.grad is not None
+
+
+def test_a_type_error_inside_of_the_model_is_the_users() -> None:
+    model = Taking(lambda logits: logits + "text")
+    with pytest.raises(TypeError):
+        default_loss(model, INPUTS)

@@ -198,3 +198,48 @@ class TestSelective:
         plain, selective = (Training(build(), compute_loss=loss, build_optimizer=adamw) for _ in range(2))
         apply_uses(selective, [ELEMENTWISE])
         assert equal(stepped(selective, torch.ones(2, 3, 4, 4)), stepped(plain, torch.ones(2, 3, 4, 4)))
+
+
+class Counting(nn.Module):
+    """A block that counts its calls in an attribute, and keeps a mean of what it saw as a plain tensor."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.mean = torch.zeros(8)
+        self.seen: float = 0.0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen += float(len(inputs))
+        self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean(0)
+        return inputs + self.linear(inputs - self.mean) / self.calls
+
+
+@both
+def test_plain_attributes_advance_once_and_are_recomputed_from(method: MethodUse) -> None:
+    """Trap: a counter that divides made the recomputed gradient another one, and the counter ran twice as fast."""
+
+    def trained(uses: list[MethodUse]) -> tuple[dict[str, torch.Tensor], list[Any]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*[Counting() for _ in range(3)])
+        training = Training(
+            model,
+            build_optimizer=adamw,
+            compute_loss=lambda model, batch: model(batch).square().mean(),
+            blocks=(Counting,),
+        )
+        apply_uses(training, uses)
+        for step in range(3):
+            torch.manual_seed(step)
+            training.step(torch.randn(4, 8))
+        blocks = [module for module in training.model.modules() if isinstance(module, Counting)]
+        return dict(training.state_dict()["model"]), [(one.calls, one.seen, one.mean.tolist()) for one in blocks]
+
+    plain, counts = trained([])
+    changed, recomputed_counts = trained([method])
+    assert [calls for calls, *_ in counts] == [3, 3, 3]
+    assert recomputed_counts == counts
+    assert equal(changed, plain)

@@ -8,11 +8,14 @@ import pytest
 import torch
 
 import advisor
-from advisor.errors import MethodRefusedError, PolicyError
-from advisor.methods.use import use
+from advisor.errors import MethodRefusedError, PolicyError, UserError
+from advisor.methods.use import MethodUse, use
 from advisor.policy.apply import apply_policy
+from advisor.policy.file import PolicyFile, write_policy_file
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import apply_lines, size_lines, wrapper_source, write_wrapper
+from advisor.problem.batch_layout import BatchLayout
+from advisor.problem.reduction import Reduction
 
 
 class Block(torch.nn.Module):
@@ -76,7 +79,7 @@ def test_the_wrapper_holds_the_policy_it_was_written_for_and_steps_as_plain_trai
 
 def test_the_wrapper_of_plain_training_says_so(tmp_path: Path) -> None:
     source = wrapper_source(Policy(micro_batch=2), headline="Plain.", details="")
-    assert "plain training: no method" in source
+    assert "methods=(),  # plain training" in source
     write_wrapper(Policy(micro_batch=2), tmp_path / "wrapper.py", headline="Plain.", details="")
     assert Policy(micro_batch=2) == load(tmp_path / "wrapper.py").POLICY
 
@@ -196,3 +199,54 @@ def test_the_size_stands_in_the_docstring_of_the_wrapper() -> None:
     source = wrapper_source(POLICY, headline="h", details="d", size=lines)
     assert "    model = build_model(layers=24)  # the size that was measured\n    from wrapper" in source
     compile(source, "wrapper.py", "exec")
+
+
+def test_a_wrapper_refuses_to_train_without_what_was_measured(tmp_path: Path) -> None:
+    """Trap: ``prepare(model)`` trained with AdamW, another loss and no clipping, without a word."""
+    path = tmp_path / "wrapper.py"
+    options = ("compute_loss", "build_optimizer", "max_grad_norm")
+    write_wrapper(Policy(micro_batch=2), path, headline="h", details="d", options=options)
+    prepare = load(path).prepare
+    with pytest.raises(UserError, match="given build_optimizer, max_grad_norm as well") as refused:
+        prepare(torch.nn.Linear(2, 2), compute_loss=lambda model, batch: model(batch).mean())
+    assert (
+        "prepare(model, compute_loss=compute_loss, build_optimizer=build_optimizer, max_grad_norm=MAX_GRAD_NORM)"
+        in (str(refused.value))
+    )
+    training = prepare(
+        torch.nn.Linear(2, 2),
+        device="cpu",
+        compute_loss=lambda model, batch: model(batch).mean(),
+        build_optimizer=torch.optim.SGD,
+        max_grad_norm=1.0,
+    )
+    assert training.max_grad_norm == 1.0
+
+
+@pytest.mark.parametrize("methods", [(), (use("fused_optimizer"),)])
+def test_a_model_is_prepared_once(methods: tuple[MethodUse, ...]) -> None:
+    model = torch.nn.Linear(2, 2)
+    apply_policy(Policy(methods=methods, micro_batch=2), model, device="cpu")
+    with pytest.raises(PolicyError, match="must be applied to a plain model, but Linear has one already"):
+        apply_policy(Policy(micro_batch=2), model, device="cpu")
+
+
+def test_a_wrapper_says_where_samples_are_and_how_the_loss_is_reduced(tmp_path: Path) -> None:
+    layout = BatchLayout(
+        dims={"0": 1, "1": None}, counted_by="0", counted_dim=1, is_usual=False, reduction=Reduction(kind="sum")
+    )
+    path = tmp_path / "wrapper.py"
+    write_wrapper(Policy(micro_batch=2), path, headline="h", details="d", layout=layout)
+    training = load(path).prepare(torch.nn.Linear(2, 2), device="cpu")
+    assert training.sample_dims == {"0": 1, "1": None}
+    assert training.reduction == Reduction(kind="sum")
+
+
+def test_so_does_a_policy_file(tmp_path: Path) -> None:
+    file = PolicyFile(
+        policy=Policy(micro_batch=2), sample_dims={"x": 1}, reduction=Reduction(targets="y", ignore_index=0)
+    )
+    write_policy_file(file, tmp_path / "policy.yaml", header="")
+    training = apply_policy(tmp_path / "policy.yaml", torch.nn.Linear(2, 2), device="cpu")
+    assert training.sample_dims == {"x": 1}
+    assert training.reduction == Reduction(targets="y", ignore_index=0)

@@ -159,9 +159,9 @@ def test_a_run_far_from_its_promise_with_nothing_beside_it_is_explained() -> Non
             )
         )
 
-    assert "so far apart are figures of this machine now" in said(150.0)
-    assert "so far apart" not in said(101.0)
-    assert "so far apart" not in said(150.0, baseline=80.0)
+    assert "This machine's figures are not reproducible now" in said(150.0)
+    assert said(150.0).startswith("Not confirmed: in a fresh process the wrapper trains")
+    assert said(101.0).startswith("Confirmed in a fresh process")
 
 
 def test_a_stream_that_knows_only_ascii_gets_the_answer_too() -> None:

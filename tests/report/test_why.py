@@ -226,3 +226,26 @@ def test_a_faster_one_whose_confirmation_showed_no_gain_is_explained() -> None:
         "50% faster was checkpoint every=2 at batch 8, but its wrapper ran 1.01 times as fast as the baseline in turn "
         "with it (±3.0%), which is no gain beyond the noise."
     ) in why([baseline(100), led])
+
+
+def making(candidate: Candidate, seconds: float) -> Candidate:
+    assert candidate.measurement is not None
+    return msgspec.structs.replace(
+        candidate, measurement=msgspec.structs.replace(candidate.measurement, making_seconds=seconds)
+    )
+
+
+def test_data_that_takes_longer_than_the_step_is_the_bound() -> None:
+    """Trap: 4 ms to load a sample; 21 times was promised, and 1.45 times came."""
+    # 8 samples in 0.08 s, and 64 in 0.032 s: 20 times as many a second. With 4 ms for each sample 71 and 222 a second.
+    plain, winner = making(baseline(100), 8 * 0.004), making(measured(2000, CHECKPOINT, micro_batch=64), 64 * 0.004)
+    text = why([plain, winner])
+    assert "make_batch takes 256 ms for 64 samples, longer than the step itself" in text
+    assert "where training waits for that it is 3.11 times as fast as the baseline, which waits as well" in text
+    assert "the data is the bound" in text
+    assert "make_batch takes" not in why([plain, making(winner, 0.03)])
+
+
+def test_and_of_a_baseline_that_wins_its_whole_rate_is_said() -> None:
+    text = why([making(baseline(100), 0.12), measured(70, CHECKPOINT)])
+    assert "where training waits for that it does 40.0 samples/s, and the data is the bound" in text

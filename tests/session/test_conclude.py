@@ -14,6 +14,7 @@ from advisor.methods.use import use
 from advisor.policy.file import Fingerprints, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.report.answer import confirmation_words
 from advisor.report.progress import SilentProgress
 from advisor.search.counting import Count
 from advisor.session.budget import TimeBudget
@@ -325,7 +326,8 @@ def test_after_three_winners_without_a_gain_the_answer_is_to_keep_what_one_has(t
     trials = FakeTrials({}, speedups={one.policy.label: NO_GAIN for one in losers})
     recommendation = conclude(tmp_path, [BASELINE, *losers], trials)
     assert recommendation.winner == BASELINE
-    assert trials.confirmed == [*(one.policy.label for one in losers[:3]), "plain"]
+    again = ["plain", "plain"]  # it ran far faster than before
+    assert trials.confirmed == [*(one.policy.label for one in losers[:3]), *again]
 
 
 def test_without_time_for_another_confirmation_the_answer_is_to_keep_what_one_has(tmp_path: Path) -> None:
@@ -343,3 +345,45 @@ def test_where_nobody_took_turns_the_baseline_measured_again_decides(tmp_path: P
     recommendation = conclude(tmp_path, candidates, trials)
     assert recommendation.winner == SECOND
     assert "98.0 samples/s, and the baseline right after it 99.0" in candidates[1].not_confirmed
+
+
+class Confirming(FakeTrials):
+    """Confirms at one rate after the other."""
+
+    def __init__(self, *rates: float, baseline: float = 99.0) -> None:
+        super().__init__({})
+        self.next_rates = list(rates)
+        self.baseline = baseline
+        self.repeats: list[int] = []
+
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
+        self.repeats.append(repeat)
+        return TrialResult(key="confirm", outcome=Outcome.OK, measurement=measurement(self.next_rates.pop(0)))
+
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
+        return TrialResult(key="time", outcome=Outcome.OK, measurement=measurement(self.baseline))
+
+
+@pytest.mark.parametrize(
+    ("rates", "stands", "as_promised"),
+    [((150.0,), 150.0, True), ((250.0, 152.0), 152.0, True), ((250.0, 260.0), 250.0, False)],
+    ids=["as promised", "once by chance", "not reproducible"],
+)
+def test_a_confirmation_far_from_its_promise_is_repeated_and_not_called_one_if_it_stays(
+    tmp_path: Path, rates: tuple[float, ...], stands: float, as_promised: bool
+) -> None:
+    """Trap: 133 % and 671 % of the promise were called confirmed on a busy machine."""
+    trials = Confirming(*rates)
+    found = conclude(tmp_path, [BASELINE, BEST], trials).confirmation
+    assert found.measurement.samples_per_second == stands
+    assert found.as_promised is as_promised
+    assert trials.repeats == list(range(len(rates)))
+    assert confirmation_words(found).startswith("Confirmed" if as_promised else "Not confirmed: in a fresh process")
+
+
+def test_a_machine_that_became_faster_for_both_breaks_no_promise(tmp_path: Path) -> None:
+    trials = Confirming(300.0, baseline=200.0)
+    found = conclude(tmp_path, [BASELINE, BEST], trials).confirmation
+    assert found.drift == pytest.approx(2.0)
+    assert found.as_promised
+    assert trials.repeats == [0]

@@ -93,3 +93,32 @@ def test_a_trial_builds_the_model_and_the_batches_at_its_size() -> None:
     assert large.measurement.memory.breakdown.parameters == 4 * 4 * (32 * 32 + 32)
     assert own.measurement.memory.breakdown.parameters == 4 * 2 * (16 * 16 + 16)
     assert own.key != large.key
+
+
+LINEAR = "def build_model(width=8):\n    return torch.nn.Linear(8, {width})\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        (f'SIZES = {{"width": [4, 8, 16]}}\n{LINEAR.format(width=8)}{BATCH}', False),
+        (f'SIZES = {{"width": [4, 8, 16]}}\n{LINEAR.format(width="width")}{BATCH}', True),
+        (
+            'SIZES = {"length": [4, 8]}\n' + LINEAR.format(width=8).replace("width=8", "")
+            + "def make_batch(batch_size, length=8):\n    return torch.randn(batch_size, 2 * length, 8)\n",
+            True,
+        ),
+        (
+            'SIZES = {"length": [4, 8]}\n' + LINEAR.format(width=8).replace("width=8", "")
+            + "def make_batch(batch_size, length=8):\n    return torch.randn(batch_size, 8)\n",
+            False,
+        ),
+    ],
+    ids=["ignored by the model", "used by the model", "used by the batch", "ignored by the batch"],
+)  # fmt: skip
+def test_a_size_that_changes_nothing_is_refused(tmp_path: Path, text: str, used: bool) -> None:
+    """Trap: the largest of six sizes was recommended, and all were the same model."""
+    result = count(tmp_path, text)
+    assert (result.outcome is Outcome.OK) is used, result
+    if not used:
+        assert "SIZES must change the model or its batches" in result.reason

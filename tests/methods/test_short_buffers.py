@@ -1,0 +1,57 @@
+"""What a forward pass writes to keeps its format where everything else has 16 bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.methods.compose import apply_uses
+from advisor.methods.training import Training
+from advisor.methods.use import MethodUse, use
+
+
+class Counting(nn.Module):
+    """Counts its steps as a float, keeps a slow mean, and scales by a table that nothing writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("scale", torch.full((8,), 0.5))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.steps += 1  # type: ignore[operator,assignment]
+            self.mean.lerp_(inputs.detach().abs().mean(0).to(self.mean.dtype), 0.001)  # type: ignore[operator,arg-type]
+        return self.linear(inputs) * self.scale  # type: ignore[operator,no-any-return]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [use("pure_bf16", rounding="stochastic"), use("half_weights", rounding="nearest")],
+    ids=lambda method: method.label,
+)
+def test_a_counter_goes_on_and_a_slow_mean_moves(method: MethodUse) -> None:
+    """Trap: in bfloat16 the counter stopped at 256, and the mean where it began."""
+
+    def trained(uses: list[MethodUse]) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        training = Training(
+            Counting(),
+            build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+            compute_loss=lambda model, batch: model(batch).square().mean(),
+        )
+        apply_uses(training, uses)
+        training.evaluate(lambda model: model(torch.zeros(4, 8)))
+        for step in range(300):
+            torch.manual_seed(step)
+            training.step(torch.randn(4, 8))
+        return dict(training.state_dict()["model"])
+
+    plain, short = trained([]), trained([method])
+    assert short["steps"].dtype == short["mean"].dtype == torch.float32
+    assert float(short["steps"]) == 300
+    assert torch.allclose(short["mean"], plain["mean"], rtol=0.02)
+    assert short["scale"].dtype.itemsize == 2, "it meets activations, and nothing writes to it"

@@ -1,0 +1,113 @@
+"""What the user's build_optimizer makes goes on working under every method that replaces or splits the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.errors import MethodRefusedError
+from advisor.methods.use import MethodUse, use
+from advisor.policy.apply import apply_policy
+from advisor.policy.policy import Policy
+
+STEPS = 5
+METHODS = [
+    use("fused_optimizer"),
+    use("optimizer_in_backward"),
+    use("pure_bf16", rounding="stochastic"),
+    use("half_weights", rounding="nearest"),
+    use("adafactor"),
+]
+Build = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+def trained(build: Build, method: MethodUse | None) -> tuple[Any, list[torch.Tensor]]:
+    """The training after some steps, and its parameters."""
+    methods = () if method is None else (method,)
+    training = apply_policy(
+        Policy(methods=methods, micro_batch=8),
+        model(),
+        device="cpu",
+        build_optimizer=build,
+        compute_loss=lambda model, batch: model(batch).float().square().mean(),
+    )
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        training.step(torch.randn(8, 8))
+    return training, [parameter.detach().float() for parameter in training.model.parameters()]
+
+
+@pytest.mark.parametrize("method", [None, *METHODS], ids=str)
+def test_a_scheduler_moves_what_is_trained(method: MethodUse | None) -> None:
+    """Trap: a fused optimizer kept the learning rate that it began with."""
+    schedulers: list[Any] = []
+
+    def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+        schedulers.append(torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step))
+        optimizer.register_step_post_hook(lambda *_: schedulers[0].step())
+        return optimizer
+
+    training, parameters = trained(build, method)
+    assert training.optimizer.param_groups[0]["lr"] == pytest.approx(1e-2 * 0.5**STEPS)
+    if method is not None and method.name in ("fused_optimizer", "optimizer_in_backward"):
+        schedulers.clear()
+        _, plain = trained(build, None)
+        assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(parameters, plain, strict=True))
+
+
+@pytest.mark.parametrize("method", [None, *METHODS], ids=str)
+def test_a_hook_after_the_step_runs_once_in_each(method: MethodUse | None) -> None:
+    calls: list[torch.optim.Optimizer] = []
+
+    def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+        optimizer.register_step_post_hook(lambda optimizer, *_: calls.append(optimizer))
+        return optimizer
+
+    trained(build, method)
+    assert len(calls) == STEPS
+
+
+@pytest.mark.parametrize("method", [None, *METHODS], ids=str)
+def test_a_hook_before_the_step_sees_all_gradients_or_the_method_is_refused(method: MethodUse | None) -> None:
+    """Trap: gradients were clipped parameter by parameter."""
+    seen: list[int] = []
+
+    def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        held = list(parameters)
+        optimizer = torch.optim.AdamW(held, lr=1e-2)
+        optimizer.register_step_pre_hook(lambda *_: seen.append(sum(one.grad is not None for one in held)))
+        return optimizer
+
+    if method is not None and method.name == "optimizer_in_backward":
+        with pytest.raises(MethodRefusedError, match="all gradients at once"):
+            trained(build, method)
+        return
+    trained(build, method)
+    assert seen == [6] * STEPS
+
+
+@pytest.mark.parametrize("method", [None, *METHODS], ids=str)
+def test_an_optimizer_that_somebody_holds_is_the_one_that_trains(method: MethodUse | None) -> None:
+    held: list[torch.optim.Optimizer] = []
+
+    def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        held.append(torch.optim.SGD(parameters, lr=1e-2) if method is None else torch.optim.AdamW(parameters, lr=1e-2))
+        return held[0]
+
+    training, _ = trained(build, method)
+    before = [parameter.detach().clone() for parameter in training.model.parameters()]
+    for group in held[0].param_groups:
+        group["lr"] = 0.0
+    training.step(torch.randn(8, 8))
+    assert all(torch.equal(one, other) for one, other in zip(training.model.parameters(), before, strict=True))
