@@ -68,7 +68,9 @@ def update_in_float32(
     plain: Any = optimizer
     scheduled = getattr(optimizer.step, "_wrapped_by_lr_sched", False)
     hooked = torch.optim.Optimizer.profile_hook_step(short.step)
-    hooked._wrapped_by_lr_sched = scheduled  # type: ignore[attr-defined]  # or a scheduler warns of a step of our own
+    if scheduled:  # or that scheduler would warn of a step that is not the one it has seen
+        hooked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        plain._opt_called = True
     plain.step = types.MethodType(hooked, optimizer)
     plain.state_dict = short.state_dict
     plain.load_state_dict = short.load_state_dict

@@ -104,7 +104,7 @@ def _common_generators(model: torch.nn.Module) -> list[RandomSource]:
     values = [value for one in names for value in list(one.values())]
     found: list[RandomSource] = []
     owners = [value.__self__ for value in values if isinstance(value, types.MethodType | types.BuiltinMethodType)]
-    common = random.random.__self__  # whose methods the module's functions are
+    common = getattr(random.random, "__self__", None)  # whose methods the module's functions are
     if any(value is random for value in values) or any(owner is common for owner in owners):
         found.append(_Source(random.getstate, random.setstate))
     numpy = sys.modules.get("numpy")

@@ -21,6 +21,7 @@ PUBLIC = [
     "MethodUse",
     "MomadviseError",
     "Policy",
+    "Reduction",
     "Training",
     "UserError",
     "__version__",

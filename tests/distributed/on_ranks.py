@@ -128,7 +128,7 @@ def _loops(setting: MethodUse) -> dict[str, Any]:
             for number, piece in enumerate(pieces):
                 last = name == "every pass" or number == len(pieces) - 1
                 with contextlib.nullcontext() if last else training.accumulating():
-                    training.backward(training.forward(piece) / len(pieces))
+                    training.backward(training.forward(piece))
             training.optimizer_step()
         found[name] = training.state_dict()["model"]
     return found
