@@ -42,7 +42,8 @@ class _Part(NamedTuple):
 
     Attributes:
         sizes: Of a tensor or an array; the length of a list; nothing for another object.
-        kind: ``"array"``, ``"list"``, ``"object"``, or ``"inside"`` for what is in an object.
+        kind: ``"array"``, ``"list"``, ``"words"`` for a list of numbers or words, ``"object"``, or ``"inside"`` for
+            what is in an object.
     """
 
     sizes: tuple[int, ...]
@@ -79,8 +80,10 @@ def find_layout(
         if layout is None:
             continue
         most = last if last < largest else _most_samples(make_batch, layout, seed, largest, own_batch, clock)
-        assumed = assumed_dims(batches[largest], last)
-        return msgspec.structs.replace(layout, most_samples=most, is_usual=_cut(assumed) == _cut(layout.dims))
+        # What all samples share is taken for theirs where it happens to be as long as the batch.
+        shared = any(dim is None and made[largest][path].sizes for path, dim in layout.dims.items())
+        usual = not shared and _cut(assumed_dims(batches[largest], last)) == _cut(layout.dims)
+        return msgspec.structs.replace(layout, most_samples=most, is_usual=usual)
     raise WorkloadError(_nothing_grows(made))
 
 
@@ -141,9 +144,8 @@ def _most_samples(
         batch = _made(make_batch, size, seed)
         seconds = clock() - begin
         found = samples_in(batch, layout)
-        cheap = (
-            _GROWTH * seconds <= _ENOUGH_SECONDS and sum(tensor.nbytes for tensor in tensors_in(batch)) <= _ENOUGH_BYTES
-        )
+        held = sum(tensor.nbytes for tensor in tensors_in(batch))
+        cheap = _GROWTH * seconds <= _ENOUGH_SECONDS and held <= _ENOUGH_BYTES
         return (found if found is not None and found < size else None), cheap
 
     go_on = True
@@ -153,11 +155,26 @@ def _most_samples(
             return fewer
         size = own_batch
     while go_on and _GROWTH * size <= _LARGEST:
-        size *= _GROWTH
-        fewer, go_on = asked(size)
+        try:
+            fewer, go_on = asked(_GROWTH * size)
+        except Exception:  # "larger than the population": the data ends in between
+            return _last_that_works(make_batch, size, _GROWTH * size, seed)
         if fewer is not None:
             return fewer
+        size *= _GROWTH
     return None
+
+
+def _last_that_works(make_batch: Callable[[int], Any], works: int, fails: int, seed: int) -> int:
+    """The largest size below one that ``make_batch`` raises for, by bisection."""
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        try:
+            _made(make_batch, middle, seed)
+            works = middle
+        except Exception:
+            fails = middle
+    return works
 
 
 # ---- from sizes to a layout -----------------------------------------------------------------------------------------
@@ -170,11 +187,15 @@ def _layout(batches: Sequence[_Parts], counts: Sequence[int]) -> BatchLayout | N
     paths = list(dict.fromkeys(path for batch in batches for path in batch))
     columns = {path: _columns([batch.get(path) for batch in batches]) for path in paths}
     kinds = {path: next(batch[path].kind for batch in batches if path in batch) for path in paths}
-    lists = [path for path in paths if kinds[path] == "list" and columns[path] == [tuple(counts)]]
+    lists = [path for path in paths if kinds[path] in ("list", "words") and columns[path] == [tuple(counts)]]
     lengths = _lengths(columns, counts)
     for path in paths:
         inside_list = any(path != one and path.startswith(f"{one}." if one else "") for one in lists)
-        if inside_list or kinds[path] == "inside" or (kinds[path] == "list" and path not in lists):
+        container = kinds[path] == "list" and path not in lists
+        if inside_list or container or kinds[path] == "inside":
+            continue
+        if kinds[path] == "words" and path not in lists:
+            dims[path] = None
             continue
         if kinds[path] == "object":
             dims[path], reasons[path] = UNCUT, "an object of a class that cannot be cut"
@@ -263,12 +284,18 @@ def _parts(batch: Any) -> _Parts:
     parts: _Parts = {}
     for leaf in leaves_of(batch):
         if leaf.shape is not None:
-            parts[leaf.path] = _Part(leaf.shape, "list" if type(leaf.value) in (list, tuple) else "array")
+            parts[leaf.path] = _Part(leaf.shape, _kind_of(leaf.value))
         elif not isinstance(leaf.value, _PLAIN):
             parts[leaf.path] = _Part((), "object")
             for path, sizes in _inside(leaf.value, leaf.path, _DEPTH):
                 parts[path] = _Part(sizes, "inside")
     return parts
+
+
+def _kind_of(value: Any) -> str:
+    if type(value) not in (list, tuple):
+        return "array"
+    return "words" if value and all(isinstance(one, _PLAIN) for one in value) else "list"
 
 
 def _inside(value: Any, path: str, depth: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -9,32 +9,42 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.methods.batch import count_targets, cut, leaves_of
 from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
 
-__all__ = ["Splitting", "splitting_of"]
+__all__ = ["Look", "Splitting", "splitting_of"]
 
 _MOST_ELEMENTS = 2**22
 """Of a gradient that are looked at, spread evenly over every parameter."""
 
 _TOLERANCE = 2e-3
+_TOLERANCE_OF_TF32 = 5e-3
 _TOLERANCE_OF_HALF = 3e-2
-"""Relative error of a gradient that is due to the order of sums, in float32 and where parameters are shorter."""
+"""Relative error of a gradient that is due to the order of sums: in float32, on a GPU that may multiply in fewer bits,
+and where anything is computed in 16."""
+
+_QUICK_SECONDS = 0.3
+"""A look that is over sooner is followed by others, whatever it found."""
 
 _BY_CHANCE = 3.0
 """Times as far off as another pass over the same batch with other random numbers."""
 
 _COUNTS = (int, float, torch.Tensor)
 """What a module may count in, besides buffers."""
+
+_OWN = ("_parameters", "_buffers", "_modules")
+"""Of every module, and put back otherwise."""
 
 _MOST_VALUES = 64
 """A tensor of more distinct values has no padding that is worth looking for."""
@@ -52,52 +62,117 @@ class Splitting(NamedTuple):
     changes: str
 
 
+class Look(NamedTuple):
+    """A batch to look at.
+
+    Attributes:
+        batch: On the host.
+        at: Samples in the first of two pieces.
+        samples: In the batch.
+    """
+
+    batch: Any
+    at: int
+    samples: int
+
+
 class _Pass(NamedTuple):
     loss: float
     gradient: npt.NDArray[np.float64]
 
 
-def splitting_of(
-    training: Training, batch: Any, at: int, samples: int, dims: SampleDims, *, seed: Callable[[], None]
-) -> Splitting:
-    """Hold one pass over a batch against passes over two pieces of it.
+def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *, seed: Callable[[], None]) -> Splitting:
+    """Hold one pass over a batch against passes over two pieces of it, for several batches where that is cheap.
 
-    Parameters are not updated, and what the passes change in the model is put back.
+    Parameters are not updated, and what the passes change in the model is put back. What is found of the first batch is
+    held against a second one unless it is what the training takes for granted and a pass takes long.
 
     Args:
         training: Plain training.
-        batch: On the host.
-        at: Samples in the first piece.
-        samples: In the batch.
-        dims: Where it has them.
+        looks: The batches, and where each is cut.
+        dims: Where a batch has its samples.
         seed: Seeds all generators for a pass.
 
     Raises:
-        WorkloadError: The batch cannot be cut.
+        WorkloadError: A batch cannot be cut.
         Exception: What the user's code raises, perhaps for a piece alone.
     """
-    pieces = cut(batch, (0, at, samples), dims)
     with _without_dropout(training.model):
         state = _State(training.model)
         try:
-            whole = _pass(training, batch, seed)
-            after_whole = _State(training.model)
-            state.restore()
-            parts = [_pass(training, piece, seed) for piece in pieces]
-            changed = after_whole.difference(_State(training.model))
-            state.restore()
-            gradients = np.stack([one.gradient for one in (*parts, whole)])
-            looked = _Looked(training, batch, pieces, whole, parts, dims, gradients @ gradients.T)
-            found = looked.found(_tolerance(training.model))
-            if found is None:  # perhaps by chance: what noise does shows where nothing but the noise is another
-                again = _pass(training, batch, lambda: _other_numbers(seed))
-                found = looked.found(_BY_CHANCE * _error(again.gradient, whole.gradient))
+            begin = time.perf_counter()
+            looked = [_look(training, looks[0], dims, state, seed)]
+            quick = time.perf_counter() - begin < _QUICK_SECONDS
+            for look in looks[1:]:
+                if not quick and looked[0].error(looked[0].usual()) <= _tolerance(training):
+                    break
+                looked.append(_look(training, look, dims, state, seed))
+            tolerance = _tolerance(training)
+            found = _found(looked, tolerance)
+            if found is None:
+                # Perhaps by chance, or for lack of digits: seen where the same batch is passed with other numbers.
+                with _SeesShort() as short:
+                    again = _pass(training, looks[0].batch, lambda: _other_numbers(seed))
+                chance = _BY_CHANCE * _error(again.gradient, looked[0].whole.gradient)
+                found = _found(looked, max(tolerance, chance, _TOLERANCE_OF_HALF if short.seen else 0.0))
+            changed = looked[0].changed
+            if changed and found is not None:
+                changed = _carried(training, looks[0].batch, state, seed, changed)
         finally:
             state.restore()
             training.model.zero_grad(set_to_none=True)
     if found is None:
-        return Splitting(None, looked.why_not())
-    return Splitting(found[0], f"a forward pass changes {changed}, once for each micro-batch" if changed else "")
+        return Splitting(None, looked[0].why_not())
+    words = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
+    return Splitting(found[0], f"a forward pass changes {words}, once for each micro-batch" if changed else "")
+
+
+def _look(training: Training, look: Look, dims: SampleDims, state: _State, seed: Callable[[], None]) -> _Looked:
+    pieces = cut(look.batch, (0, look.at, look.samples), dims)
+    state.restore()
+    whole = _pass(training, look.batch, seed)
+    after_whole = _State(training.model)
+    state.restore()
+    parts = [_pass(training, piece, seed) for piece in pieces]
+    changed = after_whole.difference(_State(training.model))
+    state.restore()
+    gradients = np.stack([one.gradient for one in (*parts, whole)])
+    products = gradients @ gradients.T
+    return _Looked(training, look.batch, pieces, whole, parts, dims, products, changed)
+
+
+def _found(looked: Sequence[_Looked], tolerance: float) -> tuple[Reduction | None] | None:
+    """What pieces of every batch weigh, if they add up to it: nothing where the training weighs them so by itself."""
+    if all(one.error(one.usual()) <= tolerance for one in looked):
+        return (None,)
+    for reduction in looked[0].candidates():
+        if all(one.error(one.weights(reduction)) <= tolerance for one in looked):
+            return (reduction,)
+    return None
+
+
+def _carried(training: Training, batch: Any, state: _State, seed: Callable[[], None], changed: list[str]) -> list[str]:
+    """What a pass makes of its own earlier value; what it only stores, such as its last output, is no state."""
+    state.restore()
+    _pass(training, batch, seed)
+    once = _State(training.model)
+    _pass(training, batch, seed)
+    twice = set(once.difference(_State(training.model)))
+    return [name for name in changed if name in twice]
+
+
+class _SeesShort(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees whether anything is computed in 16 bits, as under the user's own autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype in (torch.float16, torch.bfloat16):
+            self.seen = True
+        return result
 
 
 def _other_numbers(seed: Callable[[], None]) -> None:
@@ -128,9 +203,11 @@ def _gradient(model: torch.nn.Module) -> npt.NDArray[np.float64]:
     return np.concatenate(parts)
 
 
-def _tolerance(model: torch.nn.Module) -> float:
-    short = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
-    return _TOLERANCE_OF_HALF if short else _TOLERANCE
+def _tolerance(training: Training) -> float:
+    short = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in training.model.parameters())
+    if short:
+        return _TOLERANCE_OF_HALF
+    return _TOLERANCE if training.device.type == "cpu" else _TOLERANCE_OF_TF32
 
 
 def _error(found: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
@@ -149,15 +226,8 @@ class _Looked(NamedTuple):
     dims: SampleDims
     products: npt.NDArray[np.float64]
     """Of the gradients of the pieces and, last, of the whole."""
-
-    def found(self, tolerance: float) -> tuple[Reduction | None] | None:
-        """What pieces weigh, if they add up to the whole: nothing where the training weighs them so by itself."""
-        if self.error(self.usual()) <= tolerance:
-            return (None,)
-        for reduction in self.candidates():
-            if self.error(self.weights(reduction)) <= tolerance:
-                return (reduction,)
-        return None
+    changed: list[str]
+    """What the pieces left otherwise in the model than the whole."""
 
     def usual(self) -> list[float]:
         """The weights that the training gives the pieces."""
@@ -172,13 +242,17 @@ class _Looked(NamedTuple):
 
     def error(self, weights: Sequence[float]) -> float:
         """How far the weighed pieces are off, in the gradient or in the loss, whichever is further; relative."""
-        difference = np.array([*weights, -1.0])
-        square, whole = float(difference @ self.products @ difference), float(self.products[-1, -1])
+        counted = [number for number, weight in enumerate(weights) if weight]  # one without targets may be 0 / 0
+        terms = [weights[number] * self.parts[number].loss for number in counted]
+        place = [*counted, len(self.parts)]
+        difference = np.array([*(weights[number] for number in counted), -1.0])
+        products = self.products[np.ix_(place, place)]
+        if not counted or not np.isfinite(products).all() or not all(map(math.isfinite, (*terms, self.whole.loss))):
+            return math.inf
+        square, whole = float(difference @ products @ difference), float(products[-1, -1])
         gradient = math.sqrt(max(0.0, square) / whole) if whole else float(square > 0)
-        terms = [weight * part.loss for weight, part in zip(weights, self.parts, strict=True)]
         loss = abs(sum(terms) - self.whole.loss) / max(abs(self.whole.loss), *map(abs, terms), 1e-6)
-        error = max(gradient, loss)
-        return error if math.isfinite(error) else math.inf
+        return max(gradient, loss)
 
     def candidates(self) -> Iterator[Reduction]:
         """What a loss may do, the most usual first."""
@@ -186,16 +260,23 @@ class _Looked(NamedTuple):
         yield Reduction()
         for leaf in reversed(list(leaves_of(self.batch))):  # targets follow inputs
             tensor = leaf.value
-            whole_numbers = isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and tensor.dim() > 0
-            if not whole_numbers or not isinstance(self.dims.get(leaf.path), int):
+            if (
+                not isinstance(tensor, torch.Tensor)
+                or not tensor.dim()
+                or not isinstance(self.dims.get(leaf.path), int)
+            ):
                 continue
             values = torch.unique(tensor)
-            if len(values) > _MOST_VALUES:  # of words: padding is one of the outermost, or a usual one
+            if tensor.is_floating_point():
+                if not set(values.tolist()) <= {0.0, 1.0}:
+                    continue  # no mask
+                values = torch.zeros(1, dtype=torch.long)
+            elif len(values) > _MOST_VALUES:  # of words: padding is one of the outermost, or a usual one
                 outermost = torch.stack([values[0], values[1], values[-1]])
                 values = torch.unique(torch.cat([outermost, values[(values >= -100) & (values <= 3)]]))
-            for value in sorted(values.tolist(), key=lambda value: (value >= 0, abs(value))):
+            for value in sorted((int(value) for value in values), key=_unusual):
                 for shifted in (False, True) if tensor.dim() > 1 else (False,):
-                    yield Reduction(targets=leaf.path, ignore_index=int(value), shifted=shifted)
+                    yield Reduction(targets=leaf.path, ignore_index=value, shifted=shifted)
 
     def why_not(self) -> str:
         off = self.error(self.usual())
@@ -208,6 +289,12 @@ class _Looked(NamedTuple):
         )
 
 
+def _unusual(value: int) -> tuple[int, int]:
+    """How unusual it is that a value stands for no target."""
+    usual = (-100, 255, -1, 0)
+    return (usual.index(value), 0) if value in usual else (len(usual) + (value >= 0), abs(value))
+
+
 class _State:
     """Everything in a model that a forward pass may change besides gradients: buffers, tensors and numbers."""
 
@@ -215,9 +302,12 @@ class _State:
         self._model = model
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         self._others: dict[tuple[str, str], Any] = {}
+        self._all = {
+            (name, one): value for name, module in model.named_modules() for one, value in vars(module).items()
+        }
         for name, module in model.named_modules():
             for attribute, value in vars(module).items():
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, torch.Tensor) and value.grad_fn is None:
                     self._others[name, attribute] = value.detach().clone()
                 elif isinstance(value, _COUNTS):
                     self._others[name, attribute] = value
@@ -230,22 +320,24 @@ class _State:
                     buffer.copy_(self._buffers[name])
         modules = dict(self._model.named_modules())
         for name, module in modules.items():
-            for attribute in [one for one, value in vars(module).items() if isinstance(value, _COUNTS)]:
-                if (name, attribute) not in self._others:
-                    delattr(module, attribute)  # it was the class's until a pass counted
+            for attribute in [one for one in vars(module) if (name, one) not in self._all]:
+                delattr(module, attribute)  # it was the class's until a pass assigned it
+        for (name, attribute), value in self._all.items():
+            if vars(modules[name]).get(attribute) is not value and not attribute.startswith(_OWN):
+                object.__setattr__(modules[name], attribute, value)  # None, say, until a pass made something
         for (name, attribute), value in self._others.items():
             module = modules[name]
             object.__setattr__(module, attribute, value.clone() if isinstance(value, torch.Tensor) else value)
 
-    def difference(self, other: _State) -> str:
-        """What is not as in another state, by name; empty if nothing."""
+    def difference(self, other: _State) -> list[str]:
+        """What is not as in another state, by name."""
         names = [name for name, buffer in self._buffers.items() if not _alike(buffer, other._buffers.get(name))]
         names += [
             ".".join(filter(None, key))
             for key, value in self._others.items()
             if not _alike(value, other._others.get(key))
         ]
-        return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+        return names
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -319,6 +319,11 @@ def _sizes(batch: Any, dims: SampleDims | None) -> dict[str, int]:
     for leaf in leaves_of(batch):
         dim = dims.get(leaf.path)
         if isinstance(dim, int) and leaf.shape is not None:
+            if len(leaf.shape) <= dim:
+                raise WorkloadError(
+                    f"{leaf.path or 'the batch'} must have its samples in dimension {dim}, but it has "
+                    f"{len(leaf.shape)} dimensions; give batches as make_batch makes them"
+                )
             sizes[leaf.path] = leaf.shape[dim]
     return sizes
 

@@ -86,7 +86,7 @@ def _source_of(value: Any) -> RandomSource | None:
     """A generator that a module keeps; ``None`` for anything else."""
     if isinstance(value, torch.Generator):
         return value
-    if isinstance(value, random.Random):
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return _Source(value.getstate, value.setstate)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and isinstance(value, numpy.RandomState):
@@ -100,17 +100,26 @@ def _source_of(value: Any) -> RandomSource | None:
 def _common_generators(model: torch.nn.Module) -> list[RandomSource]:
     """Those of Python and numpy that everybody shares, where a file of the model's may draw from them."""
     homes = {type(module).__module__ for module in model.modules()}
-    names = [vars(sys.modules[home]) for home in homes if home in sys.modules and home.split(".")[0] != "torch"]
-    values = [value for one in names for value in list(one.values())]
-    found: list[RandomSource] = []
+    scopes = [vars(sys.modules[home]) for home in homes if home in sys.modules and not _is_of_a_library(home)]
+    for scope in list(scopes):  # and helpers from other files of the user's
+        functions = [value for value in list(scope.values()) if isinstance(value, types.FunctionType)]
+        scopes += [one.__globals__ for one in functions if not _is_of_a_library(one.__module__ or "")]
+    values = [value for scope in {id(one): one for one in scopes}.values() for value in list(scope.values())]
     owners = [value.__self__ for value in values if isinstance(value, types.MethodType | types.BuiltinMethodType)]
     common = getattr(random.random, "__self__", None)  # whose methods the module's functions are
+    found: list[RandomSource] = []
     if any(value is random for value in values) or any(owner is common for owner in owners):
         found.append(_Source(random.getstate, random.setstate))
     numpy = sys.modules.get("numpy")
-    if numpy is not None and any(value is numpy or value is numpy.random for value in values):
-        found.append(_Source(numpy.random.get_state, numpy.random.set_state))
+    if numpy is not None:
+        drawn = getattr(numpy.random.rand, "__self__", None)
+        if any(value is numpy or value is numpy.random for value in values) or any(one is drawn for one in owners):
+            found.append(_Source(numpy.random.get_state, numpy.random.set_state))
     return found
+
+
+def _is_of_a_library(module: str) -> bool:
+    return module.split(".")[0] in ("torch", "numpy", "builtins")
 
 
 def replaying(generators: Sequence[RandomSource], inner: ContextPair) -> ContextPair:

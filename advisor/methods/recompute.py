@@ -144,6 +144,7 @@ class _StateGuard:
         modes = tuple(module.training for module in self._modules)
         first = modes not in self._seen
         slots = [*self._slots, *self._attributes()] if first else self.written
+        attributes = {module: dict(vars(module)) for module in self._counting} if first else {}
         held = []
         for slot in slots:
             value = _value(slot)
@@ -155,8 +156,10 @@ class _StateGuard:
             slot for slot, value, version in held if not _same(_value(slot), value) or _version(slot) != version
         }
         if first:
-            self.written |= {slot for slot in self._attributes() if slot not in before}
-            before.update({slot: _MISSING for slot in self.written if slot not in before})
+            for slot in self._attributes():
+                if slot not in before:  # nothing yet, or nothing that counts, such as None
+                    self.written.add(slot)
+                    before[slot] = attributes[slot[0]].get(slot[1], _MISSING)
         self._seen.add(modes)
         for slot in before.keys() - self.written:
             del before[slot]
@@ -167,7 +170,7 @@ class _StateGuard:
             (module, name)
             for module in self._counting
             for name, value in vars(module).items()
-            if isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.grad_fn is None)
+            if isinstance(value, int | float) or (isinstance(value, torch.Tensor) and not value.requires_grad)
         ]
 
 

@@ -86,7 +86,9 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
             "statistics, which stay float32"
         )
     if shortened:
-        _lengthen_written(model, shortened)
+        lengthen = _LengthenWritten(shortened)
+        model.register_forward_pre_hook(lengthen.before)
+        model.register_forward_hook(lengthen.after)
     model.register_forward_pre_hook(functools.partial(_cast_call, dtype), with_kwargs=True)
     training.forward_contexts.append(_LossesInFloat32)
     return changed
@@ -100,35 +102,43 @@ class _Shortened(NamedTuple):
     buffer: torch.Tensor
 
 
-def _lengthen_written(model: nn.Module, shortened: list[_Shortened]) -> None:
-    """Give back their format to the buffers that the first forward pass in training mode writes to.
+class _LengthenWritten:
+    """Gives back their format to the buffers that the first forward pass in training mode writes to.
 
-    A counter stops at 256 in bfloat16, and a mean that moves by a thousandth does not move.
+    A counter stops at 256 in bfloat16, and a mean that moves by a thousandth does not move. A class, so that a model
+    with these hooks can be pickled.
     """
-    handles: list[Any] = []
-    before: list[tuple[torch.Tensor, int]] = []
 
-    def look(module: nn.Module, args: Any) -> None:
-        own = [getattr(one.module, one.name) for one in shortened]
-        before[:] = [(buffer, buffer._version) for buffer in own]
+    def __init__(self, shortened: list[_Shortened]) -> None:
+        self._shortened = shortened
+        self._versions: list[tuple[int, int]] = []
 
-    def lengthen(module: nn.Module, args: Any, output: Any) -> None:
+    def before(self, module: nn.Module, args: Any) -> None:
+        """Remember what every buffer is, and how often it was written to."""
+        now = [one.module._buffers.get(one.name) for one in self._shortened]
+        self._versions = [(id(buffer), -1 if buffer is None else buffer._version) for buffer in now]
+
+    def after(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Lengthen those that were."""
         if not module.training:
             return
-        for handle in handles:
-            handle.remove()
-        for one, (buffer, version) in zip(shortened, before, strict=True):
-            now = getattr(one.module, one.name)
-            if now is buffer and buffer._version == version:
+        for one, known in zip(self._shortened, self._versions, strict=True):
+            now = one.module._buffers.get(one.name)
+            if now is None or (id(now), now._version) == known:
                 continue
             with torch.no_grad():
-                # From where it was, by as much as it moved.
-                moved = now.float() - one.buffer.to(now.device, now.dtype).float()
-                setattr(one.module, one.name, (one.buffer.to(now.device).float() + moved).to(one.buffer.dtype))
-        shortened.clear()
+                setattr(one.module, one.name, _lengthened(now, one.buffer))
+        self._shortened, self._versions = [], []
 
-    handles.append(model.register_forward_pre_hook(look))
-    handles.append(model.register_forward_hook(lengthen))
+
+def _lengthened(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """What a buffer is now in its own format: from where it was, by as much as it moved."""
+    own = now.to(before.dtype)
+    if now.shape != before.shape:
+        return own
+    old = before.to(now.device)
+    moved = old + (own - old.to(now.dtype).to(before.dtype))
+    return torch.where(torch.isfinite(moved), moved, own)
 
 
 def clip_grad_norm_(

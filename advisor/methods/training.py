@@ -107,6 +107,8 @@ class Training:
         self.sample_dims = sample_dims
         self.reduction = reduction
         self._shares: list[tuple[Any, float]] = []
+        self._unknown = 0
+        self._replaced: list[torch.optim.Optimizer] = []
         self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
         self.after_forward: list[Callable[[torch.Tensor], None]] = []
         self.saved_tensors: SavedTensorPipeline | None = None
@@ -164,17 +166,27 @@ class Training:
             change(optimizer)
         self._optimizer = optimizer
 
-    @staticmethod
-    def _keep_scheduled(before: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> None:
+    def _share_groups(self, optimizer: torch.optim.Optimizer) -> None:
+        for before in self._replaced:
+            before.param_groups = optimizer.param_groups
+            before._opt_called = True  # type: ignore[attr-defined]  # its steps are made: a scheduler need not warn
+
+    def _keep_scheduled(self, before: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> None:
         """Let whoever holds the optimizer that is replaced, as a scheduler does, move the groups that are trained.
 
         Raises:
             MethodRefusedError: A scheduler holds it, and its replacement has other groups.
         """
+        scheduled = getattr(before.step, "_wrapped_by_lr_sched", False)
         if len(before.param_groups) == len(optimizer.param_groups):
-            before.param_groups = optimizer.param_groups
-            before._opt_called = True  # type: ignore[attr-defined]  # its steps are made: a scheduler need not warn
-        elif getattr(before.step, "_wrapped_by_lr_sched", False):
+            if scheduled:  # which may move what the replacement has no use for
+                for old, new in zip(before.param_groups, optimizer.param_groups, strict=True):
+                    for name in ("betas", "momentum"):
+                        if name in old:
+                            new.setdefault(name, old[name])
+            self._replaced.append(before)
+            self._share_groups(optimizer)
+        elif scheduled:
             raise MethodRefusedError(
                 f"build_optimizer makes a scheduler of {len(before.param_groups)} parameter groups, but the optimizer "
                 f"that replaces it has {len(optimizer.param_groups)}; make the scheduler from training.optimizer"
@@ -259,7 +271,7 @@ class Training:
                 f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
                 "give batches of at most micro_batch samples"
             )
-        self._shares = self.shares(pieces)
+        self._shares, self._unknown = self.shares(pieces), 0
         return [piece for piece, _ in self._shares]
 
     def shares(self, pieces: list[Any]) -> list[tuple[Any, float]]:
@@ -287,10 +299,15 @@ class Training:
             loss = require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
         for callback in self.after_forward:
             callback(loss)
+        return loss if not self._shares else loss * self._share_of(batch)
+
+    def _share_of(self, batch: Any) -> float:
+        """The share of a piece of the last split; of what a loop has made of one, that of the next in their order."""
         for piece, share in self._shares:
             if piece is batch:
-                return loss * share
-        return loss
+                return share
+        self._unknown += 1
+        return self._shares[min(self._unknown, len(self._shares)) - 1][1]
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""
@@ -385,6 +402,7 @@ class Training:
         self.distribution.load_model_state(self.model, model_state)
         self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
         lay_out_state(self.optimizer)
+        self._share_groups(self.optimizer)  # loading gives an optimizer new ones
         if self.gradient_scaler is not None and "scaler" in state:
             self.gradient_scaler.load_state_dict(state["scaler"])
 

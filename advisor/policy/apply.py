@@ -118,12 +118,14 @@ def apply_policy(
         world=current_world(),
     )
     training.settled.update(policy.settled)
-    object.__setattr__(model, _MARK, policy.label)
     try:
         apply_uses(training, policy.methods)
     except BaseException:
         training.close()
         raise
+    object.__setattr__(model, _MARK, policy.label)
+    if not policy.methods:
+        training.on_close(lambda: vars(model).pop(_MARK, None))  # nothing of it is left in the model
     return training
 
 

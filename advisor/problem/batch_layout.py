@@ -31,8 +31,8 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         uncut_because: Path of a leaf that cannot be cut -> why.
         is_usual: Whether that is what a training takes for granted of such a batch.
         reduction: How the loss of a batch follows from those of its micro-batches, if not as a training takes it to.
-        changes_when_split: Why training on micro-batches is another training than on whole batches; empty if it was
-            seen not to be.
+        changes_when_split: Why training on micro-batches is another training than on whole batches; empty if it was not
+            seen to be.
         most_samples: The most that ``make_batch`` was seen to return, where it returned fewer than it was asked for.
     """
 

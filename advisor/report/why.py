@@ -101,6 +101,8 @@ def _data_bound(answer: Recommendation) -> str:
     whole = _whole_rate(own)
     if answer.baseline is None or answer.baseline.policy == answer.winner.policy:
         return f"{text}where training waits for that it does {format_rate(whole)} samples/s, and the data is the bound."
+    if not _measurement(answer.baseline).making_seconds:  # measured before this was looked at
+        return f"{text}where training waits for that it does {format_rate(whole)} samples/s, and the data is the bound."
     times = whole / _whole_rate(_measurement(answer.baseline))
     return (
         f"{text}where training waits for that it is {times:.2f} times as fast as the baseline, which waits as well, "

@@ -49,14 +49,7 @@ def count_sizes(bench: Bench) -> SizeCounts:
         return CountedSize(size=size, parameter_count=known[key].parameter_count, error=known[key].error)
 
     counts = SizeCounts(own=counted(own), listed=tuple(counted(size) for size in sizes_of(workload.sizes)))
-    for name, values in workload.sizes.items():
-        ends = [{**(own or counts.listed[0].size), name: value} for value in (values[0], values[-1])]
-        if _does_nothing(name, counted(ends[0]), counted(ends[1]), bench):
-            raise WorkloadError(
-                f"SIZES must change the model or its batches, but {name}={values[0]} and {name}={values[-1]} give the "
-                f"same {counted(ends[0]).parameter_count:,} parameters and batches of the same sizes. Use {name} where "
-                "the model or the batch is made, or take it out of SIZES."
-            )
+    _check_that_sizes_differ(counts, bench)
     if all(one.parameter_count is None for one in (counts.own, *counts.listed)):
         raise WorkloadError(
             f"build_model must build at one of its SIZES at least, but all failed. The first: {counts.own.error}"
@@ -64,20 +57,29 @@ def count_sizes(bench: Bench) -> SizeCounts:
     return counts
 
 
-def _does_nothing(name: str, first: CountedSize, last: CountedSize, bench: Bench) -> bool:
-    """Whether two sizes that differ in one argument are the same model on the same batches."""
-    if first.size[name] == last.size[name] or first.parameter_count is None:
-        return False
+def _check_that_sizes_differ(counts: SizeCounts, bench: Bench) -> None:
+    """Refuse sizes of which none is larger than another.
+
+    Raises:
+        WorkloadError: Every size has as many parameters, and batches of the same shapes.
+    """
+    known = {one.parameter_count for one in counts.listed}
+    if len(counts.listed) < 2 or len(known) > 1 or None in known:
+        return
     make_batch = bench.workload.make_batch
-    if first.parameter_count != last.parameter_count:
-        return False
-    if not accepted(make_batch, {name: first.size[name]}):
-        return True
-    shapes = []
-    for size in (first.size, last.size):
-        (batch,) = make_batches(make_batch, 2, 1, bench.spec.seed, accepted(make_batch, size))
-        shapes.append([(leaf.path, leaf.shape) for leaf in leaves_of(batch)])
-    return shapes[0] == shapes[1]
+    shapes = set()
+    for size in (counts.listed[0].size, counts.listed[-1].size):
+        try:
+            (batch,) = make_batches(make_batch, 2, 1, bench.spec.seed, accepted(make_batch, size))
+        except Exception:  # a size that the user's code refuses is another one
+            return
+        shapes.add(tuple((leaf.path, leaf.shape) for leaf in leaves_of(batch)))
+    if len(shapes) == 1:
+        names = " and ".join(bench.workload.sizes)
+        raise WorkloadError(
+            f"SIZES must change the model or its batches, but at all {len(counts.listed)} sizes of {names} the model "
+            f"has {known.pop():,} parameters and a batch the same shapes. Use {names} where they are made."
+        )
 
 
 def _counted(build_model: Callable[..., torch.nn.Module], arguments: _Size) -> CountedSize:

@@ -68,6 +68,14 @@ CUT: dict[str, tuple[Any, dict[str, Any]]] = {
         lambda n: (lambda length: {"ids": torch.zeros(n, length), "positions": torch.arange(length)})(16 + 3 * n % 7),
         {"ids": 0, "positions": None},
     ),
+    "weights of classes in a list": (
+        lambda n: {"x": samples(n, 4), "weight": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]},
+        {"x": 0, "weight": None},
+    ),
+    "weights of classes in an array": (
+        lambda n: {"x": samples(n, 4), "weight": numpy.ones(7)},
+        {"x": 0, "weight": None},
+    ),
     "a temperature": (lambda n: {"x": samples(n, 4), "t": torch.tensor(0.5)}, {"x": 0, "t": None}),
     "nested": (lambda n: {"inputs": {"ids": samples(n, 4)}, "y": (samples(n), None)}, {"inputs.ids": 0, "y.0": 0}),
 }
@@ -237,3 +245,26 @@ def test_another_shape_than_before_has_no_count() -> None:
     assert samples_in({"x": samples(4)}, layout) is None
     grown = find_layout(UNCUT_BATCHES["two views one after the other"][0])
     assert samples_in(samples(7, 4), grown) is None
+
+
+@pytest.mark.parametrize("kind", ["weights of classes in a list", "weights of classes in an array"])
+def test_what_is_shared_stays_whole_although_it_is_as_long_as_the_batch(kind: str) -> None:
+    make_batch, _ = CUT[kind]
+    layout = find_layout(make_batch)
+    assert not layout.is_usual
+    assert all(len(piece["weight"]) == 7 for piece in split(make_batch(7), 3, layout.sample_dims))
+
+
+@pytest.mark.parametrize("population", [50, 333])
+def test_a_data_set_from_which_no_more_can_be_drawn_ends_there(population: int) -> None:
+    """Trap: drawing without replacement raises, and that was the end of the whole tuning."""
+
+    def make_batch(size: int) -> torch.Tensor:
+        return torch.from_numpy(numpy.random.choice(population, size, replace=False))
+
+    assert find_layout(make_batch, own_batch=16).most_samples == population
+
+
+def test_but_the_users_own_batch_must_be_one() -> None:
+    with pytest.raises(ValueError, match="larger"):
+        find_layout(lambda n: torch.from_numpy(numpy.random.choice(50, n, replace=False)), own_batch=64)

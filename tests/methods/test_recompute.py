@@ -243,3 +243,48 @@ def test_plain_attributes_advance_once_and_are_recomputed_from(method: MethodUse
     assert [calls for calls, *_ in counts] == [3, 3, 3]
     assert recomputed_counts == counts
     assert equal(changed, plain)
+
+
+class Caching(nn.Module):
+    """A block that makes a table when it is first needed, as rotary positions and masks are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.table: torch.Tensor | None = None
+        self.weight_of_table = torch.ones(8, requires_grad=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = torch.arange(8.0) / 8
+        return inputs + self.linear(inputs) * self.table * self.weight_of_table
+
+
+@both
+def test_what_a_block_makes_when_it_is_first_needed_stays(method: MethodUse) -> None:
+    """Trap: the recomputation took the table away from the block."""
+
+    def trained(uses: list[MethodUse]) -> tuple[dict[str, torch.Tensor], list[torch.Tensor | None]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*[Caching() for _ in range(3)])
+        training = Training(
+            model,
+            build_optimizer=adamw,
+            compute_loss=lambda model, batch: model(batch).square().mean(),
+            blocks=(Caching,),
+        )
+        apply_uses(training, uses)
+        for step in range(3):
+            torch.manual_seed(step)
+            training.step(torch.randn(4, 8))
+        blocks = [module for module in training.model.modules() if isinstance(module, Caching)]
+        assert all(block.table is not None for block in blocks)
+        return dict(training.state_dict()["model"]), [block.weight_of_table.grad for block in blocks]
+
+    plain, gradients = trained([])
+    changed, recomputed = trained([method])
+    assert equal(changed, plain)
+    for one, other in zip(gradients, recomputed, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.allclose(one, other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -55,3 +57,38 @@ def test_a_counter_goes_on_and_a_slow_mean_moves(method: MethodUse) -> None:
     assert float(short["steps"]) == 300
     assert torch.allclose(short["mean"], plain["mean"], rtol=0.02)
     assert short["scale"].dtype.itemsize == 2, "it meets activations, and nothing writes to it"
+
+
+class Observing(nn.Module):
+    """Keeps a running maximum that begins at minus infinity, and a buffer that gets another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("largest", torch.tensor(float("-inf")))
+        self.register_buffer("last", torch.zeros(1))
+        self.register_buffer("nothing", torch.zeros(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.largest = torch.maximum(self.largest, inputs.detach().max().to(self.largest.dtype))  # type: ignore[has-type]
+            self.last = inputs.detach().mean(0)
+            self.nothing = None
+        return self.linear(inputs)  # type: ignore[no-any-return]
+
+
+def test_buffers_that_are_replaced_are_taken_as_they_are() -> None:
+    torch.manual_seed(0)
+    training = Training(
+        Observing(),
+        build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        compute_loss=lambda model, batch: model(batch).square().mean(),
+    )
+    apply_uses(training, [use("pure_bf16", rounding="stochastic")])
+    pickle.dumps(training.model)
+    for _ in range(2):
+        training.step(torch.randn(4, 8))
+    state = training.state_dict()["model"]
+    assert 0 < float(state["largest"]) < 6
+    assert state["last"].shape == (8,)
+    assert "nothing" not in state

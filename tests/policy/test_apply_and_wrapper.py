@@ -250,3 +250,12 @@ def test_so_does_a_policy_file(tmp_path: Path) -> None:
     training = apply_policy(tmp_path / "policy.yaml", torch.nn.Linear(2, 2), device="cpu")
     assert training.sample_dims == {"x": 1}
     assert training.reduction == Reduction(targets="y", ignore_index=0)
+
+
+def test_a_model_that_a_policy_was_refused_for_may_have_another() -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(MethodRefusedError):
+        apply_policy(Policy(methods=(use("checkpoint", every=2),), micro_batch=2), model, device="cpu")
+    training = apply_policy(Policy(micro_batch=2), model, device="cpu")
+    training.close()
+    apply_policy(Policy(micro_batch=2), model, device="cpu")

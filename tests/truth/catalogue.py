@@ -164,6 +164,37 @@ def make_batch(batch_size):
         ),
         reduction=Reduction(targets="1", ignore_index=255),
     ),
+    "one class for each sample, of which many are void": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch[0]), batch[1], ignore_index=255)",
+            batch="""
+def make_batch(batch_size):
+    classes = torch.randint(6, (batch_size,))
+    classes[torch.rand(batch_size) < 0.4] = 255
+    classes[0] = 1
+    return torch.randn(batch_size, 8), classes
+""",
+        ),
+        reduction=Reduction(targets="1", ignore_index=255),
+    ),
+    "a mask of floats": Workload(
+        _loss(
+            "each = F.cross_entropy(model(batch['ids']).flatten(0, 1), batch['ids'].flatten(), reduction='none')\n"
+            "mask = batch['mask'].flatten()\n"
+            "return (each * mask).sum() / mask.sum()",
+            _TEXT_MODEL,
+            """
+def make_batch(batch_size):
+    mask = torch.arange(12)[None] < torch.randint(3, 12, (batch_size, 1))
+    return {"ids": torch.randint(40, (batch_size, 12)), "mask": mask.float()}
+""",
+        ),
+        reduction=Reduction(targets="mask", ignore_index=0),
+    ),
+    "weights of classes in the mean": Workload(
+        _loss("return F.cross_entropy(model(batch[0]), batch[1], weight=torch.tensor([1.0, 5.0, 2.0, 9.0, 3.0, 7.0]))"),
+        changes="looks at samples together",
+    ),
     "counted by the user": Workload(
         _loss(
             'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=0)',
@@ -251,6 +282,32 @@ def build_model():
 """
         + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
         changes="changes 0.calls",
+    ),
+    "an output that is kept": Workload(
+        """
+class Keeping(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 6)
+        self.kept, self.last = None, 0.0
+
+    def forward(self, x):
+        output = super().forward(x)
+        self.kept, self.mean, self.last = output.softmax(-1), output.detach().mean(0), float(output.detach().sum())
+        return output
+
+def build_model():
+    return Keeping()
+"""
+        + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
+    ),
+    "an autocast of the user's own": Workload(
+        _loss(
+            "with torch.autocast('cpu', torch.bfloat16):\n"
+            "    output = model(batch[0])\n"
+            "return F.cross_entropy(output.float(), batch[1])",
+            "def build_model():\n"
+            "    return nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(8)])\n",
+        )
     ),
     "a counter of samples": Workload(
         """

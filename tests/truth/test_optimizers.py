@@ -111,3 +111,36 @@ def test_an_optimizer_that_somebody_holds_is_the_one_that_trains(method: MethodU
         group["lr"] = 0.0
     training.step(torch.randn(8, 8))
     assert all(torch.equal(one, other) for one, other in zip(training.model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("method", [None, *METHODS], ids=str)
+def test_a_scheduler_goes_on_after_a_training_is_resumed(method: MethodUse | None) -> None:
+    """Trap: loading gave the optimizer other groups than those that the scheduler moved."""
+    schedulers: list[Any] = []
+
+    def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+        schedulers.append(torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step))
+        return optimizer
+
+    training, _ = trained(build, method)
+    for _ in range(2):
+        schedulers[-1].step()
+    state, schedule = training.state_dict(), schedulers[-1].state_dict()
+    resumed, _ = trained(build, method)
+    resumed.load_state_dict(state)
+    schedulers[-1].load_state_dict(schedule)
+    schedulers[-1].step()
+    assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(1e-2 * 0.5**3)
+
+
+def test_a_scheduler_may_move_what_the_replacement_has_no_use_for() -> None:
+    schedulers: list[Any] = []
+
+    def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+        schedulers.append(torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=20))
+        return optimizer
+
+    trained(build, use("adafactor"))
+    schedulers[0].step()
