@@ -156,6 +156,12 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
                 f"only {format_count(others, 'combination')} of methods {were} measured" if others else "no method was"
             )
             return f"That is the baseline itself, but {known} beside it: too few to know whether one helps; {GO_ON}."
+        if fastest == winner and _unconfirmed(answer, goal):
+            return (
+                "That is the baseline itself: what led when it was searched was no gain beyond the noise when it was "
+                "confirmed, on this machine now. Keep what you have; the same command goes on from here when nothing "
+                "else runs."
+            )
         if fastest == winner:
             return "That is the baseline itself, and nothing measured was faster: use no method."
         lead = format_percent(_gain(fastest, baseline, goal))
@@ -173,6 +179,15 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     assert reason is not None or is_outpaced(baseline), "an eligible baseline that is faster would have won"
     lead = format_percent(_gain(baseline, winner, goal))
     return f"The baseline ({training_words(baseline)}) is {lead} faster, but {reason}."
+
+
+def _unconfirmed(answer: Recommendation, goal: Goal) -> bool:
+    """Whether something was measured to be faster than the winner, and its confirmation did not show it."""
+    return any(
+        (one.confirmed is not None or bool(one.not_confirmed)) and _gain(one, answer.winner, goal) > answer.noise
+        for one in answer.ranking
+        if one.policy != answer.winner.policy
+    )
 
 
 def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:

@@ -249,3 +249,15 @@ def test_data_that_takes_longer_than_the_step_is_the_bound() -> None:
 def test_and_of_a_baseline_that_wins_its_whole_rate_is_said() -> None:
     text = why([making(baseline(100), 0.12), measured(70, CHECKPOINT)])
     assert "where training waits for that it does 40.0 samples/s, and the data is the bound" in text
+
+
+def test_what_led_and_was_not_confirmed_is_no_proof_that_nothing_is_faster() -> None:
+    """Trap: beside a busy core plain training at four times the batch was 162 % faster, and "nothing was"."""
+    nothing = Speedup(value=1.63, low=0.4, high=6.0, rounds=3)
+    led = msgspec.structs.replace(measured(262, BF16), confirmed=nothing)
+    kept_out = msgspec.structs.replace(measured(146, CHECKPOINT), not_confirmed="what led it was not confirmed")
+    text = why([baseline(100), led, kept_out])
+    assert "what led when it was searched was no gain beyond the noise when it was confirmed" in text
+    assert "nothing measured was faster" not in text
+    slower = msgspec.structs.replace(measured(90, CHECKPOINT), not_confirmed="what led it was not confirmed")
+    assert "nothing measured was faster" in why([baseline(100), slower])
