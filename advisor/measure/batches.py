@@ -33,6 +33,8 @@ def make_batches(
     count: int,
     seed: int,
     model_size: Mapping[str, int | float] | None = None,
+    *,
+    first: int = 0,
 ) -> list[Any]:
     """Make ``count`` distinct batches.
 
@@ -42,12 +44,13 @@ def make_batches(
         count: How many.
         seed: Batch ``i`` is made after seeding with ``seed * 1000 + i``.
         model_size: Further arguments of ``make_batch``.
+        first: Number of the first of them.
 
     Raises:
         Exception: Whatever the user's function raises.
     """
     batches = []
-    for index in range(count):
+    for index in range(first, first + count):
         seed_everything(seed * 1000 + index)
         batches.append(make_batch(size, **(model_size or {})))
     return batches

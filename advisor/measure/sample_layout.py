@@ -7,16 +7,16 @@ usual place: sequences may come time first, and a loader of a fixed batch has th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
-import torch
 
 from advisor.errors import WorkloadError
+from advisor.measure.batch_parts import Part, Parts, parts_of
 from advisor.measure.batches import make_batches
 from advisor.measure.storages import tensors_in
-from advisor.methods.batch import assumed_dims, leaves_of
+from advisor.methods.batch import assumed_dims
 from advisor.problem.batch_layout import UNCUT, BatchLayout, SampleDims
 
 __all__ = ["find_layout", "samples_in"]
@@ -30,27 +30,6 @@ _ENOUGH_SECONDS = 0.1
 _ENOUGH_BYTES = 64 * 2**20
 """Larger batches are asked for while they cost no more than this. A data set that ends is seen then, or when a trial
 asks for more than it has."""
-
-_DEPTH = 3
-"""How far objects are looked into for tensors."""
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-
-
-class _Part(NamedTuple):
-    """Something in a batch that may grow with it.
-
-    Attributes:
-        sizes: Of a tensor or an array; the length of a list; nothing for another object.
-        kind: ``"array"``, ``"list"``, ``"words"`` for a list of numbers or words, ``"object"``, or ``"inside"`` for
-            what is in an object.
-    """
-
-    sizes: tuple[int, ...]
-    kind: str
-
-
-_Parts = dict[str, _Part]
 
 
 def find_layout(
@@ -73,7 +52,7 @@ def find_layout(
         Exception: Whatever the user's function raises.
     """
     batches = _three(make_batch, seed)
-    made = {size: _parts(batch) for size, batch in batches.items()}
+    made = {size: parts_of(batch) for size, batch in batches.items()}
     *smaller, largest = made
     for last in range(largest, smaller[-1] - 1, -1):  # a data set may end before the last size
         layout = _layout(list(made.values()), (*smaller, last))
@@ -89,7 +68,7 @@ def find_layout(
 
 def samples_in(batch: Any, layout: BatchLayout) -> int | None:
     """How many samples a batch has; ``None`` where it is not made as the layout says."""
-    parts = _parts(batch)
+    parts = parts_of(batch)
     counted = parts.get(layout.counted_by)
     if counted is None or len(counted.sizes) <= layout.counted_dim:
         return None
@@ -180,7 +159,7 @@ def _last_that_works(make_batch: Callable[[int], Any], works: int, fails: int, s
 # ---- from sizes to a layout -----------------------------------------------------------------------------------------
 
 
-def _layout(batches: Sequence[_Parts], counts: Sequence[int]) -> BatchLayout | None:
+def _layout(batches: Sequence[Parts], counts: Sequence[int]) -> BatchLayout | None:
     """The layout of batches that have so many samples; ``None`` if nothing in them has."""
     dims: SampleDims = {}
     reasons: dict[str, str] = {}
@@ -222,7 +201,7 @@ def _layout(batches: Sequence[_Parts], counts: Sequence[int]) -> BatchLayout | N
     return None
 
 
-def _columns(parts: Sequence[_Part | None]) -> list[tuple[int, ...]] | None:
+def _columns(parts: Sequence[Part | None]) -> list[tuple[int, ...]] | None:
     """Dimension by dimension the sizes batch by batch; ``None`` if a part is not always there, or of another rank."""
     there = [part.sizes for part in parts if part is not None]
     if len(there) < len(parts) or len({len(sizes) for sizes in there}) > 1:
@@ -276,41 +255,10 @@ def _lengths(columns: Mapping[str, list[tuple[int, ...]] | None], counts: Sequen
     }
 
 
-# ---- what is in a batch ---------------------------------------------------------------------------------------------
+# ---- words --------------------------------------------------------------------------------------------------------
 
 
-def _parts(batch: Any) -> _Parts:
-    """Everything in a batch that may grow with it, by its path."""
-    parts: _Parts = {}
-    for leaf in leaves_of(batch):
-        if leaf.shape is not None:
-            parts[leaf.path] = _Part(leaf.shape, _kind_of(leaf.value))
-        elif not isinstance(leaf.value, _PLAIN):
-            parts[leaf.path] = _Part((), "object")
-            for path, sizes in _inside(leaf.value, leaf.path, _DEPTH):
-                parts[path] = _Part(sizes, "inside")
-    return parts
-
-
-def _kind_of(value: Any) -> str:
-    if type(value) not in (list, tuple):
-        return "array"
-    return "words" if value and all(isinstance(one, _PLAIN) for one in value) else "list"
-
-
-def _inside(value: Any, path: str, depth: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensors in an object that torch does not know, which tell how many samples it has."""
-    fields = getattr(value, "_fields", None)
-    named = {name: getattr(value, name) for name in fields} if fields else getattr(value, "__dict__", {})
-    for name, inner in {**named, **(value if isinstance(value, Mapping) else {})}.items():
-        below = f"{path}.{name}" if path else str(name)
-        if isinstance(inner, torch.Tensor):
-            yield below, tuple(inner.shape)
-        elif depth and not isinstance(inner, _PLAIN):
-            yield from _inside(inner, below, depth - 1)
-
-
-def _nothing_grows(made: Mapping[int, _Parts]) -> str:
+def _nothing_grows(made: Mapping[int, Parts]) -> str:
     """What to say, and write, where no batch has as many samples as were asked for."""
     asked = ", ".join(map(str, list(made)[:-1])) + f" and {list(made)[-1]}"
     found = {size: _words(parts) for size, parts in made.items()}
@@ -330,7 +278,7 @@ def _nothing_grows(made: Mapping[int, _Parts]) -> str:
     )
 
 
-def _words(parts: _Parts) -> str:
+def _words(parts: Parts) -> str:
     shown = [
         f"{path or 'a tensor'} of {'x'.join(map(str, part.sizes)) or '1'}"
         for path, part in parts.items()

@@ -25,6 +25,7 @@ from advisor.problem.reduction import Reduction
 
 __all__ = [
     "IGNORED_TARGET",
+    "PLAIN",
     "Leaf",
     "assumed_dims",
     "count_labels",
@@ -38,7 +39,8 @@ __all__ = [
 ]
 
 _LEAVES = (torch.Tensor, int, float, str, bytes, type(None))
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""What a batch may hold beside its tensors that has no size."""
 
 IGNORED_TARGET = -100
 """The label that cross entropy leaves out of its mean (torch's default ``ignore_index``)."""
@@ -257,7 +259,7 @@ def _moved(leaf: Any, device: torch.device) -> Any:
     """A leaf on the device; objects that torch does not know have a ``to`` of their own, as graphs and images do."""
     if isinstance(leaf, torch.Tensor):
         return leaf.to(device, non_blocking=True)
-    if isinstance(leaf, _PLAIN) or not callable(getattr(leaf, "to", None)):
+    if isinstance(leaf, PLAIN) or not callable(getattr(leaf, "to", None)):
         return leaf
     return leaf.to(device)
 
@@ -271,7 +273,7 @@ def _cut(path: str, leaf: Any, start: int, end: int, samples: int, dims: SampleD
     if path in dims:
         dim = dims[path]
         return leaf if dim is None else _slice(leaf, dim, start, end)
-    if isinstance(leaf, _PLAIN):
+    if isinstance(leaf, PLAIN):
         return leaf
     raise WorkloadError(
         f"a batch of {samples} samples must be cut into micro-batches, but whether {path or 'the batch'} "
@@ -288,7 +290,7 @@ def assumed_dims(batch: Any, samples: int) -> SampleDims:
         if isinstance(leaf.value, torch.Tensor):
             dims[leaf.path] = 0 if leaf.shape else None
         elif isinstance(leaf.value, list | tuple):
-            if len(leaf.value) == samples and all(isinstance(one, _PLAIN) for one in leaf.value):
+            if len(leaf.value) == samples and all(isinstance(one, PLAIN) for one in leaf.value):
                 dims[leaf.path] = 0
         elif leaf.shape is not None:
             dims[leaf.path] = 0 if leaf.shape[:1] == (samples,) else None

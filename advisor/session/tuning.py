@@ -120,6 +120,8 @@ class Tuning:
             whole = layout.why_uncut
             if layout.changes_when_split and not facts.has_batchnorm:
                 whole = f"{layout.changes_when_split} (--fidelity model allows more)"
+            if layout.sizes is not None:
+                self._say(layout.sizes.words)
             if whole:
                 self._say(
                     f"a batch is trained on in one piece, on one device: {whole}. Give training.step no more samples "

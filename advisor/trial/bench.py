@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import statistics
 import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from advisor.errors import FewerSamplesError, WorkloadError
+from advisor.measure.batch_sizes import Drawn, draw_batches, find_sizes
 from advisor.measure.batches import make_batches, pinned, seed_everything, share_of
 from advisor.measure.leftovers import MemoryBaseline
 from advisor.measure.memory import MemoryMeter, memory_meter
@@ -92,6 +95,7 @@ class Bench:
         self.making_seconds = 0.0
         """How long a batch of the last size took to make; the first of all may have loaded the data."""
         self._batches: tuple[int, list[Any]] | None = None
+        self._largest: Any = None
         self.layout = spec.layout or find_layout(self._make_batch, seed=spec.seed, own_batch=self.workload.batch_size)
         """Where batches have their samples."""
         self.batches(spec.policy.global_batch)
@@ -110,7 +114,8 @@ class Bench:
     def batches(self, samples: int) -> list[Any]:
         """Distinct batches on the host, this rank's share of them; the same ones whenever they are asked for.
 
-        Those of the last size are kept: making them may take longer than training on them.
+        Where batches differ in size these are near the average, and :meth:`largest_batch` is another one. Those of the
+        last number of samples are kept: making them may take longer than training on them.
 
         Args:
             samples: In the batches of all ranks together.
@@ -121,20 +126,66 @@ class Bench:
         """
         if self._batches is not None and self._batches[0] == samples:
             return self._batches[1]
-        self._batches = None  # never two sizes at once
-        count = _DISTINCT_BATCHES_TO_LEARN if self.spec.kind is TrialKind.FIDELITY else _DISTINCT_BATCHES
-        whole = make_batches(self._make_batch, samples, count, self.spec.seed)
-        for batch in whole:
-            self._check(batch, samples)
-        batches = [share_of(batch, self.world.rank, self.world.size, samples, self.layout.dims) for batch in whole]
-        del whole
-        self._host_data.add(batches, torch.device("cpu"))
-        if self.device.type == "cuda":
-            batches = [pinned(batch) for batch in batches]
-            self._host_data.add(batches, torch.device("cpu"))
+        self._batches = self._largest = None  # never two sizes at once
+        self._making.clear()
+        drawn = self._drawn(samples)
+        batches = [self._on_host(batch, samples) for batch in drawn.typical]
+        # The largest may be among them: it is not held twice.
+        others = dict(zip(map(id, drawn.typical), batches, strict=True))
+        largest = others.get(id(drawn.largest))
+        self._largest = self._on_host(drawn.largest, samples) if largest is None else largest
         self._batches = (samples, batches)
-        self.making_seconds = min(self._making[-count:])
+        self.making_seconds = statistics.median(self._making) if self.layout.sizes is not None else min(self._making)
         return batches
+
+    def largest_batch(self, samples: int, step: int = 0) -> Any:
+        """The largest batch that was seen of so many samples, which tells the memory that a training takes.
+
+        Args:
+            samples: As of :meth:`batches`, which raises the same.
+            step: Where batches do not differ in size, the one that is this step's turn.
+        """
+        batches = self.batches(samples)
+        return batches[step % len(batches)] if self.layout.sizes is None else self._largest
+
+    def look_at_sizes(self) -> None:
+        """Find out whether batches of as many samples differ in size."""
+        samples = self.workload.batch_size or self.spec.policy.global_batch
+        if self.layout.most_samples is not None:
+            samples = min(samples, self.layout.most_samples)
+        sizes = find_sizes(self._make_batch, samples, self.layout.dims, seed=self.spec.seed)
+        self.layout = msgspec.structs.replace(self.layout, sizes=sizes)
+        if sizes is not None:
+            self._batches = self._largest = None  # those were drawn as if all were alike
+
+    def _drawn(self, samples: int) -> Drawn:
+        """Batches of which all have as many samples as were asked for, or what is said of samples per second is not so.
+
+        Losses are compared on whatever is drawn first.
+        """
+        sizes, seed = self.layout.sizes, self.spec.seed
+
+        def checked(asked: int) -> Any:
+            batch = self._make_batch(asked)
+            self._check(batch, asked)
+            return batch
+
+        if self.spec.kind is TrialKind.FIDELITY:
+            batches = make_batches(checked, samples, _DISTINCT_BATCHES_TO_LEARN, seed)
+        elif sizes is not None:
+            return draw_batches(checked, samples, sizes, _DISTINCT_BATCHES, seed)
+        else:
+            batches = make_batches(checked, samples, _DISTINCT_BATCHES, seed)
+        return Drawn(batches, batches[0])
+
+    def _on_host(self, batch: Any, samples: int) -> Any:
+        """This rank's share of a batch, in page-locked memory where the device is a GPU."""
+        share = share_of(batch, self.world.rank, self.world.size, samples, self.layout.dims)
+        self._host_data.add([share], torch.device("cpu"))
+        if self.device.type == "cuda":
+            share = pinned(share)
+            self._host_data.add([share], torch.device("cpu"))
+        return share
 
     def _make_batch(self, samples: int) -> Any:
         make_batch = self.workload.make_batch
@@ -144,7 +195,6 @@ class Bench:
         return batch
 
     def _check(self, batch: Any, samples: int) -> None:
-        """Every batch has as many samples as were asked for, or what is said of samples per second is not so."""
         made = samples_in(batch, self.layout)
         if made == samples:
             return
@@ -200,7 +250,7 @@ class Bench:
 
     def leftover(self) -> str:
         """What the trial left behind, in words; empty when nothing. No batch is there any more afterwards."""
-        self._batches = None
+        self._batches = self._largest = None
         return self._baseline.leftover() or self.out_of_step
 
     def seed(self, step: int = 0) -> None:

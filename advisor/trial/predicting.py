@@ -138,7 +138,7 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
     """Traces of one training. A model that cannot be built without values is built with them, and traced then."""
     bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
     passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
-    batches = [bench.batches(micro_batch * passes * bench.world.size)[0] for micro_batch in micro_batches]
+    batches = [bench.largest_batch(micro_batch * passes * bench.world.size) for micro_batch in micro_batches]
     policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
     stands_for = bench.spec.stands_for
     masks = mask_facts(batches[0])

@@ -46,6 +46,7 @@ def probe(bench: Bench) -> Facts:
         Exception: What the user's code raises.
     """
     policy = bench.spec.policy
+    bench.look_at_sizes()
     batch = bench.batches(policy.global_batch)[0]
     with bench.meter() as meter, bench.training(policy) as training:
         bench.tell("first step")

@@ -190,7 +190,8 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
             )
             timed.append(seconds)
         else:
-            measured = functools.partial(_measured_step, bench, meter, training, batch, index)
+            largest = bench.largest_batch(spec.policy.global_batch, index)
+            measured = functools.partial(_measured_step, bench, meter, training, largest, index)
             loss, memory = until_updated(training, measured, agree)
         losses.append(finite(loss, index))
         if settling and index == settling:
@@ -208,18 +209,24 @@ def _turns_would_time(point: SizePoint, bench: Bench) -> bool:
     """Whether turns with another training would be at its batch: a slow step for its time alone would be made twice."""
     spec = bench.spec
     takes_turns = spec.beside is not None and bench.reference is not None
-    return takes_turns and (spec.compare_at or 0) <= point.micro_batch and point.step_seconds >= QUICK_SECONDS
+    # The step with instruments tells no time where it was on the largest of batches that differ.
+    return (
+        takes_turns
+        and bench.layout.sizes is None
+        and (spec.compare_at or 0) <= point.micro_batch
+        and point.step_seconds >= QUICK_SECONDS
+    )
 
 
 def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
     """Its memory; and for its time that of the step with instruments, which is a little longer."""
     agree = bench.world.agreed
-    batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
+    batch = bench.largest_batch(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     training.micro_batch = micro_batch
     bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
     bench.tell(f"batch {micro_batch}, memory")
     # Memory first: this step stops at the limit, also on a CPU.
-    measured = functools.partial(_measured_step, bench, meter, training, batches[0])
+    measured = functools.partial(_measured_step, bench, meter, training, batch)
     begin = time.perf_counter()
     loss, memory = until_updated(training, measured, agree)
     finite(loss, 0)

@@ -209,7 +209,7 @@ def _measured(
             losses.append(until_updated(training, functools.partial(training.step, batch), agree))
         finite(losses[index], index)
     bench.tell("memory")
-    measured_step = functools.partial(meter.measured_step, training, batches[len(losses) % len(batches)])
+    measured_step = functools.partial(meter.measured_step, training, bench.largest_batch(samples, len(losses)))
     begin = time.perf_counter()
     loss, memory = until_updated(training, measured_step, agree)
     is_slow = agree(time.perf_counter() - begin > _SLOW_SECONDS)  # ranks take equally many steps

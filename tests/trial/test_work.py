@@ -117,6 +117,43 @@ def test_a_timed_trial_reports_whole_steps(bed: Bed) -> None:
     assert bed.leftover == ""
 
 
+_OF_ANY_LENGTH = """
+import torch
+
+def build_model():
+    return torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 64), torch.nn.GELU())
+
+def make_batch(batch_size):
+    return torch.ones(batch_size, LENGTH, dtype=torch.long)
+
+def compute_loss(model, batch):
+    return model(batch).square().mean()
+"""
+
+
+@pytest.mark.parametrize("kind", [TrialKind.TIME, TrialKind.SIZE, TrialKind.PREDICT])
+def test_memory_is_that_of_the_longest_batch(bed: Bed, kind: TrialKind) -> None:
+    """The trap: two batches that happened to be short decided what fits."""
+
+    def peaks(text: str) -> list[float]:
+        facts = bed.run(text, kind=TrialKind.PROBE, micro_batch=2).facts
+        assert facts is not None
+        assert (facts.batch_layout.sizes is not None) == ("rand(" in text)
+        result = bed.run(text, kind=kind, micro_batch=8, largest_batch=16, layout=facts.batch_layout)
+        if result.measurement is not None:
+            assert result.measurement.tokens_per_second == pytest.approx(
+                result.measurement.samples_per_second * (64 if "rand(" in text else 512)
+            ), "time is that of typical batches"
+            return [result.measurement.memory.peak_bytes]
+        if result.sizing is not None:
+            return [point.memory.peak_bytes for point in result.sizing.points]
+        assert result.prediction is not None
+        return [result.prediction.peak(batch) for batch in (4, 8, 64)]
+
+    rarely_long = _OF_ANY_LENGTH.replace("LENGTH", "512 if torch.rand(()) < 0.05 else 64")
+    assert peaks(rarely_long) == peaks(_OF_ANY_LENGTH.replace("LENGTH", "512"))
+
+
 def test_tokens_are_counted_where_there_are_token_ids(bed: Bed) -> None:
     text = """
 import torch
