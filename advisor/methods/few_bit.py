@@ -21,6 +21,7 @@ from advisor.methods.derivative_levels import derivative_levels
 from advisor.methods.pieces import pieces
 from advisor.methods.replaced_forward import replace_forward
 from advisor.methods.structure import module_counts
+from advisor.methods.unsaved import Unsaved
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
@@ -122,7 +123,7 @@ class _FewBit(torch.autograd.Function):
         return ctx.levels.multiply(gradient, packed, ctx.dtype), None, None
 
 
-class FewBitActivations:
+class FewBitActivations(Unsaved):
     """Puts the function into a model: into the modules that are known, and around those that call torch's functions.
 
     Calls of ``torch.nn.functional.gelu`` and ``silu`` are caught while a module runs whose code names them. Not in the
@@ -157,10 +158,6 @@ class FewBitActivations:
             found = True
         if not found:
             raise MethodRefusedError(no_activation(type(training.model).__name__))
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        """A copy of the model (an average of its weights, say) calls this very object, on its own modules."""
-        return self
 
     def call(self, plain: Callable[[torch.Tensor], torch.Tensor], formula: str, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The activation of ``input`` (named as torch's modules name it), by whatever computes it plainly."""

@@ -16,6 +16,7 @@ from advisor.methods.linear_layers import CONV1D, no_linear
 from advisor.methods.replaced_forward import replace_forward
 from advisor.methods.state_part import StatePart
 from advisor.methods.structure import module_counts
+from advisor.methods.unsaved import Unsaved
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
@@ -100,7 +101,7 @@ class _Randomized(torch.autograd.Function):
         return of_values, of_weight, of_bias, None, None, None
 
 
-class RandomizedLinears(StatePart):
+class RandomizedLinears(Unsaved, StatePart):
     """Puts the function into every linear layer of a model.
 
     All layers of one forward pass draw from one seed: a recomputation in its backward pass so draws the same numbers,
@@ -130,10 +131,6 @@ class RandomizedLinears(StatePart):
             raise MethodRefusedError(no_linear(type(training.model).__name__))
         for parent, layer in {id(layer): (parent, layer) for parent, layer in layers}.values():
             replace_forward(training, layer, functools.partial(self._call, layer.forward, layer, parent))
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        """A copy of the model (an average of its weights, say) calls this very object, on its own modules."""
-        return self
 
     def next_pass(self) -> None:
         """A forward pass begins."""

@@ -25,6 +25,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.utils.checkpoint import noop_context_fn
 
 from advisor.methods.random_state import RandomSource, further_generators, replaying
+from advisor.methods.unsaved import Unsaved
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
@@ -77,15 +78,30 @@ def region_contexts(
         inner_contexts: Makes further contexts of one region.
     """
     guard = _StateGuard(modules)
-
-    def contexts() -> ContextPair:
-        forward, recompute = inner_contexts() if inner_contexts else noop_context_fn()  # type: ignore[no-untyped-call]
-        before: dict[_Slot, Any] = {}
-        guarded = guard.forward(before, forward), _Recompute(guard, before, recompute)
-        return replaying(generators, guarded)
-
+    if guard.needed or generators:
+        return _Contexts(guard, generators, inner_contexts)
     # Nothing but what was asked for, where there is nothing to guard: contexts cost time in every region.
-    return contexts if guard.needed or generators else inner_contexts or noop_context_fn
+    return inner_contexts or noop_context_fn
+
+
+class _Contexts(Unsaved):
+    """Makes the contexts of one region."""
+
+    def __init__(
+        self,
+        guard: _StateGuard,
+        generators: Sequence[RandomSource],
+        inner_contexts: Callable[[], ContextPair] | None,
+    ) -> None:
+        self._guard = guard
+        self._generators = generators
+        self._inner_contexts = inner_contexts or noop_context_fn
+
+    def __call__(self) -> ContextPair:
+        forward, recompute = self._inner_contexts()
+        before: dict[_Slot, Any] = {}
+        guarded = self._guard.forward(before, forward), _Recompute(self._guard, before, recompute)
+        return replaying(self._generators, guarded)
 
 
 def stop_key_value_cache(training: Training, why: str = "recomputation would extend the cache twice") -> None:
