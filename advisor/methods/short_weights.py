@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -40,6 +40,10 @@ _LOSSES = frozenset(
         functional.triplet_margin_loss,
     }
 )
+
+
+_LOOKS = 8
+"""Calls in which numbers that are counts are looked for."""
 
 
 def shorten(training: Training, dtype: torch.dtype) -> int:
@@ -89,7 +93,7 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
         lengthen = _LengthenWritten(shortened)
         model.register_forward_pre_hook(lengthen.before)
         model.register_forward_hook(lengthen.after)
-    model.register_forward_pre_hook(functools.partial(_cast_call, dtype), with_kwargs=True)
+    model.register_forward_pre_hook(_CastCall(dtype), with_kwargs=True)
     training.forward_contexts.append(_LossesInFloat32)
     return changed
 
@@ -177,9 +181,35 @@ class _LossesInFloat32(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _cast_call(dtype: torch.dtype, model: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Positional and keyword arguments of a call of a model. Not a lambda: a model with hooks can still be pickled."""
-    return pytree.tree_map(lambda leaf: _cast(leaf, dtype), (args, kwargs))
+class _CastCall:
+    """Casts the floats that a model is called with, but for counts. A class, so that the model can still be pickled.
+
+    A vector of whole numbers that the format cannot hold, such as the time steps of diffusion, is no activation:
+    1,001 is 1,000 in bfloat16. What is one is looked for in the first calls alone, since a GPU is waited for.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._counts: set[str] = set()
+        self._looks = _LOOKS
+
+    def __call__(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Positional and keyword arguments of a call."""
+        if not torch.compiler.is_compiling():
+            self._looks -= self._looks > 0
+        return pytree.tree_map_with_path(self._cast, (args, kwargs))
+
+    def _cast(self, path: Any, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not _is_float(leaf):
+            return leaf
+        short = leaf.to(self._dtype)
+        if leaf.dim() > 1 or leaf.requires_grad:
+            return short
+        place = pytree.keystr(path)
+        may_look = self._looks and not torch.compiler.is_compiling() and not isinstance(leaf, FakeTensor)
+        if may_look and bool((leaf == leaf.round()).all() & (short != leaf).any()):
+            self._counts.add(place)
+        return leaf if place in self._counts else short
 
 
 def _is_float(tensor: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What a forward pass writes to keeps its format where everything else has 16 bits."""
+"""What a forward pass writes to, and counts that it is given, keep their format where all else has 16 bits."""
 
 from __future__ import annotations
 
@@ -92,3 +92,34 @@ def test_buffers_that_are_replaced_are_taken_as_they_are() -> None:
     assert 0 < float(state["largest"]) < 6
     assert state["last"].shape == (8,)
     assert "nothing" not in state
+
+
+class Diffusion(nn.Module):
+    """Told a time step, as a float, of every sample; keeps what it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.seen: dict[str, torch.Tensor] = {}
+
+    def forward(self, inputs: torch.Tensor, steps: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        self.seen = {"inputs": inputs, "steps": steps, "weights": weights}
+        phase = torch.sin(steps / 1000)[:, None].to(inputs.dtype)
+        return self.linear(inputs + phase) * weights[:, None]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [use("pure_bf16", rounding="nearest"), use("half_weights", rounding="nearest")],
+    ids=lambda method: method.label,
+)
+def test_counts_that_a_model_is_called_with_stay_what_they_are(method: MethodUse) -> None:
+    """Trap: the time step 1,001 was 1,000."""
+    training = Training(Diffusion(), compute_loss=lambda model, batch: model(*batch).square().mean())
+    apply_uses(training, [method])
+    weights = torch.tensor([0.1, 1.0, 0.3])
+    for steps in ([1.0, 2.0, 3.0], [1.0, 2049.0, 4003.0], [1.0, 2.0, 3.0]):
+        training.step((torch.randn(3, 8), torch.tensor(steps), weights))
+        seen = training.model.seen
+        assert seen["steps"].tolist() == steps
+        assert seen["inputs"].dtype.itemsize == seen["weights"].dtype.itemsize == 2
