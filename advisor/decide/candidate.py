@@ -143,6 +143,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         promise: What both say, the search and the confirmation: what the user may count on.
         noise: By how much the run may differ from what the search had measured, relative.
         drift: How many times as fast as in the search the baseline was right after it, if it was measured again.
+        other_samples_per_second: Of another such run, further from what the search had measured, where it took two.
     """
 
     outcome: Outcome
@@ -154,6 +155,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     promise: Speedup | None = None
     noise: float = 0.1
     drift: float | None = None
+    other_samples_per_second: float | None = None
 
     @property
     def as_promised(self) -> bool:

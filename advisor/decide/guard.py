@@ -25,7 +25,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import CHANCES, drift_tolerance
-from advisor.measure.fidelity import FidelityMeasurement
+from advisor.measure.fidelity import FidelityMeasurement, StateError
 from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Fidelity
 from advisor.problem.units import format_percent
@@ -63,6 +63,9 @@ _SHARE_OF_LEARNED = 0.1
 
 _LEAST_EXCESS = 5e-3
 """Of the loss itself: less than this is a matter of single batches, however little was learned."""
+
+_ANYTHING = 0.2
+"""Share of a change by which chance may change it before it says nothing."""
 
 _LOWER_PRECISION = 2.0**16
 """Roundings of 16-bit formats relative to float32's. A gradient that is badly conditioned (BatchNorm over few values
@@ -113,7 +116,7 @@ def observed_class(declared: Fidelity, found: FidelityMeasurement) -> Fidelity |
         declared: What the methods promise.
         found: What was measured.
     """
-    if ends_clearly_worse(found, declared):
+    if ends_clearly_worse(found, declared) or _state_error(declared, found) is not None:
         return None
     if declared.rank <= Fidelity.ROUNDING.rank and _beyond(declared, found) is not None:
         return None
@@ -135,7 +138,11 @@ def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
             what=f"its loss ends {format_percent(ratio)} above the exact run's after {found.steps} steps",
             tolerated=f"a tenth of what that one learned ({found.learned:.3g})",
         )
-    return _beyond(declared, found)
+    error = _state_error(declared, found)
+    if error is None:
+        return _beyond(declared, found)
+    step = f"the first step changes {error.name} by {error.change:.4g}"
+    return Finding(what=f"{step}, that of plain training by {error.exact:.4g}", tolerated="the same")
 
 
 def drift_by_chance(candidates: Iterable[Candidate]) -> float:
@@ -160,6 +167,27 @@ def comparison_evidence(candidate: Candidate) -> ComparisonEvidence | None:
         reference=found.reference,
         observed_fidelity="broken" if observed is None else observed.value,
     )
+
+
+def _state_error(declared: Fidelity, found: FidelityMeasurement) -> StateError | None:
+    """What a step does not change as plain training does: in lower classes, what it changes several times."""
+    if declared is Fidelity.MODEL:
+        return None
+    chance = {} if found.noise is None else {error.name: error for error in found.noise.state}
+    exactly = declared.rank <= Fidelity.ROUNDING.rank
+    for error in found.state:
+        excused = _excused(error, chance.get(error.name))
+        if not excused and (exactly or error.times > 1):
+            return error
+    return None
+
+
+def _excused(error: StateError, chance: StateError | None) -> bool:
+    """Whether chance alone changes it as much, or by so much that nothing follows, as with a clock."""
+    if chance is None:
+        return False
+    by_chance = abs(chance.change - chance.exact)
+    return by_chance > _ANYTHING * abs(chance.exact) or abs(error.change - error.exact) <= CHANCES * by_chance
 
 
 def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:

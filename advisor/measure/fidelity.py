@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ __all__ = [
     "FidelityRecord",
     "GradientError",
     "NoiseFloor",
+    "StateError",
     "compared",
     "diverged",
     "noise_floor",
@@ -30,6 +31,9 @@ NOT_FINITE = 1e6
 
 _FEWEST_STEPS = 3
 """Fewer common steps say nothing about where a training goes."""
+
+_STATE_TOLERANCE = 0.02
+"""Of a change of what modules keep. An update that is made twice is off by nearly its whole length."""
 
 _SMALL_SHARE = 0.01
 """Losses below this share of the largest are compared with that share: a loss near zero has no relative error."""
@@ -57,12 +61,34 @@ class FidelityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         distinct_batches: How many batches are cycled.
         gradient: The first gradient against the exact run's; ``None`` for the exact run, or with a reason.
         gradient_reason: Why the gradients were not compared.
+        state: By how much the first step changed what modules keep, such as counters and running statistics.
     """
 
     losses: tuple[float, ...]
     distinct_batches: int
     gradient: GradientError | None = None
     gradient_reason: str = ""
+    state: dict[str, float] = {}
+
+
+class StateError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that the first step changes otherwise than the exact run's.
+
+    Attributes:
+        name: Module and attribute.
+        change: By how much it changed.
+        exact: By how much it changed in the exact run.
+    """
+
+    name: str
+    change: float
+    exact: float
+
+    @property
+    def times(self) -> int:
+        """How many times the change was made, if it was made several times; else 1."""
+        times = self.change / self.exact
+        return round(times) if times > 1.5 and math.isclose(times, round(times), rel_tol=1e-6) else 1
 
 
 class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,12 +100,14 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         final_loss_error: By how much these differ as a rule, as the losses of single steps do: where a training jumps
             up and down, two of its runs may end alike by luck.
         gradient: Of the first step, where it was compared.
+        state: What chance changes otherwise.
     """
 
     loss_drift: float
     final_loss_gap: float
     final_loss_error: float = 0.0
     gradient: GradientError | None = None
+    state: tuple[StateError, ...] = ()
 
     @property
     def final_loss_noise(self) -> float:
@@ -101,6 +129,7 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             learn more slowly, so that nothing excuses it from learning as fast.
         gradient: The first gradient against the exact run's.
         gradient_reason: Why the gradients were not compared.
+        state: What the first step changes otherwise.
         noise: What chance alone does; ``None`` where nothing had to be excused by it.
         reference: The policy of the exact run.
         micro_batch: Samples per step of each device, in both.
@@ -115,6 +144,7 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     began: float | None = None
     gradient: GradientError | None = None
     gradient_reason: str = ""
+    state: tuple[StateError, ...] = ()
     noise: NoiseFloor | None = None
     reference: str
     micro_batch: int
@@ -187,6 +217,7 @@ def compared(
         began=max(plain[:cycle]),
         gradient=record.gradient,
         gradient_reason=record.gradient_reason,
+        state=_state_errors(record.state, exact.state),
         reference=reference,
         micro_batch=micro_batch,
         model_size=dict(model_size or {}),
@@ -212,7 +243,20 @@ def noise_floor(chance: FidelityRecord, exact: FidelityRecord) -> NoiseFloor | N
     squares = [(one - other) ** 2 for one, other in pairs]
     error = math.sqrt(statistics.fmean(squares) / _last(apart.steps, cycle)) if squares else 0.0
     return NoiseFloor(
-        loss_drift=apart.loss_drift, final_loss_gap=abs(apart.excess), final_loss_error=error, gradient=apart.gradient
+        loss_drift=apart.loss_drift,
+        final_loss_gap=abs(apart.excess),
+        final_loss_error=error,
+        gradient=apart.gradient,
+        state=apart.state,
+    )
+
+
+def _state_errors(own: Mapping[str, float], exact: Mapping[str, float]) -> tuple[StateError, ...]:
+    """What is changed otherwise: by other than as much, up to the order of sums."""
+    return tuple(
+        StateError(name=name, change=own[name], exact=change)
+        for name, change in exact.items()
+        if name in own and not math.isclose(own[name], change, rel_tol=_STATE_TOLERANCE)
     )
 
 

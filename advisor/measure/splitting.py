@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.measure.model_state import ModelState
 from advisor.methods.batch import count_targets, cut, leaves_of
 from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
@@ -39,12 +40,6 @@ _QUICK_SECONDS = 0.3
 
 _BY_CHANCE = 3.0
 """Times as far off as another pass over the same batch with other random numbers."""
-
-_COUNTS = (int, float, torch.Tensor)
-"""What a module may count in, besides buffers."""
-
-_OWN = ("_parameters", "_buffers", "_modules")
-"""Of every module, and put back otherwise."""
 
 _MOST_VALUES = 64
 """A tensor of more distinct values has no padding that is worth looking for."""
@@ -98,7 +93,7 @@ def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *,
         Exception: What the user's code raises, perhaps for a piece alone.
     """
     with _without_dropout(training.model):
-        state = _State(training.model)
+        state = ModelState(training.model)
         try:
             begin = time.perf_counter()
             looked = [_look(training, looks[0], dims, state, seed)]
@@ -127,14 +122,14 @@ def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *,
     return Splitting(found[0], f"a forward pass changes {words}, once for each micro-batch" if changed else "")
 
 
-def _look(training: Training, look: Look, dims: SampleDims, state: _State, seed: Callable[[], None]) -> _Looked:
+def _look(training: Training, look: Look, dims: SampleDims, state: ModelState, seed: Callable[[], None]) -> _Looked:
     pieces = cut(look.batch, (0, look.at, look.samples), dims)
     state.restore()
     whole = _pass(training, look.batch, seed)
-    after_whole = _State(training.model)
+    after_whole = ModelState(training.model)
     state.restore()
     parts = [_pass(training, piece, seed) for piece in pieces]
-    changed = after_whole.difference(_State(training.model))
+    changed = after_whole.difference(ModelState(training.model))
     state.restore()
     gradients = np.stack([one.gradient for one in (*parts, whole)])
     products = gradients @ gradients.T
@@ -151,13 +146,15 @@ def _found(looked: Sequence[_Looked], tolerance: float) -> tuple[Reduction | Non
     return None
 
 
-def _carried(training: Training, batch: Any, state: _State, seed: Callable[[], None], changed: list[str]) -> list[str]:
+def _carried(
+    training: Training, batch: Any, state: ModelState, seed: Callable[[], None], changed: list[str]
+) -> list[str]:
     """What a pass makes of its own earlier value; what it only stores, such as its last output, is no state."""
     state.restore()
     _pass(training, batch, seed)
-    once = _State(training.model)
+    once = ModelState(training.model)
     _pass(training, batch, seed)
-    twice = set(once.difference(_State(training.model)))
+    twice = set(once.difference(ModelState(training.model)))
     return [name for name in changed if name in twice]
 
 
@@ -293,63 +290,6 @@ def _unusual(value: int) -> tuple[int, int]:
     """How unusual it is that a value stands for no target."""
     usual = (-100, 255, -1, 0)
     return (usual.index(value), 0) if value in usual else (len(usual) + (value >= 0), abs(value))
-
-
-class _State:
-    """Everything in a model that a forward pass may change besides gradients: buffers, tensors and numbers."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-        self._others: dict[tuple[str, str], Any] = {}
-        self._all = {
-            (name, one): value for name, module in model.named_modules() for one, value in vars(module).items()
-        }
-        for name, module in model.named_modules():
-            for attribute, value in vars(module).items():
-                if isinstance(value, torch.Tensor) and value.grad_fn is None:
-                    self._others[name, attribute] = value.detach().clone()
-                elif isinstance(value, _COUNTS):
-                    self._others[name, attribute] = value
-
-    def restore(self) -> None:
-        """Put everything back."""
-        with torch.no_grad():
-            for name, buffer in self._model.named_buffers():
-                if name in self._buffers and buffer.shape == self._buffers[name].shape:
-                    buffer.copy_(self._buffers[name])
-        modules = dict(self._model.named_modules())
-        for name, module in modules.items():
-            for attribute in [one for one in vars(module) if (name, one) not in self._all]:
-                delattr(module, attribute)  # it was the class's until a pass assigned it
-        for (name, attribute), value in self._all.items():
-            if vars(modules[name]).get(attribute) is not value and not attribute.startswith(_OWN):
-                object.__setattr__(modules[name], attribute, value)  # None, say, until a pass made something
-        for (name, attribute), value in self._others.items():
-            module = modules[name]
-            object.__setattr__(module, attribute, value.clone() if isinstance(value, torch.Tensor) else value)
-
-    def difference(self, other: _State) -> list[str]:
-        """What is not as in another state, by name."""
-        names = [name for name, buffer in self._buffers.items() if not _alike(buffer, other._buffers.get(name))]
-        names += [
-            ".".join(filter(None, key))
-            for key, value in self._others.items()
-            if not _alike(value, other._others.get(key))
-        ]
-        return names
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if one.shape != other.shape:
-            return False
-        if not one.is_floating_point():
-            return bool(torch.equal(one, other))
-        return bool(torch.allclose(one.float(), other.float(), rtol=1e-3, atol=1e-6, equal_nan=True))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-6) or (math.isnan(one) and math.isnan(other))
-    return bool(one == other)
 
 
 @contextlib.contextmanager

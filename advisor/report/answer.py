@@ -186,6 +186,8 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
             "This machine's figures are not reproducible now: look for what else runs on it, and give the same "
             "command again."
         )
+    if confirmation.other_samples_per_second is not None:
+        text += f" It ran twice: the other time {format_rate(confirmation.other_samples_per_second)} samples/s."
     if floor is not None and measurement.samples_per_second < floor:
         text += f" That is below the floor of {format_rate(floor)} samples/s: this size is at its edge, or noise."
     if beyond is not None:

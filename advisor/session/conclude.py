@@ -239,7 +239,9 @@ def _once_more(
     again = msgspec.structs.replace(
         confirmation, measurement=result.measurement, noise=_noise(winner, result.measurement)
     )
-    return min(confirmation, again, key=lambda one: abs((one.kept or 0.0) / (one.drift or 1.0) - 1))
+    nearer, other = sorted((confirmation, again), key=lambda one: abs((one.kept or 0.0) / (one.drift or 1.0) - 1))
+    assert other.measurement is not None, "both went well"
+    return msgspec.structs.replace(nearer, other_samples_per_second=other.measurement.samples_per_second)
 
 
 def _mark(

@@ -96,19 +96,20 @@ class Guard:
                 return None, "plain training does not fit"
             return None, f"plain training's own run ended as {_end(exact)}"
         size = candidate.model_size if trials is not self._trials else {}
-        return self._beside(exact.fidelity, exact.key, candidate, reference, trials, micro_batch, size)
+        return self._beside(exact, candidate, reference, trials, micro_batch, size)
 
     def _beside(
         self,
-        exact: FidelityRecord,
-        exact_key: str,
+        exact_run: TrialResult,
         candidate: Candidate,
         reference: Combination,
         trials: Trials,
         micro_batch: int,
         size: dict[str, int | float],
     ) -> tuple[FidelityMeasurement | None, str]:
-        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact_key=exact_key)
+        exact = exact_run.fidelity
+        assert exact is not None, "it went well"
+        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=exact_run)
         if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
             # One that compiles says nothing of what others take; time kept for as much would end the search early.
             self._budget.learn_comparison_seconds(own.wall_seconds)
@@ -126,7 +127,7 @@ class Guard:
             found = msgspec.structs.replace(found, began=None)
         if observed_class(candidate.fidelity, found) is not candidate.fidelity:
             # What chance alone does is looked at only where something may have to be excused by it.
-            chance = trials.fidelity(reference, micro_batch, exact_key=exact_key, other_chance=True)
+            chance = trials.fidelity(reference, micro_batch, exact=exact_run, other_chance=True)
             found = msgspec.structs.replace(found, noise=_noise(chance, exact))
             return found, ""
         idle = [note for note in own.notes if _IDLE in note and note not in candidate.notes]

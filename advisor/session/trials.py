@@ -355,14 +355,19 @@ class Trials:
         return self.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
 
     def fidelity(
-        self, combination: Combination, micro_batch: int, *, exact_key: str | None = None, other_chance: bool = False
+        self,
+        combination: Combination,
+        micro_batch: int,
+        *,
+        exact: TrialResult | None = None,
+        other_chance: bool = False,
     ) -> TrialResult:
         """Some tens of small steps; once for each combination, batch and size.
 
         Args:
             combination: The methods and the number of devices.
             micro_batch: Samples per step of each device.
-            exact_key: The exact run's trial, whose gradient this run's is compared with; ``None`` for that run itself.
+            exact: The exact run, with whose gradient and state this run's are compared; ``None`` for that run itself.
             other_chance: Draw other random numbers: how far the exact run is from itself.
         """
         sizing = self.sizing_of(combination)
@@ -379,9 +384,11 @@ class Trials:
             memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
         )
         spec = msgspec.structs.replace(spec, fidelity_steps=_COMPARED_STEPS, other_chance=other_chance)
-        if exact_key is None:
+        if exact is None:
             return self._run(msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key))))
-        return self._run(msgspec.structs.replace(spec, exact_gradient=str(self._runner.gradient_file(exact_key))))
+        assert exact.fidelity is not None, "there is something to compare with"
+        gradient, state = str(self._runner.gradient_file(exact.key)), tuple(exact.fidelity.state)
+        return self._run(msgspec.structs.replace(spec, exact_gradient=gradient, watched_state=state))
 
     def drift(self, combination: Combination) -> float | None:
         """Loss drift of a combination over the first steps of its sizing, from the plainest on as many devices.

@@ -91,6 +91,8 @@ class Bench:
         self._host_data = HostData()
         self.out_of_step = ""
         """Why this rank may no longer be where the others are; empty when it is."""
+        self.built_modules: dict[str, torch.nn.Module] = {}
+        """FIDELITY: the user's modules by name, as they were before a policy was applied."""
         self._making: list[float] = []
         self.making_seconds = 0.0
         """How long a batch of the last size took to make; the first of all may have loaded the data."""
@@ -277,6 +279,8 @@ class Bench:
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
         self.tell("building the model")
         model = self.build_model()
+        if self.spec.kind is TrialKind.FIDELITY:
+            self.built_modules = dict(model.named_modules())
         if any(parameter.untyped_storage() in self._host_data for parameter in model.parameters()):
             raise WorkloadError(
                 "build_model must build a new model on every call, but it returned one whose parameters existed "

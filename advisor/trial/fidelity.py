@@ -11,6 +11,7 @@ import torch
 
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.first_gradient import FirstGradient
+from advisor.measure.model_state import state_changes, state_values
 from advisor.measure.sharded import own_part
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
@@ -43,6 +44,7 @@ def record_fidelity(bench: Bench) -> FidelityRecord:
     agree = bench.world.agreed
     losses: list[float] = []
     gradient, reason = None, ""
+    state: dict[str, float] = {}
     with bench.meter() as meter, bench.training(spec.policy) as training:
         if spec.other_chance:
             _one_rounding_off(training)
@@ -57,22 +59,43 @@ def record_fidelity(bench: Bench) -> FidelityRecord:
                 break
             bench.tell(f"comparing losses, step {index + 1} of {spec.fidelity_steps}")
             batch = batches[index % len(batches)]
-            step = functools.partial(_step, bench, training, batch, index)
             if index > 0:
+                step = functools.partial(_step, bench, training, batch, index)
                 losses.append(finite(until_updated(training, step, agree), index))
                 continue
-            first = FirstGradient(training)
+            first, changed = FirstGradient(training), _StateChanges(bench, training)
+            step = functools.partial(changed.step, batch, index)
             with meter.guarding(batch), first.catching():
                 loss = until_updated(training, step, agree)
             losses.append(finite(loss, index))
+            state = changed.found
             if spec.write_gradient_to is not None:
                 first.save(Path(spec.write_gradient_to))
             if spec.exact_gradient is not None:
                 gradient, reason = first.compare(Path(spec.exact_gradient))
-            del first
+            del first, changed
     return FidelityRecord(
-        losses=tuple(losses), distinct_batches=len(batches), gradient=gradient, gradient_reason=reason
+        losses=tuple(losses), distinct_batches=len(batches), gradient=gradient, gradient_reason=reason, state=state
     )
+
+
+class _StateChanges:
+    """What a step changes in the modules that the user built, those that are still part of the model."""
+
+    def __init__(self, bench: Bench, training: Training) -> None:
+        self._bench = bench
+        self._training = training
+        there = set(training.model.modules())
+        self._modules = {name: module for name, module in bench.built_modules.items() if module in there}
+        bench.built_modules = {}
+        self.found: dict[str, float] = {}
+
+    def step(self, batch: Any, index: int) -> torch.Tensor:
+        """Make a step; one that is repeated counts once."""
+        before = state_values(self._modules)
+        loss = _step(self._bench, self._training, batch, index)
+        self.found = state_changes(self._modules, before, self._bench.spec.watched_state)
+        return loss
 
 
 def _step(bench: Bench, training: Training, batch: Any, index: int) -> torch.Tensor:

@@ -61,6 +61,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             steps.
         write_gradient_to: FIDELITY: file for the first gradient; the exact run's.
         exact_gradient: FIDELITY: file of the exact run's first gradient, which this run's is compared with.
+        watched_state: FIDELITY: what the exact run's first step changed in the model: by how much this run's does.
         other_chance: FIDELITY: draw other random numbers in every step, and begin one rounding off: how far the exact
             run is from itself.
         largest_batch: SIZE: do not try micro-batches above this one.
@@ -103,6 +104,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fidelity_steps: int = 3
     write_gradient_to: str | None = None
     exact_gradient: str | None = None
+    watched_state: tuple[str, ...] | None = None
     other_chance: bool = False
     largest_batch: int | None = None
     limit_of_timed_bytes: int | None = None

@@ -17,6 +17,7 @@ from advisor.measure.fidelity import (
     FidelityRecord,
     GradientError,
     NoiseFloor,
+    StateError,
     compared,
     noise_floor,
 )
@@ -83,6 +84,37 @@ def test_a_promise_of_plain_trainings_own_gradient_that_is_not_kept_is_no_other_
     assert observed_class(promised, found(broken)) is None
     assert observed_class(promised, found(gradient=error(1e-5))) is promised
     assert observed_class(promised, found(gradient=error(0.84))) is None
+
+
+TWICE = StateError(name="0.calls", change=2.0, exact=1.0)
+MOVED = StateError(name="0.mean", change=0.5, exact=0.4)
+
+
+@pytest.mark.parametrize("declared", [one for one in Fidelity if one is not Fidelity.MODEL])
+def test_what_advances_twice_a_step_is_broken_in_every_class_but_that_of_another_model(declared: Fidelity) -> None:
+    counted = found(state=(TWICE,))
+    assert observed_class(declared, counted) is None
+    assert why_worse(declared, counted).what == "the first step changes 0.calls by 2, that of plain training by 1"
+    assert observed_class(Fidelity.MODEL, counted) is Fidelity.MODEL
+
+
+def test_statistics_may_move_otherwise_where_numbers_have_fewer_bits() -> None:
+    moved = found(state=(MOVED,))
+    assert observed_class(Fidelity.EXACT, moved) is None
+    assert observed_class(Fidelity.ROUNDING, moved) is None
+    assert observed_class(Fidelity.PRECISION, moved) is Fidelity.PRECISION
+
+
+@pytest.mark.parametrize(
+    ("by_chance", "observed"),
+    [(0.44, None), (0.45, Fidelity.ROUNDING), (4.0, Fidelity.ROUNDING)],
+    ids=["less", "half as much", "anything, as a clock"],
+)
+def test_what_chance_changes_as_much_is_excused(by_chance: float, observed: Fidelity | None) -> None:
+    noise = NoiseFloor(
+        loss_drift=0.0, final_loss_gap=0.0, state=(StateError(name="0.mean", change=by_chance, exact=0.4),)
+    )
+    assert observed_class(Fidelity.ROUNDING, found(state=(MOVED,), noise=noise)) is observed
 
 
 def test_only_a_loss_that_ends_higher_is_broken() -> None:

@@ -43,7 +43,12 @@ class InProcess:
         return Combination(gpu_count=gpu_count)
 
     def fidelity(
-        self, combination: Combination, micro_batch: int, *, exact_key: str | None = None, other_chance: bool = False
+        self,
+        combination: Combination,
+        micro_batch: int,
+        *,
+        exact: TrialResult | None = None,
+        other_chance: bool = False,
     ) -> TrialResult:
         spec = TrialSpec(
             kind=TrialKind.FIDELITY,
@@ -57,9 +62,15 @@ class InProcess:
             time_limit_seconds=600.0,
             other_chance=other_chance,
         )
-        gradient = str(self._folder / f"{exact_key or spec.key}.pt")
-        field = "write_gradient_to" if exact_key is None else "exact_gradient"
-        spec = msgspec.structs.replace(spec, **{field: gradient})
+        if exact is None:
+            spec = msgspec.structs.replace(spec, write_gradient_to=str(self._folder / f"{spec.key}.pt"))
+        else:
+            assert exact.fidelity is not None, exact
+            spec = msgspec.structs.replace(
+                spec,
+                exact_gradient=str(self._folder / f"{exact.key}.pt"),
+                watched_state=tuple(exact.fidelity.state),
+            )
         if spec.key not in self._results:
             self.ran.append(combination.label + (" by chance" if other_chance else ""))
             self._results[spec.key] = run_trial(spec, lambda text: None)[0]

@@ -378,7 +378,11 @@ def test_a_confirmation_far_from_its_promise_is_repeated_and_not_called_one_if_i
     assert found.measurement.samples_per_second == stands
     assert found.as_promised is as_promised
     assert trials.repeats == list(range(len(rates)))
-    assert confirmation_words(found).startswith("Confirmed" if as_promised else "Not confirmed: in a fresh process")
+    words = confirmation_words(found)
+    assert words.startswith("Confirmed" if as_promised else "Not confirmed: in a fresh process")
+    others = [f"{rate:,.0f} samples/s" for rate in rates if rate != stands]
+    assert ("It ran twice" in words) is bool(others)
+    assert all(f"the other time {other}" in words for other in others)
 
 
 def test_a_machine_that_became_faster_for_both_breaks_no_promise(tmp_path: Path) -> None:

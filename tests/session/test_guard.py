@@ -53,11 +53,16 @@ class FakeTrials:
         return Combination() if gpu_count == 1 else Combination((DDP,), gpu_count)
 
     def fidelity(
-        self, combination: Combination, micro_batch: int, *, exact_key: str | None = None, other_chance: bool = False
+        self,
+        combination: Combination,
+        micro_batch: int,
+        *,
+        exact: TrialResult | None = None,
+        other_chance: bool = False,
     ) -> TrialResult:
         name = combination.label + (" by chance" if other_chance else "")
         key = f"{name}, batch {micro_batch}"
-        assert (exact_key is None) == (combination == self.reference(combination.gpu_count) and not other_chance)
+        assert (exact is None) == (combination == self.reference(combination.gpu_count) and not other_chance)
         self.ran += [key] if key not in self.ran else []
         outcome = self.outcomes.get(key, self.outcomes.get(name, Outcome.OK))
         if outcome is not Outcome.OK:
@@ -334,7 +339,8 @@ def test_every_trial_of_a_method_that_compiles_may_take_longer(tmp_path: Path) -
         policy = Policy(methods=(one,), micro_batch=2)
         trials.size(Combination.of(policy), None)
         trials.time(policy, outpaced_below=None)
-        trials.fidelity(Combination.of(policy), 2, exact_key="b")
+        exact = FidelityRecord(losses=(1.0,), distinct_batches=1)
+        trials.fidelity(Combination.of(policy), 2, exact=TrialResult(key="b", outcome=Outcome.OK, fidelity=exact))
         trials.confirm(policy, str(tmp_path / "wrapper.py"), repeat=0)
     half = len(runner.limits) // 2
     more = [later - before for before, later in zip(runner.limits[:half], runner.limits[half:], strict=True)]

@@ -74,7 +74,9 @@ class Runs(Bed):
         self, text: str, *uses: MethodUse, exact: str | None = None, seed: int = 0, **changes: Any
     ) -> FidelityMeasurement:
         """A run beside the exact one of ``exact``, which is of the same workload if not given."""
-        own = self.record(text, *uses, exact_gradient=self.gradient(exact or text, seed), seed=seed, **changes)
+        plain = exact or text
+        watched, gradient = tuple(self.exact(plain, seed).state), self.gradient(plain, seed)
+        own = self.record(text, *uses, exact_gradient=gradient, watched_state=watched, seed=seed, **changes)
         return self.compared(own, exact or text, seed)
 
     def compared(self, own: FidelityRecord, exact: str, seed: int = 0) -> FidelityMeasurement:
@@ -88,7 +90,8 @@ class Runs(Bed):
         return self._chance[text, seed]
 
     def noise(self, text: str, seed: int = 0) -> NoiseFloor:
-        own = self.record(text, exact_gradient=self.gradient(text, seed), seed=seed, other_chance=True)
+        watched, gradient = tuple(self.exact(text, seed).state), self.gradient(text, seed)
+        own = self.record(text, exact_gradient=gradient, watched_state=watched, seed=seed, other_chance=True)
         found = noise_floor(own, self.exact(text, seed))
         assert found is not None
         return found
@@ -117,6 +120,44 @@ def test_the_exact_run_again_is_the_same(runs: Runs) -> None:
     assert again.gradient is not None
     assert again.gradient.error == 0.0
     assert again.learned > 0
+
+
+_COLLECTING = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.activation, self.norms = torch.nn.Linear(8, 8), torch.nn.Tanh(), []
+        self.calls = 0
+
+    def forward(self, hidden):
+        self.calls += 1
+        self.norms.append(float(hidden.detach().norm()))
+        return hidden + self.activation(self.linear(hidden))
+
+def build_model():
+    return torch.nn.Sequential(torch.nn.Sequential(*(Block() for _ in range(4))), torch.nn.Linear(8, 8))
+
+def make_batch(batch_size):
+    return torch.randn(batch_size, 8)
+
+def compute_loss(model, batch):
+    return model(batch).square().mean()
+"""
+
+
+def test_what_a_recomputation_does_twice_although_the_gradient_is_the_same_is_found(runs: Runs) -> None:
+    """The trap: no gradient shows that a list of statistics has grown twice."""
+    plain = runs.beside(_COLLECTING)
+    assert plain.state == ()
+    found = runs.beside(_COLLECTING, use("checkpoint", every=1))
+    assert found.gradient is not None
+    assert found.gradient.error == 0.0
+    assert [(error.name, error.exact, error.change) for error in found.state] == [
+        (f"len(0.{number}.norms)", 1.0, 2.0) for number in range(4)
+    ]
+    assert observed_class(Fidelity.EXACT, found) is None
 
 
 def test_chance_alone_differs_in_the_dropout_masks_and_by_a_rounding(runs: Runs) -> None:
