@@ -86,7 +86,7 @@ def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *,
         training: Plain training.
         looks: The batches, and where each is cut.
         dims: Where a batch has its samples.
-        seed: Seeds all generators for a pass.
+        seed: Seeds all generators for a pass, and puts back what the one before has written to its batch.
 
     Raises:
         WorkloadError: A batch cannot be cut.
@@ -129,6 +129,7 @@ def _look(training: Training, look: Look, dims: SampleDims, state: ModelState, s
     after_whole = ModelState(training.model)
     state.restore()
     parts = [_pass(training, piece, seed) for piece in pieces]
+    seed()  # what is looked for in the batch is looked for in it as it was
     changed = after_whole.difference(ModelState(training.model))
     state.restore()
     gradients = np.stack([one.gradient for one in (*parts, whole)])

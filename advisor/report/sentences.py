@@ -62,7 +62,7 @@ def compared_sentence(answer: Recommendation) -> str:
     compared = {_label(one) for one in answer.not_measured if one.outcome is Outcome.COMPARED}
     timed = {_label(one) for one in answer.ranking}
     compared |= {_label(one) for one in answer.ranking if one.comparison is not None}
-    if not compared:
+    if not compared or len(compared | timed) < 2:
         return ""
     return (
         f"{format_count(len(compared | timed), 'combination')} of methods were compared: {len(timed)} of them timed at "

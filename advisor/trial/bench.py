@@ -20,6 +20,7 @@ from advisor.measure.batch_sizes import Drawn, draw_batches, find_sizes
 from advisor.measure.batches import make_batches, pinned, seed_everything, share_of
 from advisor.measure.leftovers import MemoryBaseline
 from advisor.measure.memory import MemoryMeter, memory_meter
+from advisor.measure.reused_batches import ReusedBatches
 from advisor.measure.sample_layout import find_layout, samples_in
 from advisor.measure.storages import HostData
 from advisor.measure.warm_up import warm_up
@@ -96,6 +97,7 @@ class Bench:
         self._making: list[float] = []
         self.making_seconds = 0.0
         """How long a batch of the last size took to make; the first of all may have loaded the data."""
+        self.reused = ReusedBatches()
         self._batches: tuple[int, list[Any]] | None = None
         self._largest: Any = None
         self.layout = spec.layout or find_layout(self._make_batch, seed=spec.seed, own_batch=self.workload.batch_size)
@@ -136,6 +138,8 @@ class Bench:
         others = dict(zip(map(id, drawn.typical), batches, strict=True))
         largest = others.get(id(drawn.largest))
         self._largest = self._on_host(drawn.largest, samples) if largest is None else largest
+        if self.device.type == "cpu":
+            self._host_data.add(self.reused.keep([*batches, self._largest]), self.device)
         self._batches = (samples, batches)
         self.making_seconds = statistics.median(self._making) if self.layout.sizes is not None else min(self._making)
         return batches
@@ -253,6 +257,7 @@ class Bench:
     def leftover(self) -> str:
         """What the trial left behind, in words; empty when nothing. No batch is there any more afterwards."""
         self._batches = self._largest = None
+        self.reused = ReusedBatches()
         return self._baseline.leftover() or self.out_of_step
 
     def seed(self, step: int = 0) -> None:
@@ -287,6 +292,7 @@ class Bench:
                 "before the call. Construct the model inside build_model."
             )
         training = apply(model)
+        training.after_step.append(self.reused.restore)
         del model
         try:
             self.seed()

@@ -137,6 +137,11 @@ def _first_loss(
 
 def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splitting:
     """What training on micro-batches does to the loss; nothing where no batch to look at fits."""
+
+    def seed() -> None:
+        bench.reused.restore()
+        bench.seed()
+
     most = bench.layout.most_samples
     raised: Exception | None = None
     for samples, first in _TO_SPLIT:
@@ -146,7 +151,7 @@ def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splittin
             one, other = bench.batches(samples)[:2]
             looks = [Look(one, first, samples), Look(other, samples - first, samples)]
             with meter.guarding(one):
-                return splitting_of(training, looks, bench.layout.dims, seed=bench.seed)
+                return splitting_of(training, looks, bench.layout.dims, seed=seed)
         except Exception as error:  # one sample alone may be none that this model takes
             if is_out_of_memory(error, bench.device, bench.refusals):
                 bench.empty_cache()

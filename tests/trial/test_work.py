@@ -154,6 +154,40 @@ def test_memory_is_that_of_the_longest_batch(bed: Bed, kind: TrialKind) -> None:
     assert peaks(rarely_long) == peaks(_OF_ANY_LENGTH.replace("LENGTH", "512"))
 
 
+_MASKING = """
+import torch
+
+def build_model():
+    return torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 50))
+
+def make_batch(batch_size):
+    ids = torch.randint(1, 50, (batch_size, 8))
+    return {"ids": ids, "targets": ids.clone()}
+
+def compute_loss(model, batch):
+    ids, targets = batch["ids"], batch["targets"]
+    assert bool((ids == targets).all()), "masked before"
+    ids[:, ::4] = 0
+    return torch.nn.functional.cross_entropy(model(ids)[:, ::4].flatten(0, 1), targets[:, ::4].flatten())
+"""
+
+
+@pytest.mark.parametrize("kind", [TrialKind.PROBE, TrialKind.TIME, TrialKind.SIZE, TrialKind.FIDELITY])
+def test_every_step_has_the_batch_as_it_was_made(bed: Bed, kind: TrialKind) -> None:
+    """The trap: a loss that masks its batch in place found nothing but masks in it after some steps."""
+    result = bed.run(_MASKING, kind=kind, micro_batch=4, largest_batch=8)
+    assert result.outcome is Outcome.OK, result
+    assert bed.leftover == ""
+    if result.facts is not None:
+        assert result.facts.batch_layout.changes_when_split == ""
+
+
+def test_batches_that_are_written_to_are_no_memory_of_the_training(bed: Bed) -> None:
+    """Copies wait on the host, as the batches do."""
+    reading = _MASKING.replace("    ids[:, ::4] = 0\n", "")
+    assert bed.measure(_MASKING).memory.breakdown == bed.measure(reading).memory.breakdown
+
+
 def test_tokens_are_counted_where_there_are_token_ids(bed: Bed) -> None:
     text = """
 import torch
