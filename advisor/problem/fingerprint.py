@@ -1,8 +1,8 @@
 """Fingerprints of source code: equal as long as the code that a workload is made of is unchanged.
 
 Covered: the file itself and every module that it imports, anywhere in it, from its own folder (or, in a package, from
-the package), and so on from those. Not covered: installed libraries (their versions are kept elsewhere), data files,
-and modules found by another way than an ``import`` statement.
+the package), and so on from those; not their comments and layout. What a workload reads besides (data files, modules
+found by another way than an ``import`` statement) is seen when it runs: :mod:`advisor.problem.identity`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from advisor.problem.outline import parse_file
 
-__all__ = ["digest_of", "files_fingerprint", "local_modules"]
+__all__ = ["digest_of", "files_fingerprint", "local_modules", "source_digest"]
 
 
 def digest_of(*parts: str | bytes) -> str:
@@ -25,6 +25,14 @@ def digest_of(*parts: str | bytes) -> str:
         digest.update(f"{len(content)}:".encode())
         digest.update(content)
     return digest.hexdigest()[:32]
+
+
+def source_digest(content: bytes) -> str:
+    """Of Python's source without comments and layout; of what is not valid Python, byte by byte."""
+    try:
+        return digest_of(ast.dump(ast.parse(content)))
+    except (SyntaxError, ValueError):
+        return digest_of(content)
 
 
 def files_fingerprint(path: Path, root: Path) -> str:
@@ -41,7 +49,7 @@ def files_fingerprint(path: Path, root: Path) -> str:
     parts: list[str | bytes] = []
     for file in files:
         name = file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name
-        parts += [name, file.read_bytes()]
+        parts += [name, source_digest(file.read_bytes())]
     return digest_of(*parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from advisor.problem.hardware import Hardware
 from advisor.session.request import TuneRequest
 from advisor.trial.folder import StudyFolder, write_atomically
 
-__all__ = ["StudyMarker", "check_folder", "default_folder", "locked", "open_study", "study_marker"]
+__all__ = ["StudyMarker", "check_folder", "default_folders", "locked", "open_study", "study_marker"]
 
 _SCHEMA = 1
 
@@ -73,6 +74,8 @@ def study_marker(
             "name": hardware.name,
             "memory_bytes": hardware.memory_bytes,
             "host_cores": hardware.host_cores,
+            "driver": hardware.driver_version or "",
+            "compute_capability": ".".join(map(str, hardware.compute_capability or ())),
         },
         versions=versions,
         request=request.fingerprint(space_text),
@@ -80,9 +83,15 @@ def study_marker(
     )
 
 
-def default_folder(marker: StudyMarker) -> Path:
-    """A folder of its own for every study, so that an edited model never meets old measurements."""
-    return Path("momadvise-runs") / f"{marker.workload['name']}-{marker.fingerprint[:8]}"
+def default_folders(marker: StudyMarker) -> Iterator[Path]:
+    """Folders of its own for every study, so that an edited model never meets old measurements.
+
+    The first is for this source on this machine; others are for when something else has changed that the model reads.
+    """
+    first = Path("momadvise-runs") / f"{marker.workload['name']}-{marker.fingerprint[:8]}"
+    yield first
+    for number in itertools.count(2):
+        yield first.with_name(f"{first.name}-{number}")
 
 
 def check_folder(path: Path, marker: StudyMarker) -> StudyMarker | None:

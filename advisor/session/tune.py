@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from advisor.decide.answer import Answer, load_answer
@@ -25,7 +27,8 @@ from advisor.session.limits import memory_budget
 from advisor.session.other_load import notes_on_load
 from advisor.session.ranks import failing_together, launch_identity
 from advisor.session.request import TuneRequest
-from advisor.session.study import check_folder, default_folder, locked, open_study, study_marker
+from advisor.session.same_model import what_has_changed
+from advisor.session.study import check_folder, default_folders, locked, open_study, study_marker
 from advisor.session.tuning import Tuning
 from advisor.session.versions import versions
 
@@ -66,49 +69,67 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
     # The devices that are meant, however they were said: without --gpus it depends on how many there are.
     on_devices = msgspec.structs.replace(request, gpu_counts=devices.counts)
     marker = study_marker(on_devices, hardware, versions(), space.canonical_text, memory.limit_bytes)
-    path = request.output if request.output is not None else default_folder(marker)
-    check_folder(path, marker)  # before locking: not even a lock file may appear in a folder that is not ours
 
-    def announce_wait() -> None:
-        progress.note(f"another process is tuning into {path}; waiting for its answer")
+    def in_folder(path: Path) -> Answer | None:
+        """Tune into a folder; ``None`` if what is in it was measured of another model."""
+        check_folder(path, marker)  # before locking: not even a lock file may appear in a folder that is not ours
 
-    with locked(path, on_wait=announce_wait if request.wait else None):
-        folder, marker = open_study(path, marker)
-        notes = [*devices.notes, *memory.notes]
-        goal = Goal(
-            kind=request.goal,
-            global_batch=request.global_batch,
-            fidelity=request.fidelity or space.fidelity,
-            memory_limit_bytes=marker.memory_limit_bytes,
-            gpu_counts=devices.counts,
-            machines=request.nodes.count,
-            shares_memory=hardware.kind is DeviceKind.CPU,
-            price=price,
-            usd_per_kilowatt_hour=request.usd_per_kilowatt_hour,
-            preference=request.preference,
-            floor=request.floor,
-        )
-        stored = load_answer(folder)
-        settled = stored if stored is not None and _searched_enough(stored, request) else None
-        if settled is not None and _picks_alike(settled.goal, goal):
-            return _with_note_if_too_large(settled, memory.limit_bytes)
-        if marker.memory_limit_bytes > memory.limit_bytes:
-            notes.append("less memory is free now than when this study began; its limit was kept")
-        notes += notes_on_load(hardware)
-        tuning = Tuning(
-            request, goal, space, hardware, marker, folder, budget, progress, notes, memory.usable_bytes, settled
-        )
-        try:
-            with failing_together(folder, launch_identity()), progress:
-                return tuning.run()
-        except BrokenPipeError:
-            raise  # whoever read our output is gone; the folder is all right
-        except OSError as error:
-            # The user's code runs in other processes: what fails here is our own reading and writing.
-            raise OutputFolderError(
-                f"The output folder must stay writable while momadvise runs, but {error.filename or folder.path}: "
-                f"{error.strerror or error}. What was measured is kept; run the same command again to go on."
-            ) from error
+        def announce_wait() -> None:
+            progress.note(f"another process is tuning into {path}; waiting for its answer")
+
+        with locked(path, on_wait=announce_wait if request.wait else None):
+            folder, kept = open_study(path, marker)
+            changed = what_has_changed(folder, request, progress)
+            if changed and request.output is not None:
+                raise OutputFolderError(
+                    f"--output must be a new folder or this study's own, but {folder.path} was measured with other "
+                    f"things that the model reads, or is: {', '.join(changed)}. Name another folder, or leave --output "
+                    "out; nothing in this one was changed."
+                )
+            if changed:
+                progress.note(f"{path} is not used: since then {', '.join(changed)} changed")
+                return None
+            notes = [*devices.notes, *memory.notes]
+            goal = Goal(
+                kind=request.goal,
+                global_batch=request.global_batch,
+                fidelity=request.fidelity or space.fidelity,
+                memory_limit_bytes=kept.memory_limit_bytes,
+                gpu_counts=devices.counts,
+                machines=request.nodes.count,
+                shares_memory=hardware.kind is DeviceKind.CPU,
+                price=price,
+                usd_per_kilowatt_hour=request.usd_per_kilowatt_hour,
+                preference=request.preference,
+                floor=request.floor,
+            )
+            stored = load_answer(folder)
+            settled = stored if stored is not None and _searched_enough(stored, request) else None
+            if settled is not None and _picks_alike(settled.goal, goal):
+                return _with_note_if_too_large(settled, memory.limit_bytes)
+            if kept.memory_limit_bytes > memory.limit_bytes:
+                notes.append("less memory is free now than when this study began; its limit was kept")
+            notes += notes_on_load(hardware)
+            tuning = Tuning(
+                request, goal, space, hardware, kept, folder, budget, progress, notes, memory.usable_bytes, settled
+            )
+            try:
+                with failing_together(folder, launch_identity()), progress:
+                    return tuning.run()
+            except BrokenPipeError:
+                raise  # whoever read our output is gone; the folder is all right
+            except OSError as error:
+                # The user's code runs in other processes: what fails here is our own reading and writing.
+                raise OutputFolderError(
+                    f"The output folder must stay writable while momadvise runs, but {error.filename or folder.path}: "
+                    f"{error.strerror or error}. What was measured is kept; run the same command again to go on."
+                ) from error
+
+    if request.output is not None:
+        answer = in_folder(request.output)
+        assert answer is not None, "of one folder there is an answer or an error"
+        return answer
+    return next(answer for path in default_folders(marker) if (answer := in_folder(path)) is not None)
 
 
 def _with_note_if_too_large(stored: Answer, limit_bytes: int) -> Answer:

@@ -35,6 +35,7 @@ from advisor.session.fixed import resolve_on_devices, with_global_batch
 from advisor.session.guard import Guard
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
+from advisor.session.same_model import keep_identity
 from advisor.session.sharing import within_fidelity
 from advisor.session.sized_trials import SizedTrials
 from advisor.session.study import StudyMarker
@@ -161,6 +162,7 @@ class Tuning:
         self._progress.stage("the model's first plain step")
         result = trials.probe(self._space.libraries)
         if result.facts is not None:
+            keep_identity(self._folder, result)
             return result.facts
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
 

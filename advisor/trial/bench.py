@@ -18,6 +18,7 @@ import torch
 from advisor.errors import FewerSamplesError, WorkloadError
 from advisor.measure.batch_sizes import Drawn, draw_batches, find_sizes
 from advisor.measure.batches import make_batches, pinned, seed_everything, share_of
+from advisor.measure.identity import identity_of
 from advisor.measure.leftovers import MemoryBaseline
 from advisor.measure.memory import MemoryMeter, memory_meter
 from advisor.measure.reused_batches import ReusedBatches
@@ -28,6 +29,7 @@ from advisor.methods.training import Training
 from advisor.methods.world import current_world
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
+from advisor.problem.identity import ModelIdentity
 from advisor.problem.loading import Workload, load_workload
 from advisor.problem.sizes import accepted
 from advisor.problem.units import format_count
@@ -92,6 +94,7 @@ class Bench:
         self._host_data = HostData()
         self.out_of_step = ""
         """Why this rank may no longer be where the others are; empty when it is."""
+        self.identity: ModelIdentity | None = None
         self.built_modules: dict[str, torch.nn.Module] = {}
         """FIDELITY: the user's modules by name, as they were before a policy was applied."""
         self._making: list[float] = []
@@ -269,6 +272,10 @@ class Bench:
         names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
         return {name: value for name in names if (value := getattr(self.workload, name))}
 
+    def identity_of(self, model: torch.nn.Module) -> ModelIdentity:
+        """What the user's model and its batches are, before anything is done to it."""
+        return identity_of(model, self._make_batch, self.spec.seed)
+
     def build_model(self) -> torch.nn.Module:
         """The user's model, the same every time."""
         model, self._model = self._model, None
@@ -286,6 +293,8 @@ class Bench:
         model = self.build_model()
         if self.spec.kind is TrialKind.FIDELITY:
             self.built_modules = dict(model.named_modules())
+        if self.spec.kind is TrialKind.PROBE:
+            self.identity = self.identity_of(model)
         if any(parameter.untyped_storage() in self._host_data for parameter in model.parameters()):
             raise WorkloadError(
                 "build_model must build a new model on every call, but it returned one whose parameters existed "

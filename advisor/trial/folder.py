@@ -112,12 +112,12 @@ class TrialFolder:
     def finished(self, spec: TrialSpec) -> TrialResult | None:
         """The stored result, if it answers for ``spec``.
 
-        A trial that the user interrupted has no answer. One that ran out of time has one, until at least twice that
-        time is offered. What the whole study rests on has none unless it went well: what was wrong may be put right
-        where nobody looks for a change, in a data file or a library.
+        A trial that the user interrupted has no answer, and a look at the present none that lasts. One that ran out of
+        time has one, until at least twice that time is offered. What the whole study rests on has none unless it went
+        well: what was wrong may be put right where nobody looks for a change, in a data file or a library.
         """
         result = self.read_result()
-        if result is None or result.outcome is Outcome.INTERRUPTED:
+        if result is None or result.outcome is Outcome.INTERRUPTED or spec.kind is TrialKind.LOOK:
             return None
         if result.outcome is not Outcome.OK and spec.kind in (TrialKind.PROBE, TrialKind.COUNT):
             return None
@@ -142,6 +142,11 @@ class StudyFolder:
     def marker(self) -> Path:
         """What the measurements in this folder hold for; it makes the folder ours."""
         return self.path / "study.json"
+
+    @property
+    def identity(self) -> Path:
+        """What the measurements hold for besides the source: what the workload has read, and what it is."""
+        return self.path / "identity.json"
 
     @property
     def lock(self) -> Path:

@@ -20,6 +20,7 @@ import torch
 from advisor.measure.batches import seed_everything
 from advisor.measure.storages import HostData
 from advisor.problem.loading import Workload, load_workload
+from advisor.problem.reads import recording_reads
 from advisor.trial.spec import TrialKind, TrialSpec
 
 __all__ = ["Prepared", "cuda_is_open", "prepare", "wants_process_of_its_own"]
@@ -109,7 +110,8 @@ def prepare(spec: TrialSpec) -> Prepared | None:
     torch.set_num_threads(1)
     prepared = Prepared(identity=_identity(spec), threads=threads)
     try:
-        prepared.workload = load_workload(spec.workload)
+        with recording_reads():
+            prepared.workload = load_workload(spec.workload)
     except (Exception, SystemExit) as error:
         prepared.load_error = error
     prepared.host_data.add_living(torch.device("cpu"))
@@ -117,7 +119,8 @@ def prepare(spec: TrialSpec) -> Prepared | None:
     gc.freeze()
     if prepared.workload is not None:
         try:
-            prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
+            with recording_reads():
+                prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
             prepared.random_state = torch.get_rng_state()
             prepared.host_data.add(prepared.random_state, torch.device("cpu"))  # it is no memory of the training
         except (Exception, SystemExit) as error:

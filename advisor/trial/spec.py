@@ -15,7 +15,9 @@ from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.work import StepWork
 from advisor.problem.batch_layout import BatchLayout
 from advisor.problem.facts import Facts
+from advisor.problem.identity import ModelIdentity
 from advisor.problem.rates import DeviceRates
+from advisor.problem.reads import Reads
 from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
 from advisor.trial.outcome import Outcome
@@ -28,6 +30,8 @@ class TrialKind(enum.Enum):
 
     PROBE = "probe"
     """Build, one plain step, and learn the facts."""
+    LOOK = "look"
+    """Build, and see whether the model and its batches are what they were."""
     COUNT = "count"
     """Count the parameters of every size, without memory for them."""
     PREDICT = "predict"
@@ -205,6 +209,8 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         reason: One line for people when the outcome is not OK, or a policy cannot be traced.
         traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
         facts: PROBE: what was learned.
+        reads: PROBE: what the user's code has read.
+        identity: PROBE and LOOK: what the model and its batches are.
         counts: COUNT: parameters of every size.
         prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given. SIZE: what
             its points foretell, where they do.
@@ -230,6 +236,8 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reason: str = ""
     traceback_text: str | None = None
     facts: Facts | None = None
+    reads: Reads | None = None
+    identity: ModelIdentity | None = None
     counts: SizeCounts | None = None
     prediction: MemoryPrediction | None = None
     work: StepWork | None = None

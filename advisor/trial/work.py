@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from advisor.measure.device_rates import device_rates
+from advisor.problem.reads import reads_so_far, recording_reads
 from advisor.trial.bench import Bench
 from advisor.trial.counting import count_sizes
 from advisor.trial.failure import AllocatorRefusals, failed_result
@@ -50,7 +52,10 @@ def run_trial(
     device = torch.device(spec.device)
     refusals = AllocatorRefusals(device)
     try:
-        with standing_for_ranks(spec.policy.gpu_count if spec.kind is TrialKind.PREDICT else 1):
+        with contextlib.ExitStack() as contexts:
+            contexts.enter_context(standing_for_ranks(spec.policy.gpu_count if spec.kind is TrialKind.PREDICT else 1))
+            if spec.kind is TrialKind.PROBE:
+                contexts.enter_context(recording_reads())
             bench = Bench(spec, tell, refusals, prepared, reference)
             result = _run(spec, bench)
     except BaseException as error:  # SystemExit too: the user's code may call sys.exit, and that is an outcome
@@ -67,13 +72,16 @@ def run_trial(
 
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
+    reads = identity = None
     facts = counts = sizing = fidelity = prediction = work = rates = None
     measured = smaller = None
     ladder: tuple[Rung, ...] = ()
     reason = ""
     match spec.kind:
         case TrialKind.PROBE:
-            facts = probe(bench)
+            facts, identity, reads = probe(bench), bench.identity, reads_so_far()
+        case TrialKind.LOOK:
+            identity = bench.identity_of(bench.build_model())
         case TrialKind.COUNT:
             counts = count_sizes(bench)
         case TrialKind.PREDICT:
@@ -102,6 +110,8 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         outcome=Outcome.OK,
         reason=reason,
         facts=facts,
+        reads=reads,
+        identity=identity,
         counts=counts,
         prediction=prediction,
         work=work,

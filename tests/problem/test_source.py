@@ -125,12 +125,14 @@ def test_the_fingerprint_follows_the_file_and_its_local_imports_only(tmp_path: P
     stranger = write(tmp_path / "stranger.py", "x = 1\n")
     seen = {resolve_source(path).fingerprint}
     for file in (path, helper, deep, late):
-        file.write_text(file.read_text() + "# changed\n")
+        file.write_text(file.read_text() + "\nchanged = 1\n")
         fingerprint = resolve_source(path).fingerprint
         assert fingerprint not in seen, file
         seen.add(fingerprint)
     stranger.write_text("x = 2\n")
     assert resolve_source(path).fingerprint == fingerprint
+    helper.write_text("# A comment.\n\n" + helper.read_text())
+    assert resolve_source(path).fingerprint == fingerprint, "comments and layout do not count"
 
 
 def test_the_fingerprint_does_not_depend_on_where_the_folder_is(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The library call inside a training bootstrap: found again by name, answered at once when nothing has changed."""
+"""The library call inside a training bootstrap: found again by name, not measured again when nothing has changed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import advisor
 from advisor.errors import OptionError, WorkloadError
 from advisor.report.progress import SilentProgress
 from advisor.session.study import StudyMarker
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from tests.session.workloads import tiny
 
 TINY = Path(tiny.__file__)
@@ -92,16 +94,20 @@ def test_what_was_measured_ran_under_the_limit_that_the_answer_names(tuned: advi
 
 
 @pytest.mark.slow
-def test_nothing_is_started_while_nothing_has_changed(tuned: advisor.Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        pytest.fail("a process was started")
+def test_nothing_is_measured_while_nothing_has_changed(tuned: advisor.Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[TrialKind] = []
+    run = Runner.run
 
-    monkeypatch.setattr("advisor.trial.runner.Connection", refuse)
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    def noted(self: Runner, spec: TrialSpec, **options: Any) -> TrialResult:
+        kinds.append(spec.kind)
+        return run(self, spec, **options)
+
+    monkeypatch.setattr(Runner, "run", noted)
     again = advisor.tune(build_model=tiny.build_model, make_batch=tiny.make_batch, output=tuned.folder, **SHORT)
     assert again.cached
     assert again.policy == tuned.policy
     assert again.recommendation == tuned.recommendation
+    assert kinds == [TrialKind.LOOK], "whether the model is what it was"
 
 
 @pytest.mark.slow

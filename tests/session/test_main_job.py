@@ -119,7 +119,7 @@ def test_the_wrapper_trains_in_a_process_that_knows_nothing_of_the_search(
     assert result.stdout == "trained\n", result.stderr
 
 
-def test_the_same_command_again_answers_at_once_from_what_was_measured(
+def test_the_same_command_again_answers_from_what_was_measured(
     tuned: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     out, first = tuned

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from advisor.errors import OutputFolderError
-from advisor.session.study import StudyMarker, check_folder, default_folder, locked, open_study
+from advisor.session.study import StudyMarker, check_folder, default_folders, locked, open_study
 from advisor.trial.folder import StudyFolder
 
 MARKER = StudyMarker(
@@ -86,8 +86,11 @@ def test_a_marker_that_cannot_be_understood_is_not_overwritten(tmp_path: Path) -
 
 def test_an_edited_model_gets_a_folder_of_its_own() -> None:
     edited = msgspec.structs.replace(MARKER, workload={"name": "gpt2", "fingerprint": "bb"})
-    assert default_folder(MARKER) != default_folder(edited)
-    assert default_folder(MARKER).name.startswith("gpt2-")
+    folders, others = default_folders(MARKER), default_folders(edited)
+    first = next(folders)
+    assert first != next(others)
+    assert first.name.startswith("gpt2-")
+    assert next(folders).name == f"{first.name}-2", "for when something else has changed that the model reads"
 
 
 def test_one_process_at_a_time_tunes_into_a_folder(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""What a model and its batches are, in a few digests: other parameters or shapes make another study."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from advisor.measure.batch_parts import parts_of
+from advisor.measure.batches import make_batches
+from advisor.methods.batch import leaves_of
+from advisor.problem.fingerprint import digest_of
+from advisor.problem.identity import ModelIdentity
+
+__all__ = ["identity_of"]
+
+_SAMPLES = (2, 4, 8, 1)
+"""Of the batches that are looked at; the first that ``make_batch`` makes."""
+
+_DRAWS = 3
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def identity_of(model: torch.nn.Module, make_batch: Callable[[int], Any], seed: int) -> ModelIdentity:
+    """Describe a model and its batches.
+
+    Args:
+        model: As the user builds it.
+        make_batch: The workload's function.
+        seed: Seed of what it draws.
+    """
+    tensors = [
+        f"{name} {'made later' if is_lazy(tensor) else tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+    ]
+    modules = [
+        f"{name} {type(module).__module__}.{type(module).__qualname__} {_ADDRESS.sub('', module.extra_repr())}"
+        for name, module in model.named_modules()
+    ]
+    return ModelIdentity(
+        parameters=sum(0 if is_lazy(one) else one.numel() for one in model.parameters()),
+        model=digest_of(*tensors, *modules),
+        batches=digest_of(*_batches(make_batch, seed)),
+        libraries=_libraries(model),
+    )
+
+
+def _batches(make_batch: Callable[[int], Any], seed: int) -> list[str]:
+    """Every part with its type, and the sizes that do not differ from draw to draw."""
+    for samples in _SAMPLES:
+        try:
+            # The last is drawn as the first: what differs then is drawn from elsewhere, and says nothing.
+            drawn = [*make_batches(make_batch, samples, _DRAWS, seed), *make_batches(make_batch, samples, 1, seed)]
+        except Exception:  # one sample, or an odd number, may be none that it makes
+            continue
+        sizes = [{path: part.sizes for path, part in parts_of(batch).items()} for batch in drawn]
+        words = []
+        for leaf in leaves_of(drawn[0]):
+            own = [one.get(leaf.path) for one in sizes]
+            size = own[0] if len(set(own)) == 1 else "differs"
+            kind = str(leaf.value.dtype) if hasattr(leaf.value, "dtype") else type(leaf.value).__name__
+            words.append(f"{leaf.path} {kind} {size}")
+        return words if len({tuple(one) for one in sizes}) == 1 else ["differ"]
+    return []
+
+
+def _libraries(model: torch.nn.Module) -> dict[str, str]:
+    """The installed distributions that the classes of a model's modules come from -> their version."""
+    packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    distributions = metadata.packages_distributions()
+    names = {name for package in packages for name in distributions.get(package, [])}
+    return {name: metadata.version(name) for name in sorted(names)}

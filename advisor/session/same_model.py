@@ -1,0 +1,78 @@
+"""Whether a study's measurements still hold: nothing that the model reads, and nothing that it is, has changed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from advisor.errors import WorkloadError
+from advisor.policy.policy import Policy
+from advisor.problem.identity import Identity
+from advisor.report.progress import Progress
+from advisor.session.ranks import launch_identity
+from advisor.session.request import TuneRequest
+from advisor.trial.folder import StudyFolder, write_atomically
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+
+__all__ = ["keep_identity", "what_has_changed"]
+
+_SECONDS = 300.0
+"""For a start that imports and builds; one that takes longer says nothing."""
+
+
+def keep_identity(folder: StudyFolder, probed: TrialResult) -> None:
+    """Write down what the measurements hold for, once."""
+    if probed.reads is not None and not folder.identity.exists():
+        identity = Identity.of(probed.reads, probed.identity)
+        write_atomically(folder.identity, msgspec.json.format(msgspec.json.encode(identity)))
+
+
+def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progress) -> list[str]:
+    """What differs from the time at which a study began, in words.
+
+    Variables, files and versions are looked at here; where they are the same, a short start builds the model.
+
+    Raises:
+        WorkloadError: The model can no longer be imported or built.
+    """
+    try:
+        known = msgspec.json.decode(folder.identity.read_bytes(), type=Identity)
+    except (OSError, msgspec.DecodeError):
+        return []  # the study has no figures yet, or is of a version that kept none
+    changes = known.changes()
+    if changes or known.model is None:
+        return changes
+    if _looked_at(folder):
+        return []
+    progress.note("looking whether the model is what it was")
+    look = TrialSpec(
+        kind=TrialKind.LOOK,
+        workload=request.source,
+        policy=Policy(micro_batch=2),
+        device="cpu",  # a model is built there, wherever it is trained
+        memory_limit_bytes=2**62,
+        seed=request.seed,
+        measure_seconds=_SECONDS,
+        time_limit_seconds=_SECONDS,
+    )
+    with tempfile.TemporaryDirectory(prefix="momadvise-") as apart, Runner(Path(apart)) as runner:
+        result = runner.run(look)  # nothing of it is the study's
+    if result.identity is not None:
+        changes = known.changes_of_model(result.identity)
+        if not changes and launch_identity() is not None:
+            os.utime(folder.identity)  # for the other ranks of this launch
+        return changes
+    if result.outcome is Outcome.FAILED:
+        raise WorkloadError(f"the model was built before, and no longer can be: {result.reason}", result.traceback_text)
+    return []
+
+
+def _looked_at(folder: StudyFolder) -> bool:
+    """Whether another rank of this launch has looked, or measured, since they were all started."""
+    return launch_identity() is not None and folder.identity.stat().st_mtime > psutil.Process().create_time()
