@@ -21,6 +21,7 @@ __all__ = ["main"]
 _HELP = """\
 usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit
+       momadvise verify POLICY MODEL   does a policy.yaml keep what it promises
        momadvise methods [NAME]        the methods, and which apply here
        momadvise hardware              the devices and their figures
 
@@ -77,12 +78,30 @@ Exit status: 0 it fits, 3 it does not, 1 it cannot be predicted, 2 a mistake
 that you can fix.
 """
 
+_VERIFY_HELP = """\
+usage: momadvise verify POLICY MODEL [options]
+
+Does POLICY, a policy.yaml, keep what it promises on MODEL? In a minute: three
+real steps of its wrapper beside three of a plain loop, from the same seeds and
+batches (losses, first gradient, updates), then peak memory and speed in turn
+with plain training. Everything shown is measured; nothing is kept.
+
+  --device NAME          cpu, cuda, cuda:1           (default: the first GPU)
+  --memory-limit SIZE    such as 8GiB                (default: what is free)
+  --json                 the result as JSON on stdout, and only that
+  -h, --help
+
+Exit status: 0 it keeps its promise, 4 it does not, 1 it cannot be verified
+(plain training does not run, or time ran out), 2 a mistake that you can fix.
+"""
+
 _VERBS = ("methods", "hardware")
 
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
 EXIT_USER_ERROR = 2
 EXIT_DOES_NOT_FIT = 3
+EXIT_NOT_KEPT = 4
 EXIT_INTERRUPTED = 130
 
 
@@ -143,6 +162,16 @@ def _predict_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _verify_parser() -> argparse.ArgumentParser:
+    parser = _Parser("momadvise verify", _VERIFY_HELP)
+    parser.add_argument("policy", metavar="POLICY", type=Path)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--device")
+    parser.add_argument("--memory-limit")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
@@ -151,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit status: 0 answered, 1 no policy could be measured, 2 a mistake that the user can fix, 3 predicted not to
-        fit, 130 interrupted.
+        fit, 4 a promise is not kept, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -180,18 +209,16 @@ def _dispatch(arguments: list[str]) -> int:
         return EXIT_OK
     if arguments[0] in _VERBS:
         return _catalogue(arguments)
-    predicts = arguments[0] == "predict"
-    options = _predict_parser().parse_args(arguments[1:]) if predicts else _parser().parse_args(arguments)
+    if arguments[0] == "predict":
+        options, run = _predict_parser().parse_args(arguments[1:]), _predict
+    elif arguments[0] == "verify":
+        options, run = _verify_parser().parse_args(arguments[1:]), _verify
+    else:
+        options, run = _parser().parse_args(arguments), _advise
     from advisor.errors import MomadviseError, TrialError
 
     try:
-        if predicts:
-            return _predict(options)
-        if options.node_rank:
-            return _follow(options)
-        if options.model is None:
-            _parser().error("a model is needed: a Python file, hf:TYPE or a config.json")
-        return _tune(options)
+        return run(options)
     except MomadviseError as error:
         status = EXIT_NO_ANSWER if isinstance(error, TrialError) else EXIT_USER_ERROR
         if options.json:
@@ -200,6 +227,14 @@ def _dispatch(arguments: list[str]) -> int:
             print(json_error(error))
         _print_error(error)
         return status
+
+
+def _advise(options: argparse.Namespace) -> int:
+    if options.node_rank:
+        return _follow(options)
+    if options.model is None:
+        _parser().error("a model is needed: a Python file, hf:TYPE or a config.json")
+    return _tune(options)
 
 
 def _tune(options: argparse.Namespace) -> int:
@@ -282,6 +317,32 @@ def _predict(options: argparse.Namespace) -> int:
 
         _console().print(OutlookView(outlook), crop=False)
     return EXIT_OK if outlook.fits else EXIT_DOES_NOT_FIT
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from advisor.problem.source import resolve_source
+    from advisor.problem.units import parse_bytes
+    from advisor.session.verify import VerifyRequest, run_verification
+
+    request = VerifyRequest(
+        policy_file=options.policy,
+        source=resolve_source(options.model),
+        device=options.device,
+        memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
+    )
+    with Console(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
+        found = run_verification(request, status.update)
+    if options.json:
+        from advisor.report.verification_json import json_verification
+
+        print(json_verification(found))
+    else:
+        from advisor.report.verification_view import VerificationView
+
+        _console().print(VerificationView(found), crop=False)
+    return EXIT_OK if found.kept else EXIT_NOT_KEPT
 
 
 def _follow(options: argparse.Namespace) -> int:

@@ -30,7 +30,15 @@ from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Fidelity
 from advisor.problem.units import format_percent
 
-__all__ = ["Finding", "comparison_evidence", "drift_by_chance", "ends_clearly_worse", "observed_class", "why_worse"]
+__all__ = [
+    "Finding",
+    "comparison_evidence",
+    "drift_by_chance",
+    "ends_clearly_worse",
+    "gradient_tolerance",
+    "observed_class",
+    "why_worse",
+]
 
 
 class _Tolerance(msgspec.Struct, frozen=True):
@@ -82,6 +90,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     tolerated: str
+
+
+def gradient_tolerance(fidelity: Fidelity) -> float | None:
+    """The largest relative error of the first gradient that a class allows; ``None`` if it allows any."""
+    return _TOLERANCES[fidelity].gradient
 
 
 def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity.EXACT) -> bool:

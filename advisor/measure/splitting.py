@@ -24,7 +24,7 @@ from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
 
-__all__ = ["Look", "Splitting", "splitting_of"]
+__all__ = ["Look", "Splitting", "splitting_of", "without_dropout"]
 
 _MOST_ELEMENTS = 2**22
 """Of a gradient that are looked at, spread evenly over every parameter."""
@@ -40,6 +40,8 @@ _QUICK_SECONDS = 0.3
 
 _BY_CHANCE = 3.0
 """Times as far off as another pass over the same batch with other random numbers."""
+
+_DROPOUT_FUNCTIONS = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
 
 _MOST_VALUES = 64
 """A tensor of more distinct values has no padding that is worth looking for."""
@@ -92,7 +94,7 @@ def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *,
         WorkloadError: A batch cannot be cut.
         Exception: What the user's code raises, perhaps for a piece alone.
     """
-    with _without_dropout(training.model):
+    with without_dropout(training.model):
         state = ModelState(training.model)
         try:
             begin = time.perf_counter()
@@ -197,6 +199,8 @@ def _gradient(model: torch.nn.Module) -> npt.NDArray[np.float64]:
             parts.append(np.zeros(len(range(0, parameter.numel(), stride))))
         else:
             grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            if grad.is_complex():
+                grad = torch.view_as_real(grad.resolve_conj())
             parts.append(grad.detach().flatten()[::stride].float().cpu().numpy().astype(np.float64))
     return np.concatenate(parts)
 
@@ -294,7 +298,7 @@ def _unusual(value: int) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _without_dropout(model: torch.nn.Module) -> Iterator[None]:
+def without_dropout(model: torch.nn.Module) -> Iterator[None]:
     """Let no dropout draw: its masks differ between a batch and its pieces, and say nothing of the loss."""
     changed: list[tuple[dict[str, Any], str, float]] = []
     for module in model.modules():
@@ -305,7 +309,29 @@ def _without_dropout(model: torch.nn.Module) -> Iterator[None]:
     for attributes, name, _ in changed:
         attributes[name] = 0.0
     try:
-        yield
+        with _functions_without_dropout():
+            yield
     finally:
         for attributes, name, value in changed:
             attributes[name] = value
+
+
+@contextlib.contextmanager
+def _functions_without_dropout() -> Iterator[None]:
+    """Let none of torch's dropout functions draw, whatever probability a model calls them with."""
+    functions = torch._VF
+    names = [one for kind in _DROPOUT_FUNCTIONS for one in (kind, f"{kind}_")]
+
+    def identity(inputs: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        return inputs.clone()
+
+    def identity_in_place(inputs: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        return inputs
+
+    for name in names:
+        setattr(functions, name, identity_in_place if name.endswith("_") else identity)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(functions, name)

@@ -17,12 +17,12 @@ from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
 from advisor.trial.updating import settling_steps, until_updated
 
-__all__ = ["record_fidelity"]
+__all__ = ["OTHER_CHANCE", "one_rounding_off", "record_fidelity"]
 
 _LEAST_STEPS = 6
 """However slow a step is: fewer tell nothing of where a loss goes."""
 
-_OTHER_CHANCE = 500_009
+OTHER_CHANCE = 500_009
 """Added to the seeds of steps: more than a trial has, and less than there is between two ranks."""
 
 _ROUNDING = 2.0**-23
@@ -47,7 +47,7 @@ def record_fidelity(bench: Bench) -> FidelityRecord:
     state: dict[str, float] = {}
     with bench.meter() as meter, bench.training(spec.policy) as training:
         if spec.other_chance:
-            _one_rounding_off(training)
+            one_rounding_off(training.model)
         settling = settling_steps(training)
         least = _LEAST_STEPS + settling
         begin = time.perf_counter()
@@ -100,15 +100,15 @@ class _StateChanges:
 
 def _step(bench: Bench, training: Training, batch: Any, index: int) -> torch.Tensor:
     # Another run of the same training by chance: other random numbers in every step, on the same batches.
-    bench.seed(index + (_OTHER_CHANCE if bench.spec.other_chance else 0))
+    bench.seed(index + (OTHER_CHANCE if bench.spec.other_chance else 0))
     return training.step(batch)
 
 
-def _one_rounding_off(training: Training) -> None:
+def one_rounding_off(model: torch.nn.Module) -> None:
     """Move every parameter by about one rounding: how a training amplifies what cannot matter is part of its noise."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in training.model.parameters():
+        for parameter in model.parameters():
             if parameter.requires_grad and parameter.is_floating_point():
                 own = own_part(parameter)
                 signs = torch.randint(0, 2, own.shape, generator=generator) * 2 - 1

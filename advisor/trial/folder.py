@@ -91,6 +91,11 @@ class TrialFolder:
         """The first gradient of the exact run that others are compared with; written by its worker."""
         return self.path / "gradient.pt"
 
+    @property
+    def movement(self) -> Path:
+        """The parameters after each step of a plain loop, which a wrapper's are compared with; as the gradient."""
+        return self.path / "movement.pt"
+
     def read_result(self) -> TrialResult | None:
         """The stored result; ``None`` if there is none that can be understood: then the trial has not finished."""
         try:

@@ -10,6 +10,7 @@ import msgspec
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
+from advisor.measure.step_record import StepRecord
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.work import StepWork
@@ -44,6 +45,8 @@ class TrialKind(enum.Enum):
     """As TIME, but through an emitted wrapper, in a fresh process."""
     FIDELITY = "fidelity"
     """Some tens of small steps: the losses and the first gradient, to be held against the exact run's."""
+    VERIFY = "verify"
+    """A few steps of a plain loop, or of a wrapper held against them: losses, first gradient, updates."""
 
 
 class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,11 +66,13 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         libraries: PROBE: optional libraries to import, to see which of them are there and work.
         fidelity_steps: SIZE: steps at the first batch, whose losses are compared between combinations. FIDELITY: most
             steps.
-        write_gradient_to: FIDELITY: file for the first gradient; the exact run's.
-        exact_gradient: FIDELITY: file of the exact run's first gradient, which this run's is compared with.
+        write_gradient_to: FIDELITY, VERIFY: file for the first gradient; the exact run's.
+        exact_gradient: FIDELITY, VERIFY: file of the exact run's first gradient, which this run's is compared with.
         watched_state: FIDELITY: what the exact run's first step changed in the model: by how much this run's does.
-        other_chance: FIDELITY: draw other random numbers in every step, and begin one rounding off: how far the exact
-            run is from itself.
+        other_chance: FIDELITY, VERIFY: draw other random numbers in every step, and begin one rounding off: how far
+            the exact run is from itself.
+        without_dropout: VERIFY: let no dropout draw, where its masks are others than the plain loop's.
+        same_bits: VERIFY: whether buffers are asked for the same bits.
         largest_batch: SIZE: do not try micro-batches above this one.
         limit_of_timed_bytes: SIZE: what a timed trial may take: no batch is tried that is foretold to need more.
         beside: SIZE, TIME and CONFIRM: what to take turns with, in a process of its own. In SIZE both have the same
@@ -86,7 +91,7 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         time_limit_seconds: Hard limit of the whole trial, kept by the parent.
         outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
         outpaced_below_speedup: TIME: the same, as a speedup over ``beside``.
-        wrapper_path: CONFIRM: the emitted wrapper.
+        wrapper_path: CONFIRM, VERIFY: the emitted wrapper; without one, VERIFY runs the plain loop.
         wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
         stands_for: PREDICT: the CUDA device that ``device``, a CPU, stands for in the trace.
         with_allocator: PREDICT: replay the allocations of a CUDA device as well, at the batch and up to the limit.
@@ -110,6 +115,8 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exact_gradient: str | None = None
     watched_state: tuple[str, ...] | None = None
     other_chance: bool = False
+    without_dropout: bool = False
+    same_bits: bool = False
     largest_batch: int | None = None
     limit_of_timed_bytes: int | None = None
     beside: Policy | None = None
@@ -161,6 +168,8 @@ class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.other_chance,
             self.libraries,
         )
+        if self.kind is TrialKind.VERIFY:
+            identity = (*identity, self.wrapper_path, self.without_dropout, self.same_bits)
         if self.smaller is not None:
             identity = (*identity, self.smaller)
         if self.beside is not None:
@@ -226,6 +235,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         most_samples: The most that ``make_batch`` makes, where the trial saw it make fewer than it was asked for.
         paces: How fast what it took turns with was, for each time that it did.
         fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
+        steps: VERIFY: what the steps did, and how far they are from the plain loop's.
         notes: What a method or the worker wants the user to know.
         wall_seconds: Time from the request to the answer, as the parent saw it.
         warm: Whether an already running worker served it.
@@ -251,6 +261,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     most_samples: int | None = None
     paces: tuple[Pace, ...] = ()
     fidelity: FidelityRecord | None = None
+    steps: StepRecord | None = None
     notes: tuple[str, ...] = ()
     wall_seconds: float = 0.0
     warm: bool = False

@@ -24,6 +24,7 @@ from advisor.trial.sizing import size
 from advisor.trial.spec import Rung, TrialKind, TrialResult, TrialSpec
 from advisor.trial.timed import climb, measure, measure_smaller
 from advisor.trial.turns import load_reference
+from advisor.trial.verifying import record_steps
 
 __all__ = ["run_trial"]
 
@@ -73,7 +74,7 @@ def run_trial(
 
 def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
     reads = identity = None
-    facts = counts = sizing = fidelity = prediction = work = rates = None
+    facts = counts = sizing = fidelity = steps = prediction = work = rates = None
     measured = smaller = None
     ladder: tuple[Rung, ...] = ()
     reason = ""
@@ -105,6 +106,8 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
                 measured = measure(bench, meter, training)
         case TrialKind.FIDELITY:
             fidelity = record_fidelity(bench)
+        case TrialKind.VERIFY:
+            steps = record_steps(bench)
     return TrialResult(
         key=spec.key,
         outcome=Outcome.OK,
@@ -125,5 +128,6 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
         most_samples=bench.most_samples,
         paces=tuple(bench.paces),
         fidelity=fidelity,
+        steps=steps,
         notes=tuple(bench.notes),
     )

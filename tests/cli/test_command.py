@@ -39,7 +39,7 @@ MAIN = "    from advisor.cli import main; sys.exit(main())"
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("-h",), ("--version",), ("methods", "--help"), ("predict", "-h"), ()]
+    "arguments", [("--help",), ("-h",), ("--version",), ("methods", "--help"), ("predict", "-h"), ("verify", "-h"), ()]
 )
 def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     loaded, result = loaded_by(MAIN, *arguments)
@@ -67,6 +67,14 @@ def test_the_process_that_asks_for_a_prediction_loads_no_torch() -> None:
     assert loaded <= {"rich", "numpy"}
 
 
+def test_the_process_that_asks_for_a_verification_loads_no_torch(tmp_path: Path) -> None:
+    model = Path(__file__).parents[1] / "trial" / "workloads" / "tiny.py"
+    (tmp_path / "policy.yaml").write_text("schema: 1\npolicy: {methods: {}, micro_batch: 2}\n")
+    loaded, result = loaded_by(MAIN, "verify", str(tmp_path / "policy.yaml"), str(model))
+    assert result.returncode == 0, result.stderr
+    assert loaded <= {"rich", "numpy"}
+
+
 def test_the_package_is_the_command_where_scripts_are_not_on_the_path() -> None:
     arguments = [sys.executable, "-m", "advisor", "--version"]
     shown = subprocess.run(arguments, capture_output=True, text=True, check=True)
@@ -74,7 +82,8 @@ def test_the_package_is_the_command_where_scripts_are_not_on_the_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h"), ("predict", "--help")]
+    "arguments",
+    [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h"), ("predict", "--help"), ("verify", "--help")],
 )
 def test_help_fits_on_one_screen(arguments: tuple[str, ...], tmp_path: Path) -> None:
     result = run_command(*arguments, cwd=tmp_path)
@@ -93,11 +102,13 @@ def test_help_names_every_option_and_no_other(tmp_path: Path) -> None:
     assert {word for word in words if word.startswith("-")} == options
 
 
-def test_the_help_of_predict_names_every_option_and_no_other(tmp_path: Path) -> None:
-    from advisor.cli import _predict_parser
+@pytest.mark.parametrize("verb", ["predict", "verify"])
+def test_the_help_of_a_verb_names_every_option_and_no_other(verb: str, tmp_path: Path) -> None:
+    from advisor import cli
 
-    options = {text for action in _predict_parser()._actions for text in action.option_strings}
-    words = run_command("predict", "--help", cwd=tmp_path).stdout.replace(",", " ").split()
+    parser = getattr(cli, f"_{verb}_parser")()
+    options = {text for action in parser._actions for text in action.option_strings}
+    words = run_command(verb, "--help", cwd=tmp_path).stdout.replace(",", " ").split()
     assert {word for word in words if word.startswith("-")} == options
 
 

@@ -339,6 +339,13 @@ def build_model():
         ),
         reduction=Reduction(kind="sum"),
     ),
+    "a function that drops out, and a sum": Workload(
+        _loss(
+            "hidden = F.dropout(model[0](batch[0]), 0.5)\n"
+            "return F.cross_entropy(model[2](model[1](hidden)), batch[1], reduction='sum')"
+        ),
+        reduction=Reduction(kind="sum"),
+    ),
     "attention with dropout": Workload(
         _loss(
             "return F.cross_entropy(model(batch[0]).mean(1), batch[1])",

@@ -25,6 +25,7 @@ RANDOM = {
     "an autocast of the user's own",
     "dropout",
     "dropout, and a sum",
+    "a function that drops out, and a sum",
     "attention with dropout",
     "noise that is added",
 }

@@ -1,0 +1,165 @@
+"""What a verification found of a policy, held against what the policy promises."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from advisor.decide.drift import CHANCES, drift_tolerance, loss_drift
+from advisor.decide.guard import gradient_tolerance
+from advisor.measure.in_turn import Speedup
+from advisor.measure.step_record import StepRecord
+from advisor.methods.catalogue import get_method
+from advisor.policy.file import Evidence
+from advisor.policy.policy import Policy
+from advisor.problem.goal import Fidelity
+from advisor.problem.units import format_bytes, format_percent, format_rate
+
+__all__ = ["Check", "Kept", "memory_check", "speed_check", "step_checks"]
+
+_UPDATE_TOLERANCES = {Fidelity.EXACT: 0.0, Fidelity.ROUNDING: 0.05, Fidelity.PRECISION: 0.5}
+"""Relative error of how far the parameters moved. Adam divides by the size of a gradient, so that small ones, which are
+the least exact, count in full. A method may allow itself more; classes that are not here are not held to any."""
+
+_APART = 0.1
+"""Of a peak: two runs of one policy may differ by so much, as an allocator cuts its segments."""
+
+
+class Kept(enum.Enum):
+    """Whether a promise is kept."""
+
+    YES = "kept"
+    NO = "not kept"
+    NOT_JUDGED = "not judged"
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at.
+
+    Attributes:
+        name: What: ``"losses"``, ``"first gradient"``, ``"updates"``, ``"buffers"``, ``"peak memory"``, ``"speed"``,
+            or ``"run"`` where the wrapper's steps did not come to their end.
+        promised: What the policy promises, in words.
+        found: What was measured, in words.
+        kept: Whether that is within the promise.
+    """
+
+    name: str
+    promised: str
+    found: str
+    kept: Kept
+
+
+def step_checks(
+    policy: Policy, fidelity: Fidelity, plain: StepRecord, own: StepRecord, chance: StepRecord | None = None
+) -> list[Check]:
+    """The steps of the wrapper beside those of the plain loop.
+
+    What promises the same bits is held to them. Other classes have the tolerances by which the search judges them; the
+    updates of what loses information or changes the model are shown and not judged.
+
+    Args:
+        policy: The policy.
+        fidelity: What its methods promise together.
+        plain: The plain loop's steps.
+        own: The wrapper's.
+        chance: The plain loop once more: how far it is from itself, twice which is excused.
+    """
+    exact = fidelity is Fidelity.EXACT
+    drift = loss_drift(own.losses, plain.losses) or 0.0
+    drift_by_chance = 0.0 if chance is None else loss_drift(chance.losses, plain.losses) or 0.0
+    allowed = None if fidelity is Fidelity.MODEL else 0.0 if exact else drift_tolerance(fidelity)
+    checks = [_judged("losses", drift, allowed, drift_by_chance)]
+    allowed = 0.0 if exact else gradient_tolerance(fidelity)
+    if own.gradient is None:
+        checks.append(_not_compared("first gradient", own.gradient_reason))
+    else:
+        by_chance = 0.0 if chance is None or chance.gradient is None else chance.gradient.error
+        checks.append(_judged("first gradient", own.gradient.error, allowed, by_chance))
+    if not own.update_errors:
+        checks.append(_not_compared("updates", own.update_reason))
+    else:
+        by_chance = 0.0 if chance is None else max(chance.update_errors, default=0.0)
+        checks.append(_judged("updates", max(own.update_errors), _update_tolerance(policy, fidelity), by_chance))
+    # Pieces update running statistics once each, which is declared as another training; the rest of a class is free.
+    others = set(own.other_buffers) - set(() if chance is None else chance.other_buffers)
+    if others:
+        names = ", ".join(sorted(others)[:3]) + (" ..." if len(others) > 3 else "")
+        judged = exact or fidelity is Fidelity.ROUNDING
+        kept = Kept.NO if judged else Kept.NOT_JUDGED
+        checks.append(Check(name="buffers", promised="the plain loop's", found=f"{names} differ", kept=kept))
+    return checks
+
+
+def memory_check(evidence: Evidence | None, peak_bytes: int, plain: str, *, same_device: bool) -> Check:
+    """The wrapper's peak beside the promised one and the plain loop's.
+
+    Args:
+        evidence: Of the policy file.
+        peak_bytes: What was measured.
+        plain: What plain training takes, in words; may be empty.
+        same_device: Whether the promise is of this device.
+    """
+    found = format_bytes(peak_bytes) + (f" ({plain})" if plain else "")
+    if evidence is None:
+        return Check(name="peak memory", promised="nothing stated", found=found, kept=Kept.NOT_JUDGED)
+    promised = max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
+    words = format_bytes(promised)
+    if not same_device:
+        return Check(name="peak memory", promised=f"{words} elsewhere", found=found, kept=Kept.NOT_JUDGED)
+    kept = Kept.YES if peak_bytes <= (1 + _APART) * promised else Kept.NO
+    return Check(name="peak memory", promised=words, found=found, kept=kept)
+
+
+def speed_check(
+    evidence: Evidence | None, samples_per_second: float, speedup: Speedup | None, *, same_device: bool
+) -> Check:
+    """The wrapper's speed beside the promised one, as a ratio to plain training in turn with it.
+
+    A promise counts as broken only where even the upper end of what was measured is below its lower end.
+
+    Args:
+        evidence: Of the policy file.
+        samples_per_second: Of the wrapper.
+        speedup: Over plain training at the baseline's batch; ``None`` where they took no turns.
+        same_device: Whether the promise is of this device.
+    """
+    found = f"{format_rate(samples_per_second)} samples/s"
+    if speedup is not None:
+        found = f"{speedup.value:.2f} times plain training ({speedup.low:.2f} to {speedup.high:.2f}), {found}"
+    promise = None if evidence is None else evidence.speedup_over_baseline
+    if evidence is None or promise is None:
+        rate = None if evidence is None else evidence.confirmed_samples_per_second or evidence.samples_per_second
+        words = "nothing stated" if rate is None else f"no ratio; measured then: {format_rate(rate)} samples/s"
+        return Check(name="speed", promised=words, found=found, kept=Kept.NOT_JUDGED)
+    value, low, high = promise
+    words = f"{value:.2f} times ({low:.2f} to {high:.2f})"
+    if not same_device or speedup is None:
+        where = words if same_device else f"{words} elsewhere"
+        return Check(name="speed", promised=where, found=found, kept=Kept.NOT_JUDGED)
+    kept = Kept.NO if speedup.high < low else Kept.YES
+    return Check(name="speed", promised=words, found=found, kept=kept)
+
+
+def _update_tolerance(policy: Policy, fidelity: Fidelity) -> float | None:
+    if fidelity not in _UPDATE_TOLERANCES:
+        return None
+    declared = (get_method(use.name).update_tolerance for use in policy.methods)
+    own = sum(tolerance for tolerance in declared if tolerance is not None)
+    return max(_UPDATE_TOLERANCES[fidelity], own)
+
+
+def _judged(name: str, error: float, tolerance: float | None, by_chance: float) -> Check:
+    found = "the same bits" if error == 0 else f"{format_percent(error)} off"
+    if by_chance:
+        found += f"; the plain loop is {format_percent(by_chance)} off itself"
+    if tolerance is None:
+        return Check(name=name, promised="may differ", found=found, kept=Kept.NOT_JUDGED)
+    promised = "the same bits" if tolerance == 0 else f"within {format_percent(tolerance)}"
+    kept = Kept.YES if error <= max(tolerance, CHANCES * by_chance) else Kept.NO
+    return Check(name=name, promised=promised, found=found, kept=kept)
+
+
+def _not_compared(name: str, reason: str) -> Check:
+    return Check(name=name, promised="", found=f"not compared: {reason}", kept=Kept.NOT_JUDGED)

@@ -1,0 +1,357 @@
+"""Verify a policy on a model: real steps of its wrapper beside those of a plain loop, then its peak and its speed.
+
+The trials are those of a search (a probe, timed steps, the confirmation of a wrapper in a fresh process), run in a
+folder that is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.decide.verdict import Check, Kept, memory_check, speed_check, step_checks
+from advisor.decide.verification import Verification
+from advisor.errors import MethodRefusedError, NothingMeasuredError, PolicyError, WorkloadError
+from advisor.measure.step_record import StepRecord
+from advisor.methods.catalogue import get_method
+from advisor.methods.compose import judge, worst_fidelity
+from advisor.policy.file import PolicyFile, load_policy_file
+from advisor.policy.policy import Policy
+from advisor.policy.wrapper import write_wrapper
+from advisor.problem.batch_layout import BatchLayout
+from advisor.problem.detect import detect_hardware
+from advisor.problem.facts import Facts
+from advisor.problem.goal import Fidelity
+from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.units import format_bytes, format_count, format_rate
+from advisor.problem.workload import WorkloadSource
+from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
+from advisor.session.versions import versions
+from advisor.trial.folder import StudyFolder
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+
+__all__ = ["VerifyRequest", "run_verification"]
+
+_FIRST_BATCH = 2
+"""Of the probe, as in a search."""
+
+_MEASURE_SECONDS = {TrialKind.TIME: 4.0, TrialKind.CONFIRM: 10.0}
+_TIME_LIMIT_SECONDS = 180.0
+_TIME_LIMIT_TO_COMPILE_SECONDS = 600.0
+
+
+class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to verify.
+
+    Attributes:
+        policy_file: The policy.
+        source: The workload.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
+        memory_limit_bytes: What each of the trainings may take; ``None`` for what is free.
+        seed: Of the model, its batches and its steps.
+    """
+
+    policy_file: Path
+    source: WorkloadSource
+    device: str | None = None
+    memory_limit_bytes: int | None = None
+    seed: int = 0
+
+
+def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Verification:
+    """Run the trials.
+
+    Args:
+        request: What to verify.
+        tell: Hears what is being done, in a few words.
+
+    Raises:
+        UserError: A mistake that the user can fix.
+        NothingMeasuredError: Plain training, which the policy is held against, does not run; or time ran out.
+    """
+    file = load_policy_file(request.policy_file)
+    _check_meant(file, request)
+    hardware = detect_hardware(request.device)
+    _check_applies(file.policy, None, hardware)
+    budget = memory_budget(hardware, request.memory_limit_bytes)
+
+    def hear(event: RunnerEvent) -> None:
+        if event.kind is RunnerEventKind.WORKER_STARTING:
+            tell("starting")
+        elif event.kind is RunnerEventKind.PROGRESS:
+            tell(event.text)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="momadvise-verify-") as folder,
+        Runner(Path(folder), on_event=hear) as runner,
+    ):
+        verifier = _Verifier(request, file, hardware, budget.limit_bytes, StudyFolder(Path(folder)), runner)
+        return verifier.run()
+
+
+class _Verifier:
+    """The trials of one verification."""
+
+    def __init__(
+        self,
+        request: VerifyRequest,
+        file: PolicyFile,
+        hardware: Hardware,
+        limit_bytes: int,
+        folder: StudyFolder,
+        runner: Runner,
+    ) -> None:
+        self._request = request
+        self._file = file
+        self._policy = file.policy
+        self._hardware = hardware
+        self._limit_bytes = limit_bytes
+        self._folder = folder
+        self._runner = runner
+        self._layout: BatchLayout | None = None
+        self._notes = _notes(file, request.source, hardware)
+
+    def run(self) -> Verification:
+        facts = self._facts()
+        fidelity = worst_fidelity(self._policy.methods, accumulation_steps=self._policy.accumulation_steps, facts=facts)
+        # Pieces of a batch draw other masks than the batch, and so do some methods: neither is a difference. Whether a
+        # function of the model's own drops out nobody has seen.
+        without_dropout = self._policy.accumulation_steps > 1 or any(
+            get_method(use.name).other_masks for use in self._policy.methods
+        )
+        if without_dropout:
+            self._notes.append("dropout was off in the steps that were compared: both would draw masks of their own")
+        compared, plain, key = self._plain_steps(without_dropout=without_dropout)
+        steps = self._run(
+            TrialKind.VERIFY,
+            compared,
+            wrapper_path=self._write_wrapper(compared, "compared.py"),
+            exact_gradient=str(self._runner.gradient_file(key)),
+            without_dropout=without_dropout,
+            same_bits=fidelity is Fidelity.EXACT,
+        )
+        verification = Verification(
+            workload=self._request.source.name,
+            device=self._hardware.name,
+            policy=self._policy,
+            fidelity=fidelity,
+            samples=compared.global_batch,
+            outcome=steps.outcome,
+            reason=steps.reason,
+            checks=(),
+            plain=plain,
+            wrapper=steps.steps,
+        )
+        if steps.steps is None:
+            return self._ended(verification, steps)
+        checks = step_checks(self._policy, fidelity, plain, steps.steps)
+        if any(check.kept is Kept.NO for check in checks):
+            chance = self._chance(compared, key, fidelity, without_dropout=without_dropout)
+            checks = step_checks(self._policy, fidelity, plain, steps.steps, chance)
+        return self._measured(msgspec.structs.replace(verification, checks=tuple(checks)), compared)
+
+    def _facts(self) -> Facts:
+        """What a probe learns of the model.
+
+        Raises:
+            UserError: The workload cannot be used, or a method does not apply to it.
+            NothingMeasuredError: It does not run.
+        """
+        samples = min(_FIRST_BATCH, self._policy.global_batch)
+        result = self._run(TrialKind.PROBE, Policy(micro_batch=samples))
+        if result.facts is None:
+            raise self._why_not(result, "a first step of plain training")
+        layout = result.facts.batch_layout
+        self._layout = layout if layout.dims else None
+        _check_applies(self._policy, result.facts, self._hardware)
+        return result.facts
+
+    def _plain_steps(self, *, without_dropout: bool) -> tuple[Policy, StepRecord, str]:
+        """The plain loop at the policy's batch, or at the largest half of it that fits.
+
+        Returns:
+            The policy at the batch that is compared, the steps, and the trial that has their files.
+        """
+        compared = self._policy
+        while True:
+            own = Policy(micro_batch=compared.global_batch)
+            spec = self._spec(TrialKind.VERIFY, own, without_dropout=without_dropout)
+            gradient = str(self._runner.gradient_file(spec.key))
+            result = self._runner.run(msgspec.structs.replace(spec, write_gradient_to=gradient))
+            if result.steps is not None:
+                return compared, result.steps, spec.key
+            if result.outcome is not Outcome.OUT_OF_MEMORY or compared.micro_batch == 1:
+                raise self._why_not(result, f"a plain loop at {format_count(own.micro_batch, 'sample')}")
+            if compared is self._policy:
+                self._notes.append(
+                    f"a plain loop does not fit at the policy's {format_count(own.micro_batch, 'sample')} per step "
+                    f"({result.reason}); fewer were compared"
+                )
+            compared = msgspec.structs.replace(compared, micro_batch=compared.micro_batch // 2)
+
+    def _chance(self, compared: Policy, key: str, fidelity: Fidelity, *, without_dropout: bool) -> StepRecord | None:
+        """The plain loop once more: the same where equal bits are promised, else with other draws, one rounding off."""
+        return self._run(
+            TrialKind.VERIFY,
+            Policy(micro_batch=compared.global_batch),
+            exact_gradient=str(self._runner.gradient_file(key)),
+            without_dropout=without_dropout,
+            same_bits=fidelity is Fidelity.EXACT,
+            other_chance=fidelity is not Fidelity.EXACT,
+            repeat=1,
+        ).steps
+
+    def _measured(self, verification: Verification, compared: Policy) -> Verification:
+        """With peak and speed, beside plain training at the baseline's batch."""
+        evidence, policy = self._file.evidence, self._policy
+        batch = None if evidence is None else evidence.baseline_batch
+        beside = Policy(micro_batch=batch or compared.global_batch)
+        plain = self._run(TrialKind.TIME, beside).measurement
+        in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
+        wrapper = self._write_wrapper(policy, "wrapper.py")
+        result = self._run(TrialKind.CONFIRM, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
+        verification = msgspec.structs.replace(
+            verification,
+            outcome=result.outcome,
+            reason=result.reason,
+            measurement=result.measurement,
+            plain_measurement=plain,
+        )
+        if result.measurement is None:
+            return self._ended(verification, result)
+        self._notes += [note for note in result.notes if note not in self._notes]
+        words = ""
+        if plain is not None:
+            at = format_count(beside.micro_batch, "sample")
+            words = f"plain training at {at}: {format_bytes(plain.memory.peak_bytes)}"
+            if result.speedup is None:
+                rate = format_rate(plain.samples_per_second)
+                self._notes.append(f"they took no turns; plain training by itself at {at}: {rate} samples/s")
+        same = _on_same_device(self._file, self._hardware)
+        checks = (
+            *verification.checks,
+            memory_check(evidence, result.measurement.memory.peak_bytes, words, same_device=same),
+            speed_check(evidence, result.measurement.samples_per_second, result.speedup, same_device=same),
+        )
+        return msgspec.structs.replace(verification, checks=checks, notes=tuple(self._notes))
+
+    def _both_fit(self, plain_bytes: int) -> bool:
+        """Whether the wrapper and plain training have room beside each other."""
+        evidence = self._file.evidence
+        own = plain_bytes if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
+        context = CUDA_CONTEXT_BYTES if self._hardware.kind is DeviceKind.CUDA else 0
+        return plain_bytes + own + context <= self._limit_bytes
+
+    def _ended(self, verification: Verification, result: TrialResult) -> Verification:
+        """What a run of the wrapper says that did not come to its end.
+
+        Raises:
+            MethodRefusedError: A method does not apply to this model after all.
+            NothingMeasuredError: It took too long, which says nothing of the policy.
+        """
+        if result.outcome is Outcome.REFUSED:
+            raise MethodRefusedError(result.reason)
+        if result.outcome is Outcome.TIMEOUT:
+            raise self._why_not(result, "the wrapper")
+        found = f"{result.outcome.value}: {result.reason}" if result.reason else result.outcome.value
+        check = Check(name="run", promised="it trains", found=found, kept=Kept.NO)
+        return msgspec.structs.replace(verification, checks=(*verification.checks, check), notes=tuple(self._notes))
+
+    def _why_not(self, result: TrialResult, what: str) -> Exception:
+        if result.outcome is Outcome.FAILED:
+            return WorkloadError(result.reason, result.traceback_text)
+        if result.outcome is Outcome.REFUSED:
+            return WorkloadError(result.reason)
+        printed = self._runner.tail_of_log(result.key)
+        text = f"A policy is held against plain training, but {what} ended as {result.outcome.value}: {result.reason}."
+        return NothingMeasuredError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
+
+    def _write_wrapper(self, policy: Policy, name: str) -> str:
+        """The wrapper of a policy with what the file says of batches: all that applying the file would use."""
+        path = self._folder.path / name
+        layout = BatchLayout(
+            dims=self._file.sample_dims or {},
+            counted_by="",
+            is_usual=self._file.sample_dims is None,
+            reduction=self._file.reduction,
+        )
+        write_wrapper(policy, path, headline="The policy that is verified.", details="", layout=layout)
+        return str(path)
+
+    def _run(self, kind: TrialKind, policy: Policy, **more: object) -> TrialResult:
+        return self._runner.run(self._spec(kind, policy, **more))
+
+    def _spec(self, kind: TrialKind, policy: Policy, **more: object) -> TrialSpec:
+        evidence = self._file.evidence
+        slow = any(get_method(use.name).slow_start for use in self._policy.methods)
+        spec = TrialSpec(
+            kind=kind,
+            workload=self._request.source,
+            policy=policy,
+            model_size=(evidence.model_size or {}) if evidence is not None else {},
+            device=self._hardware.device,
+            memory_limit_bytes=self._limit_bytes,
+            seed=self._request.seed,
+            layout=self._layout,
+            measure_seconds=_MEASURE_SECONDS.get(kind, _TIME_LIMIT_SECONDS),
+            time_limit_seconds=_TIME_LIMIT_TO_COMPILE_SECONDS if slow else _TIME_LIMIT_SECONDS,
+        )
+        return msgspec.structs.replace(spec, **more)
+
+
+def _check_meant(file: PolicyFile, request: VerifyRequest) -> None:
+    """The policy must be one of this model, for one device.
+
+    Raises:
+        PolicyError: It is not.
+    """
+    path = request.policy_file
+    if file.policy.gpu_count > 1:
+        raise PolicyError(
+            f"A policy for one device can be verified beside a plain loop, but {path} has "
+            f"gpu_count={file.policy.gpu_count}. "
+            "Tune again for that: the wrapper is run on all devices before it is recommended."
+        )
+    if file.fingerprints is None:
+        return
+    name = file.fingerprints.workload.get("name", request.source.name)
+    if name != request.source.name:
+        raise PolicyError(
+            f"A policy must be of the model that it is verified with, but {path} is of {name!r} and the model is "
+            f"{request.source.name!r}. Name that model, or leave `fingerprints` out of the file to try it on another."
+        )
+
+
+def _check_applies(policy: Policy, facts: Facts | None, hardware: Hardware) -> None:
+    verdict = judge(policy.methods, facts=facts, hardware=hardware, accumulation_steps=policy.accumulation_steps)
+    if not verdict.applicable:
+        raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
+
+
+def _on_same_device(file: PolicyFile, hardware: Hardware) -> bool:
+    return file.fingerprints is None or file.fingerprints.hardware.get("name", hardware.name) == hardware.name
+
+
+def _notes(file: PolicyFile, source: WorkloadSource, hardware: Hardware) -> list[str]:
+    """What has changed since the policy was measured."""
+    if file.fingerprints is None:
+        return []
+    notes = []
+    if file.fingerprints.workload.get("fingerprint", source.fingerprint) != source.fingerprint:
+        notes.append("the model's file has changed since the policy was measured")
+    if not _on_same_device(file, hardware):
+        notes.append(f"the policy was measured on {file.fingerprints.hardware['name']}; peak and speed are of this one")
+    now = versions()
+    changed = _changed(file.fingerprints.versions, now)
+    if changed:
+        notes.append("since the policy was measured other versions were installed: " + ", ".join(changed))
+    return notes
+
+
+def _changed(before: dict[str, str], now: dict[str, str]) -> Sequence[str]:
+    return [f"{name} {now[name]} (was {was})" for name, was in before.items() if name in now and now[name] != was]
