@@ -7,8 +7,9 @@ the batch. A loss for which there are none looks at samples together, and cannot
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,12 +19,14 @@ import numpy.typing as npt
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.measure.model_state import ModelState
+from advisor.measure.no_dropout import without_dropout
 from advisor.methods.batch import count_targets, cut, leaves_of
 from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
 
-__all__ = ["Look", "Splitting", "splitting_of", "without_dropout"]
+__all__ = ["Look", "Splitting", "splitting_of"]
 
 _MOST_ELEMENTS = 2**22
 """Of a gradient that are looked at, spread evenly over every parameter."""
@@ -40,13 +43,11 @@ _QUICK_SECONDS = 0.3
 _BY_CHANCE = 3.0
 """Times as far off as another pass over the same batch with other random numbers."""
 
-_COUNTS = (int, float, torch.Tensor)
-"""What a module may count in, besides buffers."""
+_FEWEST_DRAWS, _MOST_DRAWS, _DRAW_SECONDS = 3, 64, 0.5
+"""Of random numbers with which the losses of a batch and of its pieces are looked at again, and for how long."""
 
-_OWN = ("_parameters", "_buffers", "_modules")
-"""Of every module, and put back otherwise."""
-
-_DROPOUT_FUNCTIONS = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+_BY_CHANCE_OF_LOSS = 3.0
+"""Standard errors that mean losses may be apart."""
 
 _MOST_VALUES = 64
 """A tensor of more distinct values has no padding that is worth looking for."""
@@ -100,7 +101,7 @@ def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *,
         Exception: What the user's code raises, perhaps for a piece alone.
     """
     with without_dropout(training.model):
-        state = _State(training.model)
+        state = ModelState(training.model)
         try:
             begin = time.perf_counter()
             looked = [_look(training, looks[0], dims, state, seed)]
@@ -116,7 +117,10 @@ def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *,
                 with _SeesShort() as short:
                     again = _pass(training, looks[0].batch, lambda: _other_numbers(seed))
                 chance = _BY_CHANCE * _error(again.gradient, looked[0].whole.gradient)
-                found = _found(looked, max(tolerance, chance, _TOLERANCE_OF_HALF if short.seen else 0.0))
+                least = max(tolerance, _TOLERANCE_OF_HALF if short.seen else 0.0)
+                if chance > least:
+                    looked = [_drawn_again(training, one, state, seed) for one in looked]
+                found = _found(looked, max(least, chance), least)
             changed = looked[0].changed
             if changed and found is not None:
                 changed = _carried(training, looks[0].batch, state, seed, changed)
@@ -129,37 +133,62 @@ def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *,
     return Splitting(found[0], f"a forward pass changes {words}, once for each micro-batch" if changed else "")
 
 
-def _look(training: Training, look: Look, dims: SampleDims, state: _State, seed: Callable[[], None]) -> _Looked:
+def _look(training: Training, look: Look, dims: SampleDims, state: ModelState, seed: Callable[[], None]) -> _Looked:
     pieces = cut(look.batch, (0, look.at, look.samples), dims)
     state.restore()
     whole = _pass(training, look.batch, seed)
-    after_whole = _State(training.model)
+    after_whole = ModelState(training.model)
     state.restore()
     parts = [_pass(training, piece, seed) for piece in pieces]
-    changed = after_whole.difference(_State(training.model))
+    changed = after_whole.difference(ModelState(training.model))
     state.restore()
     gradients = np.stack([one.gradient for one in (*parts, whole)])
     products = gradients @ gradients.T
     return _Looked(training, look.batch, pieces, whole, parts, dims, products, changed)
 
 
-def _found(looked: Sequence[_Looked], tolerance: float) -> tuple[Reduction | None] | None:
-    """What pieces of every batch weigh, if they add up to it: nothing where the training weighs them so by itself."""
-    if all(one.error(one.usual()) <= tolerance for one in looked):
+def _found(
+    looked: Sequence[_Looked], tolerance: float, tolerance_of_loss: float | None = None
+) -> tuple[Reduction | None] | None:
+    """What pieces of every batch weigh, if they add up to it: nothing where the training weighs them so by itself.
+
+    Args:
+        looked: The passes.
+        tolerance: Largest relative error of a gradient.
+        tolerance_of_loss: Of a loss, beside what chance does to its mean over the draws; by default the same.
+    """
+    loss = tolerance if tolerance_of_loss is None else tolerance_of_loss
+    if all(one.adds_up(one.usual(), tolerance, loss) for one in looked):
         return (None,)
     for reduction in looked[0].candidates():
-        if all(one.error(one.weights(reduction)) <= tolerance for one in looked):
+        if all(one.adds_up(one.weights(reduction), tolerance, loss) for one in looked):
             return (reduction,)
     return None
 
 
-def _carried(training: Training, batch: Any, state: _State, seed: Callable[[], None], changed: list[str]) -> list[str]:
+def _drawn_again(training: Training, looked: _Looked, state: ModelState, seed: Callable[[], None]) -> _Looked:
+    """With the losses of further draws: in one gradient chance may hide a factor, in a mean of losses it does not."""
+    parts = [*looked.pieces, looked.batch]
+    drawn = [[one.loss] for one in (*looked.parts, looked.whole)]
+    begin = time.perf_counter()
+    for draw in range(1, _MOST_DRAWS):
+        if draw >= _FEWEST_DRAWS and time.perf_counter() - begin > _DRAW_SECONDS:
+            break
+        for part, losses in zip(parts, drawn, strict=True):
+            state.restore()
+            losses.append(_pass(training, part, functools.partial(_other_numbers, seed, draw)).loss)
+    return looked._replace(drawn=drawn)
+
+
+def _carried(
+    training: Training, batch: Any, state: ModelState, seed: Callable[[], None], changed: list[str]
+) -> list[str]:
     """What a pass makes of its own earlier value; what it only stores, such as its last output, is no state."""
     state.restore()
     _pass(training, batch, seed)
-    once = _State(training.model)
+    once = ModelState(training.model)
     _pass(training, batch, seed)
-    twice = set(once.difference(_State(training.model)))
+    twice = set(once.difference(ModelState(training.model)))
     return [name for name in changed if name in twice]
 
 
@@ -177,9 +206,9 @@ class _SeesShort(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def _other_numbers(seed: Callable[[], None]) -> None:
+def _other_numbers(seed: Callable[[], None], count: int = 1) -> None:
     seed()
-    torch.rand(1)
+    torch.rand(count)
 
 
 def _pass(training: Training, part: Any, seed: Callable[[], None]) -> _Pass:
@@ -232,6 +261,8 @@ class _Looked(NamedTuple):
     """Of the gradients of the pieces and, last, of the whole."""
     changed: list[str]
     """What the pieces left otherwise in the model than the whole."""
+    drawn: Sequence[Sequence[float]] = ()
+    """Where numbers are drawn: the losses of several draws, of each piece and, last, of the whole."""
 
     def usual(self) -> list[float]:
         """The weights that the training gives the pieces."""
@@ -246,17 +277,36 @@ class _Looked(NamedTuple):
 
     def error(self, weights: Sequence[float]) -> float:
         """How far the weighed pieces are off, in the gradient or in the loss, whichever is further; relative."""
+        return max(self._errors(weights))
+
+    def adds_up(self, weights: Sequence[float], tolerance: float, tolerance_of_loss: float) -> bool:
+        """Whether the weighed pieces are the whole, up to these relative errors and to what chance does to a loss."""
+        gradient, loss = self._errors(weights)
+        if not self.drawn:
+            return gradient <= tolerance and loss <= tolerance_of_loss
+        if gradient > tolerance:
+            return False
+        terms = [(weight, losses) for weight, losses in zip((*weights, -1.0), self.drawn, strict=True) if weight]
+        if not all(math.isfinite(one) for _, losses in terms for one in losses):
+            return False
+        difference = sum(weight * statistics.fmean(losses) for weight, losses in terms)
+        square = sum(weight**2 * statistics.variance(losses) / len(losses) for weight, losses in terms)
+        size = max(abs(weight * statistics.fmean(losses)) for weight, losses in terms)
+        return abs(difference) <= _BY_CHANCE_OF_LOSS * math.sqrt(square) + tolerance_of_loss * size
+
+    def _errors(self, weights: Sequence[float]) -> tuple[float, float]:
+        """Of the gradient and of the loss."""
         counted = [number for number, weight in enumerate(weights) if weight]  # one without targets may be 0 / 0
         terms = [weights[number] * self.parts[number].loss for number in counted]
         place = [*counted, len(self.parts)]
         difference = np.array([*(weights[number] for number in counted), -1.0])
         products = self.products[np.ix_(place, place)]
         if not counted or not np.isfinite(products).all() or not all(map(math.isfinite, (*terms, self.whole.loss))):
-            return math.inf
+            return math.inf, math.inf
         square, whole = float(difference @ products @ difference), float(products[-1, -1])
         gradient = math.sqrt(max(0.0, square) / whole) if whole else float(square > 0)
         loss = abs(sum(terms) - self.whole.loss) / max(abs(self.whole.loss), *map(abs, terms), 1e-6)
-        return max(gradient, loss)
+        return gradient, loss
 
     def candidates(self) -> Iterator[Reduction]:
         """What a loss may do, the most usual first."""
@@ -297,100 +347,3 @@ def _unusual(value: int) -> tuple[int, int]:
     """How unusual it is that a value stands for no target."""
     usual = (-100, 255, -1, 0)
     return (usual.index(value), 0) if value in usual else (len(usual) + (value >= 0), abs(value))
-
-
-class _State:
-    """Everything in a model that a forward pass may change besides gradients: buffers, tensors and numbers."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-        self._others: dict[tuple[str, str], Any] = {}
-        self._all = {
-            (name, one): value for name, module in model.named_modules() for one, value in vars(module).items()
-        }
-        for name, module in model.named_modules():
-            for attribute, value in vars(module).items():
-                if isinstance(value, torch.Tensor) and value.grad_fn is None:
-                    self._others[name, attribute] = value.detach().clone()
-                elif isinstance(value, _COUNTS):
-                    self._others[name, attribute] = value
-
-    def restore(self) -> None:
-        """Put everything back."""
-        with torch.no_grad():
-            for name, buffer in self._model.named_buffers():
-                if name in self._buffers and buffer.shape == self._buffers[name].shape:
-                    buffer.copy_(self._buffers[name])
-        modules = dict(self._model.named_modules())
-        for name, module in modules.items():
-            for attribute in [one for one in vars(module) if (name, one) not in self._all]:
-                delattr(module, attribute)  # it was the class's until a pass assigned it
-        for (name, attribute), value in self._all.items():
-            if vars(modules[name]).get(attribute) is not value and not attribute.startswith(_OWN):
-                object.__setattr__(modules[name], attribute, value)  # None, say, until a pass made something
-        for (name, attribute), value in self._others.items():
-            module = modules[name]
-            object.__setattr__(module, attribute, value.clone() if isinstance(value, torch.Tensor) else value)
-
-    def difference(self, other: _State) -> list[str]:
-        """What is not as in another state, by name."""
-        names = [name for name, buffer in self._buffers.items() if not _alike(buffer, other._buffers.get(name))]
-        names += [
-            ".".join(filter(None, key))
-            for key, value in self._others.items()
-            if not _alike(value, other._others.get(key))
-        ]
-        return names
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if one.shape != other.shape:
-            return False
-        if not one.is_floating_point():
-            return bool(torch.equal(one, other))
-        return bool(torch.allclose(one.float(), other.float(), rtol=1e-3, atol=1e-6, equal_nan=True))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-6) or (math.isnan(one) and math.isnan(other))
-    return bool(one == other)
-
-
-@contextlib.contextmanager
-def without_dropout(model: torch.nn.Module) -> Iterator[None]:
-    """Let no dropout draw: its masks differ between a batch and its pieces, and say nothing of the loss."""
-    changed: list[tuple[dict[str, Any], str, float]] = []
-    for module in model.modules():
-        is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
-        for name, value in vars(module).items():
-            if isinstance(value, float) and value > 0 and ("drop" in name.lower() or (is_dropout and name == "p")):
-                changed.append((vars(module), name, value))
-    for attributes, name, _ in changed:
-        attributes[name] = 0.0
-    try:
-        with _functions_without_dropout():
-            yield
-    finally:
-        for attributes, name, value in changed:
-            attributes[name] = value
-
-
-@contextlib.contextmanager
-def _functions_without_dropout() -> Iterator[None]:
-    """Let none of torch's dropout functions draw, whatever probability a model calls them with."""
-    functions = torch._VF
-    names = [one for kind in _DROPOUT_FUNCTIONS for one in (kind, f"{kind}_")]
-
-    def identity(inputs: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-        return inputs.clone()
-
-    def identity_in_place(inputs: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-        return inputs
-
-    for name in names:
-        setattr(functions, name, identity_in_place if name.endswith("_") else identity)
-    try:
-        yield
-    finally:
-        for name in names:
-            delattr(functions, name)

@@ -15,7 +15,7 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.measure.batches import seed_everything
-from advisor.measure.splitting import without_dropout
+from advisor.measure.no_dropout import without_dropout
 from advisor.methods.distribution import plain_names
 from advisor.methods.loss import default_loss
 from advisor.methods.training import Training
