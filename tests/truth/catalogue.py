@@ -592,7 +592,7 @@ def make_batch(batch_size):
     "a variational autoencoder with noise, and a sum": Workload(
         _loss(
             "mean, variance = model(batch).chunk(2, -1)\n"
-            "latent = mean + torch.randn_like(mean) * (0.5 * variance).exp()\n"
+            "latent = mean + torch.randn(mean.shape) * (0.5 * variance).exp()\n"
             "divergence = 0.5 * (mean ** 2 + variance.exp() - 1 - variance).sum()\n"
             "return F.mse_loss(F.pad(latent, (0, 5)), batch, reduction='sum') + divergence",
             batch="""
