@@ -7,8 +7,9 @@ the batch. A loss for which there are none looks at samples together, and cannot
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,12 +20,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.model_state import ModelState
+from advisor.measure.no_dropout import without_dropout
 from advisor.methods.batch import count_targets, cut, leaves_of
 from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
 
-__all__ = ["Look", "Splitting", "splitting_of", "without_dropout"]
+__all__ = ["Look", "Splitting", "splitting_of"]
 
 _MOST_ELEMENTS = 2**22
 """Of a gradient that are looked at, spread evenly over every parameter."""
@@ -41,7 +43,11 @@ _QUICK_SECONDS = 0.3
 _BY_CHANCE = 3.0
 """Times as far off as another pass over the same batch with other random numbers."""
 
-_DROPOUT_FUNCTIONS = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+_FEWEST_DRAWS, _MOST_DRAWS, _DRAW_SECONDS = 3, 64, 0.5
+"""Of random numbers with which the losses of a batch and of its pieces are looked at again, and for how long."""
+
+_BY_CHANCE_OF_LOSS = 3.0
+"""Standard errors that mean losses may be apart."""
 
 _MOST_VALUES = 64
 """A tensor of more distinct values has no padding that is worth looking for."""
@@ -111,7 +117,10 @@ def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *,
                 with _SeesShort() as short:
                     again = _pass(training, looks[0].batch, lambda: _other_numbers(seed))
                 chance = _BY_CHANCE * _error(again.gradient, looked[0].whole.gradient)
-                found = _found(looked, max(tolerance, chance, _TOLERANCE_OF_HALF if short.seen else 0.0))
+                least = max(tolerance, _TOLERANCE_OF_HALF if short.seen else 0.0)
+                if chance > least:
+                    looked = [_drawn_again(training, one, state, seed) for one in looked]
+                found = _found(looked, max(least, chance), least)
             changed = looked[0].changed
             if changed and found is not None:
                 changed = _carried(training, looks[0].batch, state, seed, changed)
@@ -139,14 +148,37 @@ def _look(training: Training, look: Look, dims: SampleDims, state: ModelState, s
     return _Looked(training, look.batch, pieces, whole, parts, dims, products, changed)
 
 
-def _found(looked: Sequence[_Looked], tolerance: float) -> tuple[Reduction | None] | None:
-    """What pieces of every batch weigh, if they add up to it: nothing where the training weighs them so by itself."""
-    if all(one.error(one.usual()) <= tolerance for one in looked):
+def _found(
+    looked: Sequence[_Looked], tolerance: float, tolerance_of_loss: float | None = None
+) -> tuple[Reduction | None] | None:
+    """What pieces of every batch weigh, if they add up to it: nothing where the training weighs them so by itself.
+
+    Args:
+        looked: The passes.
+        tolerance: Largest relative error of a gradient.
+        tolerance_of_loss: Of a loss, beside what chance does to its mean over the draws; by default the same.
+    """
+    loss = tolerance if tolerance_of_loss is None else tolerance_of_loss
+    if all(one.adds_up(one.usual(), tolerance, loss) for one in looked):
         return (None,)
     for reduction in looked[0].candidates():
-        if all(one.error(one.weights(reduction)) <= tolerance for one in looked):
+        if all(one.adds_up(one.weights(reduction), tolerance, loss) for one in looked):
             return (reduction,)
     return None
+
+
+def _drawn_again(training: Training, looked: _Looked, state: ModelState, seed: Callable[[], None]) -> _Looked:
+    """With the losses of further draws: in one gradient chance may hide a factor, in a mean of losses it does not."""
+    parts = [*looked.pieces, looked.batch]
+    drawn = [[one.loss] for one in (*looked.parts, looked.whole)]
+    begin = time.perf_counter()
+    for draw in range(1, _MOST_DRAWS):
+        if draw >= _FEWEST_DRAWS and time.perf_counter() - begin > _DRAW_SECONDS:
+            break
+        for part, losses in zip(parts, drawn, strict=True):
+            state.restore()
+            losses.append(_pass(training, part, functools.partial(_other_numbers, seed, draw)).loss)
+    return looked._replace(drawn=drawn)
 
 
 def _carried(
@@ -175,9 +207,9 @@ class _SeesShort(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def _other_numbers(seed: Callable[[], None]) -> None:
+def _other_numbers(seed: Callable[[], None], count: int = 1) -> None:
     seed()
-    torch.rand(1)
+    torch.rand(count)
 
 
 def _pass(training: Training, part: Any, seed: Callable[[], None]) -> _Pass:
@@ -230,6 +262,8 @@ class _Looked(NamedTuple):
     """Of the gradients of the pieces and, last, of the whole."""
     changed: list[str]
     """What the pieces left otherwise in the model than the whole."""
+    drawn: Sequence[Sequence[float]] = ()
+    """Where numbers are drawn: the losses of several draws, of each piece and, last, of the whole."""
 
     def usual(self) -> list[float]:
         """The weights that the training gives the pieces."""
@@ -244,17 +278,36 @@ class _Looked(NamedTuple):
 
     def error(self, weights: Sequence[float]) -> float:
         """How far the weighed pieces are off, in the gradient or in the loss, whichever is further; relative."""
+        return max(self._errors(weights))
+
+    def adds_up(self, weights: Sequence[float], tolerance: float, tolerance_of_loss: float) -> bool:
+        """Whether the weighed pieces are the whole, up to these relative errors and to what chance does to a loss."""
+        gradient, loss = self._errors(weights)
+        if not self.drawn:
+            return gradient <= tolerance and loss <= tolerance_of_loss
+        if gradient > tolerance:
+            return False
+        terms = [(weight, losses) for weight, losses in zip((*weights, -1.0), self.drawn, strict=True) if weight]
+        if not all(math.isfinite(one) for _, losses in terms for one in losses):
+            return False
+        difference = sum(weight * statistics.fmean(losses) for weight, losses in terms)
+        square = sum(weight**2 * statistics.variance(losses) / len(losses) for weight, losses in terms)
+        size = max(abs(weight * statistics.fmean(losses)) for weight, losses in terms)
+        return abs(difference) <= _BY_CHANCE_OF_LOSS * math.sqrt(square) + tolerance_of_loss * size
+
+    def _errors(self, weights: Sequence[float]) -> tuple[float, float]:
+        """Of the gradient and of the loss."""
         counted = [number for number, weight in enumerate(weights) if weight]  # one without targets may be 0 / 0
         terms = [weights[number] * self.parts[number].loss for number in counted]
         place = [*counted, len(self.parts)]
         difference = np.array([*(weights[number] for number in counted), -1.0])
         products = self.products[np.ix_(place, place)]
         if not counted or not np.isfinite(products).all() or not all(map(math.isfinite, (*terms, self.whole.loss))):
-            return math.inf
+            return math.inf, math.inf
         square, whole = float(difference @ products @ difference), float(products[-1, -1])
         gradient = math.sqrt(max(0.0, square) / whole) if whole else float(square > 0)
         loss = abs(sum(terms) - self.whole.loss) / max(abs(self.whole.loss), *map(abs, terms), 1e-6)
-        return max(gradient, loss)
+        return gradient, loss
 
     def candidates(self) -> Iterator[Reduction]:
         """What a loss may do, the most usual first."""
@@ -295,43 +348,3 @@ def _unusual(value: int) -> tuple[int, int]:
     """How unusual it is that a value stands for no target."""
     usual = (-100, 255, -1, 0)
     return (usual.index(value), 0) if value in usual else (len(usual) + (value >= 0), abs(value))
-
-
-@contextlib.contextmanager
-def without_dropout(model: torch.nn.Module) -> Iterator[None]:
-    """Let no dropout draw: its masks differ between a batch and its pieces, and say nothing of the loss."""
-    changed: list[tuple[dict[str, Any], str, float]] = []
-    for module in model.modules():
-        is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
-        for name, value in vars(module).items():
-            if isinstance(value, float) and value > 0 and ("drop" in name.lower() or (is_dropout and name == "p")):
-                changed.append((vars(module), name, value))
-    for attributes, name, _ in changed:
-        attributes[name] = 0.0
-    try:
-        with _functions_without_dropout():
-            yield
-    finally:
-        for attributes, name, value in changed:
-            attributes[name] = value
-
-
-@contextlib.contextmanager
-def _functions_without_dropout() -> Iterator[None]:
-    """Let none of torch's dropout functions draw, whatever probability a model calls them with."""
-    functions = torch._VF
-    names = [one for kind in _DROPOUT_FUNCTIONS for one in (kind, f"{kind}_")]
-
-    def identity(inputs: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-        return inputs.clone()
-
-    def identity_in_place(inputs: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-        return inputs
-
-    for name in names:
-        setattr(functions, name, identity_in_place if name.endswith("_") else identity)
-    try:
-        yield
-    finally:
-        for name in names:
-            delattr(functions, name)

@@ -62,7 +62,14 @@ class FusedOptimizer(Method):
         if any(_steps(entries) for entries in plain.state.values()):
             raise MethodRefusedError("the optimizer has already stepped; apply fused_optimizer before training starts")
         options = _options(plain)
-        _try(type(plain), options, min((p for g in plain.param_groups for p in g["params"]), key=lambda p: p.numel()))
+        if any(getattr(module, "sparse", False) is True for module in training.model.modules()):
+            raise MethodRefusedError("torch has no fused step for sparse gradients, but an embedding has sparse=True")
+        smallest: dict[object, Any] = {}
+        for parameter in (parameter for group in plain.param_groups for parameter in group["params"]):
+            if parameter.dtype not in smallest or parameter.numel() < smallest[parameter.dtype].numel():
+                smallest[parameter.dtype] = parameter
+        for parameter in smallest.values():  # one of each format: there is no kernel for complex numbers, say
+            _try(type(plain), options, parameter)
         groups = [group | {"fused": True, "foreach": False} for group in plain.param_groups]
         training.optimizer = type(plain)(groups, **options)
 

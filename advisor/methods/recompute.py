@@ -135,13 +135,14 @@ class _StateGuard:
     Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
     counting a version) and learned from its calls for all others, by their version counters: a call copies all buffers
     if it is the first with just these modules in training mode (in evaluation mode many write to none), later ones
-    only what was ever written to. Plain attributes are looked at where a method of their class assigns any.
+    only what was ever written to. Plain attributes are looked at where a method of their class assigns any, or where a
+    hook may.
     """
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         self._modules = [inner for module in modules for inner in module.modules()]
         self._slots = [(inner, name) for inner in self._modules for name in inner._buffers]
-        self._counting = [inner for inner in self._modules if _assigns(type(inner))]  # type: ignore[arg-type]
+        self._counting = [inner for inner in self._modules if _may_count(inner)]
         self.written: set[_Slot] = {
             (inner, name) for inner, name in self._slots if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
         }
@@ -223,6 +224,11 @@ class _Recompute(contextlib.AbstractContextManager[None]):
 
 _MISSING = object()
 """In place of an attribute that is not the module's own, or not yet."""
+
+
+def _may_count(module: torch.nn.Module) -> bool:
+    """Whether something may assign a module's plain attributes in its forward pass."""
+    return bool(module._forward_hooks or module._forward_pre_hooks) or _assigns(type(module))  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import torch
 
 from advisor.measure.first_gradient import FirstGradient, compare_gradient, save_gradient
 from advisor.measure.movement import Movement
-from advisor.measure.splitting import without_dropout
+from advisor.measure.no_dropout import without_dropout
 from advisor.measure.step_record import COMPARED_STEPS, StepRecord
 from advisor.methods.batch import move
 from advisor.methods.loss import default_loss, require_trainable

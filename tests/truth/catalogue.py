@@ -14,6 +14,7 @@ __all__ = ["REFUSED", "WORKLOADS", "Workload"]
 
 _HEAD = """
 import dataclasses
+import typing
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -213,6 +214,231 @@ def make_batch(batch_size):
         + "\ndef count_targets(batch):\n    return (batch['labels'] != 0).sum()\n",
         changes="count_targets does not count what the loss averages over",
     ),
+    # ---- other losses that people write
+    "a focal loss": Workload(
+        _loss(
+            "each = F.cross_entropy(model(batch[0]), batch[1], reduction='none')\n"
+            "return ((1 - (-each).exp()) ** 2 * each).mean()"
+        )
+    ),
+    "logits of several labels": Workload(
+        _loss(
+            "return F.binary_cross_entropy_with_logits(model(batch[0]), batch[1])",
+            batch="""
+def make_batch(batch_size):
+    return torch.randn(batch_size, 8), (torch.rand(batch_size, 6) < 0.3).float()
+""",
+        )
+    ),
+    "a teacher": Workload(
+        _loss(
+            "output, taught = model(batch[0]), TEACHER(batch[0]).softmax(-1)\n"
+            "distilled = F.kl_div(output.log_softmax(-1), taught, reduction='batchmean')\n"
+            "return 0.5 * distilled + 0.5 * F.cross_entropy(output, batch[1])"
+        )
+        + "\nTEACHER = nn.Linear(8, 6).requires_grad_(False)\n"
+    ),
+    "a triplet in every sample": Workload(
+        _loss(
+            "anchor, near, far = (model(one) for one in (batch['anchor'], batch['near'], batch['far']))\n"
+            "return F.triplet_margin_loss(anchor, near, far)",
+            batch="""
+def make_batch(batch_size):
+    return {name: torch.randn(batch_size, 8) for name in ("anchor", "near", "far")}
+""",
+        )
+    ),
+    "pairs that are ranked": Workload(
+        _loss(
+            "better, worse = model(batch[0]).mean(1), model(batch[1]).mean(1)\n"
+            "return -F.logsigmoid(better - worse).mean()",
+            batch="""
+def make_batch(batch_size):
+    return torch.randn(batch_size, 8), torch.randn(batch_size, 8)
+""",
+        )
+    ),
+    "all pairs within the batch": Workload(
+        _loss("score = model(batch[0]).mean(1)\nreturn F.softplus(score[:, None] - score[None, :]).mean()"),
+        changes="looks at samples together",
+    ),
+    "two views with a temperature": Workload(
+        _loss(
+            "one, other = (F.normalize(model(view), dim=-1) for view in batch)\n"
+            "return F.cross_entropy(one @ other.T / 0.2, torch.arange(len(one)))",
+            batch="""
+def make_batch(batch_size):
+    view = torch.randn(batch_size, 8)
+    return view, view + 0.1 * torch.randn(batch_size, 8)
+""",
+        ),
+        changes="looks at samples together",
+    ),
+    "sequences of several lengths, aligned": Workload(
+        _loss(
+            "scores = model(batch['x']).log_softmax(-1).transpose(0, 1)\n"
+            "return F.ctc_loss(scores, batch['y'], batch['x_lengths'], batch['y_lengths'])",
+            batch="""
+def make_batch(batch_size):
+    lengths = torch.randint(1, 4, (batch_size,))
+    return {"x": torch.randn(batch_size, 12, 8), "y": torch.randint(1, 6, (batch_size, 3)),
+            "x_lengths": torch.full((batch_size,), 12), "y_lengths": lengths}
+""",
+        )
+    ),
+    "tokens that were masked": Workload(
+        _loss(
+            "logits = model(batch['ids'])\n"
+            "where = batch['labels'] != -100\n"
+            "return F.cross_entropy(logits[where], batch['labels'][where])",
+            _TEXT_MODEL,
+            """
+def make_batch(batch_size):
+    ids = torch.randint(1, 40, (batch_size, 12))
+    masked = torch.rand(ids.shape) < torch.rand(batch_size, 1)
+    masked[:, 0] = True
+    return {"ids": ids.masked_fill(masked, 0), "labels": ids.masked_fill(~masked, -100)}
+""",
+        )
+    ),
+    "a weight for every sample": Workload(
+        _loss(
+            "each = F.cross_entropy(model(batch['x']), batch['y'], reduction='none')\n"
+            "return (batch['weight'] * each).mean()",
+            batch="""
+def make_batch(batch_size):
+    return {"x": torch.randn(batch_size, 8), "y": torch.randint(6, (batch_size,)), "weight": torch.rand(batch_size)}
+""",
+        )
+    ),
+    "weights of samples that add up to one": Workload(
+        _loss(
+            "each = F.cross_entropy(model(batch['x']), batch['y'], reduction='none')\n"
+            "return (batch['weight'] * each).sum() / batch['weight'].sum()",
+            batch="""
+def make_batch(batch_size):
+    return {"x": torch.randn(batch_size, 8), "y": torch.randint(6, (batch_size,)), "weight": torch.rand(batch_size)}
+""",
+        ),
+        changes="looks at samples together",
+    ),
+    "an auxiliary loss and a penalty": Workload(
+        _loss(
+            "hidden = model[0](batch[0])\n"
+            "penalty = sum(parameter.square().sum() for parameter in model.parameters())\n"
+            "loss = F.cross_entropy(model[2](model[1](hidden)), batch[1])\n"
+            "return loss + 0.1 * hidden.square().mean() + 1e-2 * penalty"
+        )
+    ),
+    "a sum, and a penalty beside it": Workload(
+        _loss(
+            "penalty = sum(parameter.square().sum() for parameter in model.parameters())\n"
+            "return F.cross_entropy(model(batch[0]), batch[1], reduction='sum') + penalty"
+        ),
+        changes="looks at samples together",
+    ),
+    "a reconstruction summed within samples": Workload(
+        _loss(
+            "output = model(batch)\nreturn ((output - batch[:, :6]) ** 2).flatten(1).sum(1).mean()",
+            batch="""
+def make_batch(batch_size):
+    return torch.randn(batch_size, 8)
+""",
+        )
+    ),
+    # ---- other batches
+    "mappings in mappings": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch['inputs']['x']), batch['targets']['classes']['y'])",
+            batch="""
+def make_batch(batch_size):
+    return {"inputs": {"x": torch.randn(batch_size, 8), "mask": None},
+            "targets": {"classes": {"y": torch.randint(6, (batch_size,))}}, "split": "train"}
+""",
+        )
+    ),
+    "a named tuple": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch.x), batch.y)",
+            batch="""
+class Batch(typing.NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+def make_batch(batch_size):
+    return Batch(torch.randn(batch_size, 8), torch.randint(6, (batch_size,)))
+""",
+        )
+    ),
+    "a number for the whole batch": Workload(
+        _loss(
+            "return batch['scale'] * batch['factor'] * F.cross_entropy(model(batch['x']), batch['y'])",
+            batch="""
+def make_batch(batch_size):
+    return {"x": torch.randn(batch_size, 8), "y": torch.randint(6, (batch_size,)),
+            "scale": torch.tensor(0.5), "factor": 2.0}
+""",
+        )
+    ),
+    "names of files": Workload(
+        _loss(
+            "assert len(batch['names']) == len(batch['x'])\nreturn F.cross_entropy(model(batch['x']), batch['y'])",
+            batch="""
+def make_batch(batch_size):
+    names = [f"{number}.png" for number in range(batch_size)]
+    return {"x": torch.randn(batch_size, 8), "y": torch.randint(6, (batch_size,)), "names": names}
+""",
+        )
+    ),
+    "images, channels last": Workload(
+        _loss(
+            "return F.cross_entropy(model(batch[0]).mean((2, 3)), batch[1])",
+            "def build_model():\n    return nn.Conv2d(3, 6, 3, padding=1).to(memory_format=torch.channels_last)\n",
+            """
+def make_batch(batch_size):
+    images = torch.randn(batch_size, 3, 6, 6).to(memory_format=torch.channels_last)
+    return images, torch.randint(6, (batch_size,))
+""",
+        )
+    ),
+    "a square mask that all share": Workload(
+        _loss(
+            "hidden = model[0](batch['x'])\n"
+            "mixed = batch['mask'].softmax(-1) @ hidden\n"
+            "return F.cross_entropy(model[2](model[1](mixed)).mean(1), batch['y'])",
+            batch="""
+def make_batch(batch_size):
+    mask = torch.full((5, 5), float("-inf")).triu(1)
+    return {"x": torch.randn(batch_size, 5, 8), "y": torch.randint(6, (batch_size,)), "mask": mask}
+""",
+        ),
+        dims={"x": 0, "y": 0, "mask": None},
+    ),
+    "overlap within every sample": Workload(
+        _loss(
+            "given, wanted = model(batch[0]).softmax(-1), F.one_hot(batch[1], 6)\n"
+            "return (1 - (2 * (given * wanted).sum(1) + 1) / (given.sum(1) + wanted.sum(1) + 1)).mean()"
+        )
+    ),
+    "overlap over the batch": Workload(
+        _loss(
+            "given, wanted = model(batch[0]).softmax(-1), F.one_hot(batch[1], 6)\n"
+            "return 1 - (2 * (given * wanted).sum() + 1) / (given.square().sum() + wanted.sum() + 1)"
+        ),
+        changes="looks at samples together",
+    ),
+    "a list of sequences": Workload(
+        _loss(
+            "means = torch.stack([one.mean(0) for one in batch['x']])\n"
+            "return F.cross_entropy(model(means), batch['y'])",
+            batch="""
+def make_batch(batch_size):
+    return {"x": [torch.randn(2 + number % 3, 8) for number in range(batch_size)],
+            "y": torch.randint(6, (batch_size,))}
+""",
+        ),
+        dims={"x": 0, "y": 0},
+    ),
     # ---- losses that look at samples together
     "negatives within the batch": Workload(
         _loss(
@@ -355,6 +581,27 @@ def make_batch(batch_size):
     return torch.randn(batch_size, 5, 8), torch.randint(8, (batch_size,))
 """,
         )
+    ),
+    "strong noise, and a sum": Workload(
+        _loss(
+            "noise = 2 * torch.randn_like(batch[0])\n"
+            "return F.cross_entropy(model(batch[0] + noise), batch[1], reduction='sum')"
+        ),
+        reduction=Reduction(kind="sum"),
+    ),
+    "a variational autoencoder with noise, and a sum": Workload(
+        _loss(
+            "mean, variance = model(batch).chunk(2, -1)\n"
+            "latent = mean + torch.randn(mean.shape) * (0.5 * variance).exp()\n"
+            "divergence = 0.5 * (mean ** 2 + variance.exp() - 1 - variance).sum()\n"
+            "return F.mse_loss(F.pad(latent, (0, 5)), batch, reduction='sum') + divergence",
+            batch="""
+def make_batch(batch_size):
+    return torch.randn(batch_size, 8)
+""",
+        )
+        + "\ndef build_optimizer(parameters):\n    return torch.optim.SGD(parameters, lr=1e-3)\n",
+        reduction=Reduction(kind="sum"),
     ),
     "noise that is added": Workload(
         _loss("return F.cross_entropy(model(batch[0] + 0.3 * torch.randn_like(batch[0])), batch[1])")

@@ -28,6 +28,8 @@ RANDOM = {
     "a function that drops out, and a sum",
     "attention with dropout",
     "noise that is added",
+    "strong noise, and a sum",
+    "a variational autoencoder with noise, and a sum",
 }
 WHOLE = [name for name, workload in WORKLOADS.items() if not workload.changes]
 EXACT = [name for name in WHOLE if name not in RANDOM]
