@@ -1,8 +1,9 @@
 """Fingerprints of source code: equal as long as the code that a workload is made of is unchanged.
 
 Covered: the file itself and every module that it imports, anywhere in it, from its own folder (or, in a package, from
-the package), and so on from those; not their comments and layout. What a workload reads besides (data files, modules
-found by another way than an ``import`` statement) is seen when it runs: :mod:`advisor.problem.identity`.
+the package), and so on from those; not their comments, docstrings and layout. What a workload reads besides (data
+files, modules found by another way than an ``import`` statement) is seen when it runs:
+:mod:`advisor.problem.identity`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,36 @@ def digest_of(*parts: str | bytes) -> str:
 
 
 def source_digest(content: bytes) -> str:
-    """Of Python's source without comments and layout; of what is not valid Python, byte by byte."""
+    """Hash Python's source without comments, docstrings and layout; what is not valid Python byte by byte."""
     try:
-        return digest_of(ast.dump(ast.parse(content)))
+        return digest_of("\n".join(_words(ast.parse(content))))
     except (SyntaxError, ValueError):
         return digest_of(content)
+
+
+def _words(value: object) -> Iterator[str]:
+    """A syntax tree in words that do not depend on Python's version: what a node does not have is left out."""
+    if isinstance(value, ast.AST):
+        yield f"({type(value).__name__}"
+        for name, field in ast.iter_fields(value):
+            if field is not None and field != []:
+                yield name
+                yield from _words(field)
+        yield ")"
+    elif isinstance(value, list):
+        yield "["
+        for one in value:
+            if not _is_bare_text(one):
+                yield from _words(one)
+        yield "]"
+    else:
+        yield repr(value)
+
+
+def _is_bare_text(statement: object) -> bool:
+    """Whether it is a docstring, or a text that stands where one could."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def files_fingerprint(path: Path, root: Path) -> str:

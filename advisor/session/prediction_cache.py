@@ -1,9 +1,9 @@
 """Predictions that were made before: the same question is not traced twice.
 
 A question is all that the answer depends on: the model's files, the policy, the device, the versions of the libraries
-and of this package. An answer lies in a file of its own below the user's cache folder (``MOMADVISE_CACHE`` names
-another). What cannot be read, or answers another question, counts as not there and is replaced; where nothing can be
-written, nothing is kept.
+and of this package. What else the model's code read is kept with the answer, and must be what it was. An answer lies in
+a file of its own below the user's cache folder (``MOMADVISE_CACHE`` names another). What cannot be read, or answers
+another question, counts as not there and is replaced; where nothing can be written, nothing is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import msgspec
 import platformdirs
 
 import advisor.errors
+from advisor.problem.identity import Identity
+from advisor.problem.reads import Reads
 from advisor.session.versions import versions
 from advisor.trial.spec import TrialResult, TrialSpec
 
@@ -34,11 +36,13 @@ class KeptPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         question: All that the answer depends on.
         date: ISO date of the trace.
         result: The answer.
+        identity: What the model's code read for it.
     """
 
     question: str
     date: str
     result: TrialResult
+    identity: Identity
 
 
 class PredictionCache:
@@ -67,13 +71,20 @@ class PredictionCache:
             kept = msgspec.json.decode(self.path(spec, device).read_bytes(), type=KeptPrediction)
         except (OSError, msgspec.DecodeError):
             return None
-        return kept if kept.question == _question(spec, device) and kept.result.prediction is not None else None
+        if kept.question != _question(spec, device) or kept.result.prediction is None:
+            return None
+        return None if kept.identity.changes() else kept
 
     def keep(self, spec: TrialSpec, device: str, result: TrialResult) -> None:
         """Keep an answer, if a file can be written."""
         assert result.prediction is not None, "only predictions are kept"
         path = self.path(spec, device)
-        kept = KeptPrediction(question=_question(spec, device), date=datetime.date.today().isoformat(), result=result)
+        kept = KeptPrediction(
+            question=_question(spec, device),
+            date=datetime.date.today().isoformat(),
+            result=result,
+            identity=Identity.of(result.reads or Reads(), None),
+        )
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import psutil
 
 from advisor.errors import WorkloadError
 from advisor.policy.policy import Policy
+from advisor.problem.fingerprint import digest_of
 from advisor.problem.identity import Identity
 from advisor.report.progress import Progress
 from advisor.session.ranks import launch_identity
@@ -20,7 +21,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
-__all__ = ["keep_identity", "what_has_changed"]
+__all__ = ["keep_identity", "model_of", "what_has_changed"]
 
 _SECONDS = 300.0
 """For a start that imports and builds; one that takes longer says nothing."""
@@ -41,9 +42,8 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
     Raises:
         WorkloadError: The model can no longer be imported or built.
     """
-    try:
-        known = msgspec.json.decode(folder.identity.read_bytes(), type=Identity)
-    except (OSError, msgspec.DecodeError):
+    known = _known(folder)
+    if known is None:
         return []  # the study has no figures yet, or is of a version that kept none
     changes = known.changes()
     if changes or known.model is None:
@@ -71,6 +71,23 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
     if result.outcome is Outcome.FAILED:
         raise WorkloadError(f"the model was built before, and no longer can be: {result.reason}", result.traceback_text)
     return []
+
+
+def model_of(folder: StudyFolder) -> str:
+    """Digest of what a study's model is; empty where nobody has looked."""
+    known = _known(folder)
+    if known is None or known.model is None:
+        return ""
+    return digest_of(
+        known.model.model, known.model.batches, *(f"{name} {one}" for name, one in known.model.libraries.items())
+    )
+
+
+def _known(folder: StudyFolder) -> Identity | None:
+    try:
+        return msgspec.json.decode(folder.identity.read_bytes(), type=Identity)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _looked_at(folder: StudyFolder) -> bool:

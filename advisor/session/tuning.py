@@ -35,7 +35,7 @@ from advisor.session.fixed import resolve_on_devices, with_global_batch
 from advisor.session.guard import Guard
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
-from advisor.session.same_model import keep_identity
+from advisor.session.same_model import keep_identity, model_of
 from advisor.session.sharing import within_fidelity
 from advisor.session.sized_trials import SizedTrials
 from advisor.session.study import StudyMarker
@@ -287,11 +287,16 @@ class Tuning:
             resolved,
             storage=self._folder.database if shared is None else shared,
             # What a folder holds is checked by its marker; in a shared storage the name tells studies apart.
-            study_name="momadvise" if shared is None else f"{self._request.source.name}-{self._marker.fingerprint}",
+            study_name="momadvise" if shared is None else self._shared_name(),
             maximize=directions(self._goal.kind),
             seed=self._request.seed,
             sampler=self._request.sampler,
         )
+
+    def _shared_name(self) -> str:
+        """Of the study in a storage that workers share: of this model, whatever paths each of them reads it from."""
+        model = model_of(self._folder)
+        return f"{self._request.source.name}-{self._marker.fingerprint}" + (f"-{model[:8]}" if model else "")
 
     def _conclusion(self, facts: Facts, resolved: ResolvedSpace, untried: Count, stopped_because: str) -> Conclusion:
         return Conclusion(

@@ -218,7 +218,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         reason: One line for people when the outcome is not OK, or a policy cannot be traced.
         traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
         facts: PROBE: what was learned.
-        reads: PROBE: what the user's code has read.
+        reads: PROBE and PREDICT: what the user's code has read.
         identity: PROBE and LOOK: what the model and its batches are.
         counts: COUNT: parameters of every size.
         prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given. SIZE: what

@@ -55,7 +55,7 @@ def run_trial(
     try:
         with contextlib.ExitStack() as contexts:
             contexts.enter_context(standing_for_ranks(spec.policy.gpu_count if spec.kind is TrialKind.PREDICT else 1))
-            if spec.kind is TrialKind.PROBE:
+            if spec.kind in (TrialKind.PROBE, TrialKind.PREDICT):
                 contexts.enter_context(recording_reads())
             bench = Bench(spec, tell, refusals, prepared, reference)
             result = _run(spec, bench)
@@ -87,6 +87,7 @@ def _run(spec: TrialSpec, bench: Bench) -> TrialResult:
             counts = count_sizes(bench)
         case TrialKind.PREDICT:
             prediction, work, reason = predict(bench)
+            reads = reads_so_far()
             if spec.measures_rates and work is not None:
                 bench.tell("what the device can do")
                 rates = device_rates(bench.device)

@@ -131,8 +131,8 @@ def test_the_fingerprint_follows_the_file_and_its_local_imports_only(tmp_path: P
         seen.add(fingerprint)
     stranger.write_text("x = 2\n")
     assert resolve_source(path).fingerprint == fingerprint
-    helper.write_text("# A comment.\n\n" + helper.read_text())
-    assert resolve_source(path).fingerprint == fingerprint, "comments and layout do not count"
+    helper.write_text('"""What it is for."""\n# A comment.\n\n' + helper.read_text())
+    assert resolve_source(path).fingerprint == fingerprint, "comments, docstrings and layout do not count"
 
 
 def test_the_fingerprint_does_not_depend_on_where_the_folder_is(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def model(tmp_path: Path) -> None:
 def predicted(tmp_path: Path, *options: str) -> tuple[int, dict[str, object], str]:
     result = run_here("predict", "model.py", "--json", *options, cwd=tmp_path)
     assert "advisor/" not in result.stderr, "no frame of ours may be shown"
-    assert {path.name for path in tmp_path.iterdir()} <= {"model.py", "policy.yaml", "__pycache__"}, "nothing is kept"
+    assert {path.name for path in tmp_path.iterdir()} <= {"model.py", "model.json", "policy.yaml", "__pycache__"}, (
+        "nothing is kept"
+    )
     return result.returncode, json.loads(result.stdout) if result.stdout else {}, result.stderr
 
 
@@ -72,6 +74,30 @@ def test_the_second_time_it_says_when_it_was_traced_and_a_changed_model_is_trace
     changed = predicted(tmp_path, "--batch", "24")[1]
     assert first_run(changed)
     assert changed["asked"]["peak_bytes"] < first["asked"]["peak_bytes"]  # type: ignore[index]
+
+
+def test_a_prediction_of_before_is_not_that_of_a_changed_config_or_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def traced_before(*, hidden: int) -> bool:
+        _, found, stderr = predicted(tmp_path, "--batch", "24")
+        assert found["asked"]["parts"]["parameters"] == 4 * (hidden * hidden + hidden), stderr  # type: ignore[index]
+        return any("It was traced on" in note for note in found["notes"])  # type: ignore[attr-defined]
+
+    (tmp_path / "model.py").write_text(
+        "import json, os\nfrom pathlib import Path\nimport torch\n"
+        "H = int(os.environ.get('MODEL_HIDDEN', '8')) * json.loads(Path('model.json').read_text())\n"
+        "def build_model():\n    return torch.nn.Linear(H, H)\n"
+        "def make_batch(batch_size):\n    return torch.randn(batch_size, H)\n"
+        "def compute_loss(model, batch):\n    return model(batch).square().mean()\n"
+    )
+    (tmp_path / "model.json").write_text("1")
+    assert not traced_before(hidden=8)
+    assert traced_before(hidden=8)
+    (tmp_path / "model.json").write_text("2")
+    assert not traced_before(hidden=16)
+    monkeypatch.setenv("MODEL_HIDDEN", "16")
+    assert not traced_before(hidden=32)
 
 
 def test_a_model_that_does_not_fit_has_an_exit_status_of_its_own(tmp_path: Path) -> None:
