@@ -9,6 +9,7 @@ and tensors that modules keep as plain attributes, and count in, are treated ali
 from __future__ import annotations
 
 import contextlib
+import copy
 import dis
 import functools
 import inspect
@@ -96,6 +97,10 @@ class _Contexts(Unsaved):
         self._guard = guard
         self._generators = generators
         self._inner_contexts = inner_contexts or noop_context_fn
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Contexts:
+        """Contexts that guard the state of the copied modules."""
+        return _Contexts(copy.deepcopy(self._guard, memo), self._generators, self._inner_contexts)
 
     def __call__(self) -> ContextPair:
         forward, recompute = self._inner_contexts()

@@ -11,7 +11,8 @@ __all__ = ["Unsaved"]
 class Unsaved:
     """Belongs to one training: copies of the model share it, and a file cannot hold it.
 
-    A copy of the model (an average of its weights, say) calls the very same object, on its own modules.
+    A copy of the model (an average of its weights, say) calls the very same object, on its own modules. What holds
+    modules itself is copied with them.
     """
 
     def __deepcopy__(self, memo: Any) -> Self:

@@ -29,6 +29,15 @@ OTHERS = [
 ]
 
 
+class _Normalized(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + torch.relu(self.norm(self.linear(inputs)))
+
+
 def trained(method: MethodUse) -> Training:
     """A training that has made a step with a method."""
     training = training_of("gpt2")
@@ -57,6 +66,25 @@ def test_a_copy_trains_and_leaves_the_model_alone(method: MethodUse) -> None:
     first, second = two_losses(copy.deepcopy(training.model))
     assert first != second
     assert all(torch.equal(*pair) for pair in zip(before, training.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [use("checkpoint", every=1), use("selective_checkpoint", recompute="elementwise")],
+    ids=lambda one: one.name,
+)
+def test_a_copy_counts_a_step_once_in_its_own_running_statistics(method: MethodUse) -> None:
+    model = torch.nn.Sequential(*(_Normalized() for _ in range(3)), torch.nn.Linear(4, 1))
+    plain, before = copy.deepcopy(model), copy.deepcopy(dict(model.named_buffers()))
+    training = Training(model, micro_batch=8, compute_loss=lambda model, batch: model(batch).square().mean())
+    apply_uses(training, [method])
+    copied = copy.deepcopy(training.model)
+    batch = torch.randn(8, 4)
+    for one in (plain, copied):
+        one(batch).square().mean().backward()
+    assert [int(one) for name, one in copied.named_buffers() if "tracked" in name] == [1, 1, 1]
+    assert all(torch.equal(*pair) for pair in zip(plain.buffers(), copied.buffers(), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(before.values(), training.model.buffers(), strict=True))
 
 
 @pytest.mark.parametrize("method", OF_A_CHAIN, ids=lambda one: one.name)
