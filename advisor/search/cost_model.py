@@ -56,7 +56,7 @@ _LEAST_VARIANCE = 1e-12
 _UNLIKELY = 0.02
 """Guesses of which less is thought are left out."""
 
-_ENOUGH_FOR_SCALES = 128
+_ENOUGH_FOR_SCALES = 160
 """Measurements that tell which guesses are likely; of more, so many are looked at, evenly spaced."""
 
 _DOUBT_OF_SCALE = math.log(2.5)
