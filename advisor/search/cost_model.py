@@ -13,7 +13,7 @@ still counts, ``h / (h + n)``: what was measured at small batches says less abou
 
 How large main effects and interactions are is not known beforehand, and neither is ``h``; five measurements do not
 tell. So some guesses each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be
-too sure of itself.
+too sure of itself. Which are likely is soon known, and told from some of many measurements.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from advisor.search.batch_model import BatchEstimate, BatchModel
@@ -53,6 +55,9 @@ _LEAST_VARIANCE = 1e-12
 
 _UNLIKELY = 0.02
 """Guesses of which less is thought are left out."""
+
+_ENOUGH_FOR_SCALES = 160
+"""Measurements that tell which guesses are likely; of more, so many are looked at, evenly spaced."""
 
 _DOUBT_OF_SCALE = math.log(2.5)
 """Scales are held to be off the middle one by a factor like this before anything is known."""
@@ -120,6 +125,10 @@ class _Points(msgspec.Struct, frozen=True):
     design: Floats
     log_batches: Floats
 
+    def those(self, numbers: npt.NDArray[np.intp]) -> _Points:
+        """Some of them."""
+        return _Points(self.levels[numbers], self.design[numbers], self.log_batches[numbers])
+
 
 class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
     """What the measurements say if a guess is right.
@@ -163,10 +172,9 @@ class CostModel:
         self._known = _Points(levels, factors.effects(levels), log_batches)
         self._alike = Similarity.of(levels, levels).covariance
         halves = (0.0,) if batches is None else tuple(np.exp(batches.logs.mean()) * one for one in _HALVES)
-        guesses = itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves))
-        posteriors = [self._posterior(scales, logs) for scales in guesses]
-        likeliest = max(posterior.log_weight for posterior in posteriors)
-        self._posteriors = [one for one in posteriors if one.log_weight > likeliest + math.log(_UNLIKELY)]
+        self._posteriors = self._likely(
+            itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves)), logs
+        )
 
     def estimate(self, levels: Levels) -> Estimate:
         """What is expected of combinations at their largest batches, one row each."""
@@ -201,6 +209,20 @@ class CostModel:
             for posterior in self._posteriors
         ]
         return model
+
+    def _likely(self, guesses: Iterable[_Scales], logs: Floats) -> list[_Posterior]:
+        """The posteriors of the guesses that are likely."""
+        if len(logs) <= _ENOUGH_FOR_SCALES:
+            return _without_unlikely([self._posterior(scales, logs) for scales in guesses])
+        some = np.linspace(0, len(logs) - 1, _ENOUGH_FOR_SCALES).astype(np.intp)
+        model = copy.copy(self)
+        model._known = self._known.those(some)
+        model._alike = self._alike[np.ix_(some, some)]
+        model._noise = self._noise[some]
+        return [
+            msgspec.structs.replace(self._posterior(one.scales, logs), log_weight=one.log_weight)
+            for one in model._likely(guesses, logs[some])
+        ]
 
     def _batch_of(self, levels: Levels) -> BatchEstimate:
         if self._batches is None:
@@ -245,3 +267,8 @@ class CostModel:
         overhead = np.outer(scales.overhead(points.log_batches), scales.overhead(self._known.log_batches))
         covariance: Floats = _LEVEL_DEVIATION**2 + sums * (1 + overhead) + scales.interactions**2 * alike
         return covariance
+
+
+def _without_unlikely(posteriors: list[_Posterior]) -> list[_Posterior]:
+    likeliest = max(posterior.log_weight for posterior in posteriors)
+    return [one for one in posteriors if one.log_weight > likeliest + math.log(_UNLIKELY)]

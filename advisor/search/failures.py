@@ -12,6 +12,7 @@ import itertools
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 
 from advisor.search.factors import Factors, Floats, Levels
 
@@ -44,11 +45,9 @@ class Failures:
 
     def __init__(self, factors: Factors, failed: Levels, went_well: Levels) -> None:
         self._factors = factors
-        cleared = {cause for row in _without_fraction(went_well) for cause in _causes(row)}
-        self._suspects = [
-            [cause for cause in _causes(row) if cause not in cleared]
-            for row in np.unique(_without_fraction(failed), axis=0)
-        ]
+        causes = [_causes(row) for row in np.unique(_without_fraction(failed), axis=0)]
+        cleared = {cause for cause in set(itertools.chain.from_iterable(causes)) if _holding(went_well, cause).any()}
+        self._suspects = [[cause for cause in some if cause not in cleared] for some in causes]
         counts = Counter(itertools.chain.from_iterable(self._suspects))
         self._weights = {
             cause: (_ALONE if len(cause) == 1 else _TOGETHER) * _EACH_FURTHER ** (count - 1)
@@ -60,10 +59,7 @@ class Failures:
 
         That is how likely the cause of one of the failures is in it: of that which says most about it.
         """
-        blames = {
-            cause: weight * np.all([levels[:, column] == level for column, level in cause], axis=0)
-            for cause, weight in self._weights.items()
-        }
+        blames = {cause: weight * _holding(levels, cause) for cause, weight in self._weights.items()}
         likely = np.zeros(len(levels))
         for suspects in self._suspects:
             whole = _ONLY_THIS_ONE + sum(self._weights[cause] for cause in suspects)
@@ -100,3 +96,11 @@ def _causes(row: Levels) -> list[Cause]:
     """What a combination's failure could be due to: plain training and the fewest devices are no suspects."""
     settings = [(int(column), int(row[column])) for column in np.flatnonzero(row)]
     return [frozenset(some) for size in (1, 2) for some in itertools.combinations(settings, size)]
+
+
+def _holding(levels: Levels, cause: Cause) -> npt.NDArray[np.bool_]:
+    """Which combinations hold a setting, or both of a pair."""
+    holding = np.ones(len(levels), dtype=np.bool_)
+    for column, level in cause:
+        holding &= levels[:, column] == level
+    return holding

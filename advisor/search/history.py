@@ -79,7 +79,10 @@ def is_of_its_own(trial: FrozenTrial) -> bool:
 
 
 def observations_of(
-    trials: Iterable[FrozenTrial], parameters: Parameters, maximize: Sequence[bool]
+    trials: Iterable[FrozenTrial],
+    parameters: Parameters,
+    maximize: Sequence[bool],
+    finished: dict[int, Observation | None],
 ) -> list[Observation]:
     """What trials say of the points of a space; those that failed in Optuna's sense say nothing.
 
@@ -87,16 +90,26 @@ def observations_of(
         trials: The study's.
         parameters: The space's.
         maximize: For each objective, whether larger values are better.
+        finished: What finished trials said, by their number, which does not change; those that are new are added.
     """
     found = []
     for trial in trials:
-        if not is_of_its_own(trial) or not parameters.are_complete(trial.params):
+        if trial.number in finished:
+            found.append(finished[trial.number])
             continue
-        if trial.state is TrialState.RUNNING:
-            found.append(Observation(choice=parameters.choice_of(trial.params), under_way=True))
-        elif trial.state is TrialState.COMPLETE:
-            found.append(_observation(trial, parameters, maximize))
-    return found
+        found.append(_said(trial, parameters, maximize))
+        if trial.state.is_finished():
+            finished[trial.number] = found[-1]
+    return [one for one in found if one is not None]
+
+
+def _said(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[bool]) -> Observation | None:
+    """What a trial says; ``None`` if it says nothing."""
+    if not is_of_its_own(trial) or not parameters.are_complete(trial.params):
+        return None
+    if trial.state is TrialState.RUNNING:
+        return Observation(choice=parameters.choice_of(trial.params), under_way=True)
+    return _observation(trial, parameters, maximize) if trial.state is TrialState.COMPLETE else None
 
 
 def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[bool]) -> Observation:

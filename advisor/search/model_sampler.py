@@ -65,6 +65,7 @@ class ModelSampler(BaseSampler):
         self._pool = Pool(space, tried, self._factors)
         self._parameters = parameters
         self._maximize = tuple(maximize)
+        self._finished: dict[int, Observation | None] = {}
         self._random = random.Random(seed)
         self._independent = RandomSampler(seed)
 
@@ -95,7 +96,7 @@ class ModelSampler(BaseSampler):
 
     def observations(self, study: Study) -> list[Observation]:
         """What the study's trials say, those of other workers included."""
-        return observations_of(study.get_trials(deepcopy=False), self._parameters, self._maximize)
+        return observations_of(study.get_trials(deepcopy=False), self._parameters, self._maximize, self._finished)
 
     def outlook(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Outlook:
         """What is expected after some observations, all objectives weighing alike by default."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -15,8 +16,16 @@ from advisor.search.failures import Failures
 
 __all__ = ["Expectation", "Observation", "Outlook"]
 
+_Item = TypeVar("_Item")
+
 _MEMORY_NOISE = 0.02
 """Standard deviation of a peak relative to its limit."""
+
+_MOST_MEASURED = 256
+"""Figures that the model is made from: what it costs grows with their cube, and what it learns hardly grows at all."""
+
+_BEST_MEASURED = 16
+"""The best of these are always among them: what is better still is like them. They are few, for some are only lucky."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +107,7 @@ class Outlook:
             factors.levels(one.choice for one in observations if one.ran),
         )
         self._memory = self._memory_model(observations)
-        measured = [one for one in observations if one.logs is not None]
+        measured = _telling([one for one in observations if one.logs is not None], weights)
         self._model: CostModel | None = None
         self._least = math.inf
         if not measured:
@@ -139,12 +148,34 @@ class Outlook:
 
     def _memory_model(self, observations: Sequence[Observation]) -> CostModel | None:
         """What is known of peaks, once something did not fit."""
-        known = [one for one in observations if one.memory is not None]
+        known = _spaced([one for one in observations if one.memory is not None], _MOST_MEASURED)
         peaks = np.array([one.memory for one in known], dtype=np.float64)
         if not (peaks > 0).any():
             return None
         levels = self._factors.levels(one.choice for one in known)
         return CostModel(self._factors, levels, peaks, np.full(len(known), _MEMORY_NOISE))
+
+
+def _telling(measured: list[Observation], weights: Sequence[float]) -> list[Observation]:
+    """As many as a model can be made from quickly: the best, and of the others some from every time of the search.
+
+    That is a subset of data, as Rasmussen and Williams have it (Gaussian Processes for Machine Learning, 2006,
+    section 8.3.3). Most of the others are chosen without a look at their figures, for the model would take the worst
+    of a setting's combinations for missing at random.
+    """
+    if len(measured) <= _MOST_MEASURED:
+        return measured
+    order = sorted(range(len(measured)), key=lambda one: _weighted(measured[one].logs, weights))
+    best = set(order[:_BEST_MEASURED])
+    others = _spaced([one for one in range(len(measured)) if one not in best], _MOST_MEASURED - _BEST_MEASURED)
+    return [measured[one] for one in sorted((*best, *others))]
+
+
+def _spaced(items: list[_Item], most: int) -> list[_Item]:
+    """At most so many, evenly spaced."""
+    if len(items) <= most:
+        return items
+    return [items[number * len(items) // most] for number in range(most)]
 
 
 def _batches(measured: Sequence[Observation]) -> Batches | None:

@@ -103,6 +103,8 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     def conflict_in(self, uses: Sequence[MethodUse]) -> str | None:
         """Why these settings exclude each other, or ``None`` if they do not."""
+        if not self.conflicts:
+            return None
         pairs = itertools.combinations(sorted(use.label for use in uses), 2)
         return next((self.conflicts[pair] for pair in pairs if pair in self.conflicts), None)
 

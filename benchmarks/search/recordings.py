@@ -44,7 +44,14 @@ def _small(name: str, limit_mib: int) -> Recording:
 
 RECORDINGS = {
     recording.name: recording
-    for recording in (_small("gpt2", 24), _small("bert", 20), _small("resnet", 12), _small("unet", 20))
+    for recording in (
+        _small("gpt2", 24),
+        _small("bert", 20),
+        _small("resnet", 12),
+        _small("unet", 20),
+        _small("vit", 24),
+        _small("convnext", 16),
+    )
 }
 
 SMOKE = Recording(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import optuna
@@ -57,6 +58,17 @@ def test_less_is_expected_beside_a_point_that_is_under_way() -> None:
     assert spread[1] == pytest.approx(alone[1], rel=0.1)
 
 
+def test_of_a_thousand_figures_those_chosen_tell_nearly_as_much() -> None:
+    generator = random.Random(0)
+    every = [Choice(one, 1.0) for one in SPACE.combinations()]
+    effects = {setting.label: generator.gauss(0.0, 0.3) for axis in SPACE.axes for setting in axis.settings}
+    truth = np.array([sum(effects[one.label] for one in choice.combination.uses) for choice in every])
+    drawn = [generator.randrange(len(every)) for _ in range(1000)]
+    known = [seen(truth[one] + generator.gauss(0.0, 0.05), *every[one].combination.uses, noise=0.05) for one in drawn]
+    found = expected(known, *every)
+    assert found.mean == pytest.approx(truth, abs=0.03)
+
+
 def test_what_may_not_win_sets_no_mark_and_still_teaches() -> None:
     broken = [seen(0.0), seen(-0.5, ADAM, failed=True)]
     allowed = [seen(0.0), seen(-0.5, ADAM)]
@@ -101,7 +113,7 @@ def test_trials_are_read_with_their_turn_their_noise_and_what_they_violate() -> 
         assert proposal is not None
         one.tell(proposal, value, constraints, **options)  # type: ignore[arg-type]
     assert one.ask() is not None
-    found = observations_of(one._study.get_trials(), Parameters(SPACE), (True,))
+    found = observations_of(one._study.get_trials(), Parameters(SPACE), (True,), {})
     assert found[0].logs == pytest.approx((-math.log(4.0),))
     assert found[0].noise == 0.03
     assert [seen.memory for seen in found[:2]] == pytest.approx([math.log(0.5), math.log(1.5)])
@@ -118,4 +130,4 @@ def test_what_failed_in_the_sense_of_optuna_says_nothing() -> None:
     one.abandon(proposal)
     trials = one._study.get_trials()
     assert trials[0].state is optuna.trial.TrialState.FAIL
-    assert observations_of(trials, Parameters(SPACE), (True,)) == []
+    assert observations_of(trials, Parameters(SPACE), (True,), {}) == []
