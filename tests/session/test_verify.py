@@ -105,6 +105,9 @@ def test_a_gradient_that_adam_hides_from_the_updates_is_a_broken_promise(tmp_pat
 def test_a_lower_precision_is_held_to_its_own_figures(tmp_path: Path) -> None:
     write(tmp_path, "{methods: {precision: {dtype: bf16}}, micro_batch: 9}")
     status, found, _ = verified(tmp_path)
+    if status == 2:
+        assert "this device only emulates bfloat16" in found["message"]
+        return
     assert status == 0, found
     assert found["fidelity"] == "precision"
     assert 1e-6 < found["gradient_error"] < 0.2
@@ -249,9 +252,10 @@ IN_TRAINING = "\n_plain_compute_loss = compute_loss\n\n\ndef compute_loss(model,
 def test_a_wrapper_that_ends_badly_where_the_plain_loop_does_not_breaks_its_promise(
     line: str, outcome: str, tmp_path: Path
 ) -> None:
-    write(tmp_path, "{methods: {precision: {dtype: bf16}}, micro_batch: 9}")
+    write(tmp_path, "{methods: {checkpoint: {every: 1}}, micro_batch: 9}")
     text = MODEL.format(reduction="mean", dropout=0.0) + IN_TRAINING
-    text += f"    if torch.is_autocast_enabled('cpu'):\n        {line}\n    return _plain_compute_loss(model, batch)\n"
+    text += "    if any('Checkpoint' in type(one).__name__ for one in model.modules()):\n"
+    text += f"        {line}\n    return _plain_compute_loss(model, batch)\n"
     (tmp_path / "model.py").write_text("import os\n" + text)
     before = psutil.Process().children(recursive=True)
     status, found, _ = verified(tmp_path)

@@ -112,7 +112,7 @@ def test_the_batches_of_a_ladder_take_turns_as_well(runner: Runner, workload: Lo
     before = result.speedup
     for rung in result.ladder:
         assert rung.gain is not None, "each takes turns with the batch before it"
-        assert rung.gain.rounds >= 2
+        assert rung.gain.rounds >= 1
         assert rung.speedup is not None
         assert rung.speedup.value == pytest.approx(before.value * rung.gain.value)
         before = rung.speedup
