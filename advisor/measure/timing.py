@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -22,11 +22,11 @@ _T = TypeVar("_T")
 class Agree(Protocol):
     """Makes a decision the same on all ranks that take it together."""
 
-    def __call__(self, value: _T) -> _T:
-        """What was decided for all, given what this rank would decide."""
+    def __call__(self, value: _T, kind: Any = Any) -> _T:
+        """What was decided for all, given what this rank would decide and the type that it is read back as."""
 
 
-def alone(value: _T) -> _T:
+def alone(value: _T, kind: Any = Any) -> _T:
     """Agreement of a process with nobody but itself."""
     return value
 
@@ -123,7 +123,7 @@ def time_steps(
     reason = None
     while reason is None:
         steps.append(timed())
-        reason = agree(_stop_reason(steps, plan, clock() - begin))
+        reason = agree(_stop_reason(steps, plan, clock() - begin), StopReason | None)
     low, high = median_interval(steps)
     return Timing(
         median_seconds=statistics.median(steps),

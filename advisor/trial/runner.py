@@ -28,6 +28,8 @@ __all__ = ["CutShortError", "Runner", "RunnerEvent", "RunnerEventKind"]
 
 _LOOK_SECONDS = 1.0
 _LOG_TAIL_BYTES = 8192
+_SHORTEST_START_SECONDS = 20.0
+"""Of ranks: they load the libraries that a forked process does not have, on a machine that may be busy."""
 
 
 class CutShortError(Exception):
@@ -205,7 +207,8 @@ class Runner:
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
         self._ranks = spec.ranks
         ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
-        deadline = time.monotonic() + self._start_limit_seconds
+        limit = self._start_limit_of(spec)
+        deadline = time.monotonic() + limit
         try:
             start = self._starter.starting(ranks, at_most=until - time.monotonic())
             self._connection = connection = Connection(start, folder.log)
@@ -213,7 +216,7 @@ class Runner:
         except (SilenceError, TimeoutError):
             if time.monotonic() >= until:
                 raise CutShortError from None
-            reason = f"the worker did not start within {self._start_limit_seconds:g} s"
+            reason = f"the worker did not start within {limit:g} s"
             if self._ranks > 1 and self._nodes.count > 1:
                 reason += (
                     f"; do all of the other {self._nodes.count - 1} machines run the same command with a --node-rank "
@@ -225,6 +228,12 @@ class Runner:
         assert isinstance(answer, Exited), f"a worker that starts says so first, but it said {answer}"
         reason = f"the worker did not start: it {how_it_ended(answer.status)}; see {folder.log}"
         return TrialResult(key=spec.key, outcome=Outcome.CRASHED, reason=reason)
+
+    def _start_limit_of(self, spec: TrialSpec) -> float:
+        """Where time is short, ranks that do not find each other take no more of it than a trial may."""
+        if spec.ranks == 1:
+            return self._start_limit_seconds
+        return min(self._start_limit_seconds, max(_SHORTEST_START_SECONDS, spec.time_limit_seconds))
 
     def _wait(
         self, connection: Connection, spec: TrialSpec, folder: TrialFolder, until: float
