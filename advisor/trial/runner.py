@@ -28,8 +28,6 @@ __all__ = ["CutShortError", "Runner", "RunnerEvent", "RunnerEventKind"]
 
 _LOOK_SECONDS = 1.0
 _LOG_TAIL_BYTES = 8192
-_SHORTEST_START_SECONDS = 20.0
-"""Of ranks: they load the libraries that a forked process does not have, on a machine that may be busy."""
 
 
 class CutShortError(Exception):
@@ -71,6 +69,8 @@ class Runner:
         worker_command: Program that speaks the worker's protocol.
         nodes: The machines that trials on several ranks use, of which this is the first.
         start_limit_seconds: How long a worker may take to load its libraries.
+        shortest_start_limit_seconds: How long ranks may take at least to find each other, however little time their
+            trial has: they load the libraries that a forked process does not have, on a machine that may be busy.
     """
 
     def __init__(
@@ -81,11 +81,13 @@ class Runner:
         worker_command: Sequence[str] = WORKER_COMMAND,
         nodes: Nodes = Nodes(),  # noqa: B008  (frozen)
         start_limit_seconds: float = 120.0,
+        shortest_start_limit_seconds: float = 20.0,
     ) -> None:
         self._folder = StudyFolder(folder.absolute())
         self._on_event = on_event
         self._starter = WorkerStarter(worker_command, start_limit_seconds)
         self._start_limit_seconds = start_limit_seconds
+        self._shortest_start_limit_seconds = shortest_start_limit_seconds
         self._connection: Connection | None = None
         self._nodes = nodes
         self._ranks = 1
@@ -210,7 +212,7 @@ class Runner:
         limit = self._start_limit_of(spec)
         deadline = time.monotonic() + limit
         try:
-            start = self._starter.starting(ranks, at_most=until - time.monotonic())
+            start = self._starter.starting(ranks, at_most=min(limit, until - time.monotonic()))
             self._connection = connection = Connection(start, folder.log)
             answer = connection.receive(min(deadline, until))
         except (SilenceError, TimeoutError):
@@ -233,7 +235,7 @@ class Runner:
         """Where time is short, ranks that do not find each other take no more of it than a trial may."""
         if spec.ranks == 1:
             return self._start_limit_seconds
-        return min(self._start_limit_seconds, max(_SHORTEST_START_SECONDS, spec.time_limit_seconds))
+        return min(self._start_limit_seconds, max(self._shortest_start_limit_seconds, spec.time_limit_seconds))
 
     def _wait(
         self, connection: Connection, spec: TrialSpec, folder: TrialFolder, until: float

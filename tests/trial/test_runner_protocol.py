@@ -234,6 +234,18 @@ def test_ranks_on_several_machines_that_do_not_start_ask_for_the_others(tmp_path
     assert "do they reach first:29400?" in together.reason
 
 
+def test_ranks_that_never_start_take_no_longer_than_their_trial_may(tmp_path: Path) -> None:
+    command = (*FAKE_WORKER, "--start=never")
+    together = spec("well", policy=Policy(micro_batch=4, methods=(use("ddp"),), gpu_count=2), time_limit_seconds=0.4)
+    with Runner(tmp_path, worker_command=command, shortest_start_limit_seconds=0.1) as runner:
+        assert "did not start within 0.4 s" in runner.run(together).reason
+    with Runner(tmp_path, worker_command=command, shortest_start_limit_seconds=0.6) as runner:
+        assert "did not start within 0.6 s" in runner.run(together).reason
+    with Runner(tmp_path, worker_command=command, start_limit_seconds=0.2) as runner:
+        assert "did not start within 0.2 s" in runner.run(together).reason
+    assert my_children() == []
+
+
 def test_a_worker_that_crashes_at_its_start_says_so_and_stores_nothing(tmp_path: Path) -> None:
     with Runner(tmp_path, worker_command=(*FAKE_WORKER, "--start=crash")) as runner:
         result = runner.run(spec("well"))
