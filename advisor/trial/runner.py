@@ -19,7 +19,7 @@ from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
 from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically, writing
 from advisor.trial.host_memory import OutOfMemoryEvidence
 from advisor.trial.nodes import Nodes
-from advisor.trial.outcome import Outcome, how_it_ended
+from advisor.trial.outcome import Outcome, how_it_ended, outcome_without_result
 from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, Unwritten
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.trial.starting import WorkerStarter
@@ -91,6 +91,7 @@ class Runner:
         self._connection: Connection | None = None
         self._nodes = nodes
         self._ranks = 1
+        self._ended: set[str] = set()
         self.spent: dict[TrialKind, list[float]] = {}
         """Kind of trial -> the seconds of each that was run, not read back."""
 
@@ -110,6 +111,8 @@ class Runner:
     def run(self, spec: TrialSpec, *, until: float = math.inf) -> TrialResult:
         """Run a trial, or return its stored result if it has finished before.
 
+        What ended by chance is run again by the next runner, and not over and over by this one.
+
         Args:
             spec: The trial.
             until: Moment of ``time.monotonic`` at which the caller waits no longer. The trial's own limit stays what it
@@ -128,7 +131,7 @@ class Runner:
         folder = self._folder.trial(spec.key)
         with writing(folder.path):
             stored = folder.finished(spec)
-        if stored is not None:
+        if stored is not None and (spec.key in self._ended or not stored.outcome.is_by_chance):
             return stored
         _clear(folder, spec)
         fresh = spec.kind is TrialKind.CONFIRM
@@ -163,6 +166,7 @@ class Runner:
             self._end_worker(why)
         if why != _NOT_STARTED:
             folder.write_result(result)
+            self._ended.add(spec.key)
         self._tell(RunnerEventKind.TRIAL_ENDED, spec.key, result.outcome.value)
         return result
 
@@ -229,7 +233,7 @@ class Runner:
             return None
         assert isinstance(answer, Exited), f"a worker that starts says so first, but it said {answer}"
         reason = f"the worker did not start: it {how_it_ended(answer.status)}; see {folder.log}"
-        return TrialResult(key=spec.key, outcome=Outcome.CRASHED, reason=reason)
+        return TrialResult(key=spec.key, outcome=Outcome.LOST, reason=reason)
 
     def _start_limit_of(self, spec: TrialSpec) -> float:
         """Where time is short, ranks that do not find each other take no more of it than a trial may."""
@@ -278,7 +282,9 @@ class Runner:
             reason = "the kernel ended the worker because host memory ran out"
             return TrialResult(key=spec.key, outcome=Outcome.HOST_OUT_OF_MEMORY, reason=reason)
         return TrialResult(
-            key=spec.key, outcome=Outcome.CRASHED, reason=f"the worker {how_it_ended(status)} without a result"
+            key=spec.key,
+            outcome=outcome_without_result(status),
+            reason=f"the worker {how_it_ended(status)} without a result",
         )
 
     def _end_worker(self, why: str) -> None:
