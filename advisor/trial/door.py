@@ -135,13 +135,11 @@ class Door:
         del self._waiting[connection]
         self._selector.unregister(connection)
         connection.setblocking(True)
-        try:
-            connection.sendall(encode_line(Welcome()))
-            stays = self._admit(hello, connection)
-        except OSError:
-            stays = False
-        if not stays:
+        if not self._admit(hello, connection):
             connection.close()
+            return
+        with contextlib.suppress(OSError):  # whoever holds it finds out that it has gone again
+            connection.sendall(encode_line(Welcome()))
 
     def _send_away(self, connection: socket.socket) -> None:
         del self._waiting[connection]
