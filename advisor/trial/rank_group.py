@@ -108,6 +108,17 @@ class RankGroup:
         news, self._news = self._news, []
         return news, self._also_ready
 
+    def close(self) -> None:
+        """Hear of nobody any more; the ranks end as their connections do."""
+        if self._door is not None:
+            self._door.close()
+        for end in self._ends.values():
+            os.close(end)
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self._selector.close()
+
     def _hear_also(self) -> None:
         self._also_ready = True
 

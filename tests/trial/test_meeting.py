@@ -124,6 +124,7 @@ def test_ranks_that_are_executed_meet_in_a_folder(
         channel.shutdown(socket.SHUT_RDWR)
     assert wait_until(all_ended)
     assert sorted(heard, key=str) == [(rank, Death(status=0)) for rank in range(2)]
+    group.close()
     file.close()
     assert list(temporary.iterdir()) == []
 
