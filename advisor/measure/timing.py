@@ -6,7 +6,7 @@ Pure logic: the clock and the step are given, so that every rule is tested witho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -21,11 +21,11 @@ _T = TypeVar("_T")
 class Agree(Protocol):
     """Makes a decision the same on all ranks that take it together."""
 
-    def __call__(self, value: _T) -> _T:
-        """What was decided for all, given what this rank would decide."""
+    def __call__(self, value: _T, kind: Any = Any) -> _T:
+        """What was decided for all, given what this rank would decide and the type that it is read back as."""
 
 
-def alone(value: _T) -> _T:
+def alone(value: _T, kind: Any = Any) -> _T:
     """Agreement of a process with nobody but itself."""
     return value
 
@@ -120,7 +120,7 @@ def time_steps(
     reason = None
     while reason is None:
         steps.append(timed())
-        reason = agree(_stop_reason(steps, plan, clock() - begin))
+        reason = agree(_stop_reason(steps, plan, clock() - begin), StopReason | None)
     low, high = typical_interval(steps)
     return Timing(
         typical_seconds=typical_seconds(steps),

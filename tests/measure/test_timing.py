@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -176,7 +176,7 @@ def test_ranks_follow_one_clock() -> None:
     """The trap: a rank that stops a step before the others leaves them waiting for it."""
     told: list[object] = []
 
-    def first(value: _T) -> _T:
+    def first(value: _T, kind: Any = Any) -> _T:
         told.append(value)
         return value
 
@@ -186,7 +186,7 @@ def test_ranks_follow_one_clock() -> None:
     time_steps(leader.step, plan(max_timed_steps=20), leader.clock, agree=first)
     decisions = iter(told)
 
-    def other(value: _T) -> _T:
+    def other(value: _T, kind: Any = Any) -> _T:
         return next(decisions)  # type: ignore[return-value]
 
     timing = time_steps(follower.step, plan(max_timed_steps=20), follower.clock, agree=other)

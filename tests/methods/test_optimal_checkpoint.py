@@ -126,7 +126,7 @@ class TestThePlan:
 
     def test_every_process_follows_the_plan_of_the_first(self) -> None:
         class Following(World):
-            def agreed(self, value: Any) -> Any:
+            def agreed(self, value: Any, kind: Any = Any) -> Any:
                 told.append(value)
                 return [Unit(seconds=1.0, kept=100, output=1), Unit(seconds=9.0, kept=100, output=1)] * 2
 
