@@ -22,6 +22,7 @@ COMMAND = (sys.executable, "-P", "-u", __file__)
 _QUICK = {
     ("advisor.measure.arithmetic", "_ENOUGH_SECONDS"): 0.01,
     ("advisor.measure.device_rates", "_ENOUGH_SECONDS"): 0.003,
+    ("advisor.measure.device_rates", "_TENSOR_BYTES"): {"cuda": (2**26,), "cpu": (2**18, 2**22)},
     ("advisor.trial.timed", "_TIMED_SECONDS"): {"cuda": 1.0, "cpu": 0.03},
     ("advisor.trial.turns", "_TURN_SECONDS"): 0.025,
 }

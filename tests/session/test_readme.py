@@ -108,9 +108,9 @@ def test_the_readmes_first_command_installs_and_tunes(tmp_path: Path) -> None:
     skip_unless_installed_as_constrained()
     folder = checkout(tmp_path / "momadvise")
     example = folder / "examples" / "gpt2.py"
-    shallow = example.read_text().replace("def build_model(layers=12, width=768)", "def build_model(layers=2, width=192)")
-    assert shallow != example.read_text()
-    example.write_text(shallow)
+    published = "def build_model(layers=12, width=768)"
+    assert published in example.read_text()
+    example.write_text(example.read_text().replace(published, "def build_model(layers=2, width=192)"))
     result = subprocess.run(
         ["bash", "-c", f"{TUNE} --search-space smoke --trials 1 --time-limit 120s --global-batch 2"],
         cwd=folder,

@@ -69,6 +69,6 @@ def my_children() -> list[psutil.Process]:
 
 def _forks(process: psutil.Process) -> bool:
     try:
-        return not {"advisor.trial.fork_server", "tests.distributed.ranks", quick_workers.__file__}.isdisjoint(process.cmdline())
+        return not _SERVERS.isdisjoint(process.cmdline())
     except psutil.Error:
         return False
