@@ -17,6 +17,8 @@ from advisor.trial.spec import TrialKind, TrialSpec
 from tests import quick_workers
 
 FAKE_WORKER = (sys.executable, "-u", str(Path(__file__).with_name("fake_worker.py")))
+
+_SERVERS = {"advisor.trial.fork_server", "tests.distributed.ranks", quick_workers.__file__}
 WORKLOADS = Path(__file__).with_name("workloads")
 
 
