@@ -3,7 +3,8 @@
 On a CPU the product times every training for a third of a second at least, takes turns of a quarter of a second with
 the training beside it, and looks at the device for as long, so that figures scatter little. What a test of a search
 looks at is what becomes of the figures, whatever they are: there a tenth of that is enough, and saves minutes. Most
-is saved where a CPU only emulates a format: its products take a hundred times as long.
+is saved where a CPU only emulates a format: its products take a hundred times as long. Nor is a fork that hangs waited
+for as long.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _QUICK = {
     ("advisor.measure.arithmetic", "_ENOUGH_SECONDS"): 0.01,
     ("advisor.measure.device_rates", "_ENOUGH_SECONDS"): 0.003,
     ("advisor.measure.device_rates", "_TENSOR_BYTES"): {"cuda": (2**26,), "cpu": (2**18, 2**22)},
+    ("advisor.trial.prepared", "_ATTEMPT_SECONDS"): 5.0,
     ("advisor.trial.timed", "_TIMED_SECONDS"): {"cuda": 1.0, "cpu": 0.03},
     ("advisor.trial.turns", "_TURN_SECONDS"): 0.025,
 }
