@@ -43,6 +43,13 @@ def trials_take_short_turns() -> Iterator[None]:
 
 
 @pytest.fixture
+def at_usual_speed() -> Iterator[None]:
+    """Measurements of this process take the time that they take for a user."""
+    with quick_workers.usual_speed():
+        yield
+
+
+@pytest.fixture
 def workers_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers come from the product's own server, and take the time that they take for a user."""
     monkeypatch.setattr(forking, "_COMMAND", _USUAL_SERVER)

@@ -96,6 +96,7 @@ def environment_with(venv: Path) -> dict[str, str]:
         "PIP_NO_INDEX": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say --no-build-isolation
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_COMPILE": "0",  # it runs once
         "COLUMNS": "120",
     }
 
