@@ -40,16 +40,17 @@ _LEVEL_DEVIATION = 1.0
 _EFFECT_SCALES = (0.6, 1.0, 1.7)
 """Factors on the prior standard deviations of the main effects."""
 
-_INTERACTION_DEVIATIONS = (0.02, 0.1, 0.2)
+_INTERACTION_DEVIATIONS = (0.02, 0.05, 0.1, 0.2)
 """Standard deviations of what is not a sum, as far as it is particular to a neighbourhood."""
 
-_USUAL_INTERACTION = 0.1
+_USUAL_INTERACTION = 0.05
 """Held to be the likeliest before anything is known."""
 
 _HALVES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Batches at which half of a step is its own time, relative to the (geometric) mean of those that were measured; 0 is a
 cost that does not depend on the batch."""
 
+_ROUNDS = 3
 _LEAST_VARIANCE = 1e-12
 """Rounding may leave less than nothing of a variance."""
 
@@ -106,9 +107,10 @@ class _Scales(msgspec.Struct, frozen=True):
         off = (math.log(self.effects), math.log(self.interactions / _USUAL_INTERACTION))
         return -0.5 * sum((one / _DOUBT_OF_SCALE) ** 2 for one in off)
 
-    def overhead(self, log_batches: Floats) -> Floats:
+    def overhead(self, points: _Points) -> Floats:
         """Share of a step that is its own time, at each batch."""
-        share: Floats = self.half / (self.half + np.exp(log_batches))
+        half = self.half * np.exp(points.shift)
+        share: Floats = half / (half + np.exp(points.log_batches))
         return share
 
 
@@ -124,10 +126,11 @@ class _Points(msgspec.Struct, frozen=True):
     levels: Levels
     design: Floats
     log_batches: Floats
+    shift: Floats
 
     def those(self, numbers: npt.NDArray[np.intp]) -> _Points:
         """Some of them."""
-        return _Points(self.levels[numbers], self.design[numbers], self.log_batches[numbers])
+        return _Points(self.levels[numbers], self.design[numbers], self.log_batches[numbers], self.shift[numbers])
 
 
 class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,17 +172,27 @@ class CostModel:
         self._noise = noise
         self._batches = None if batches is None else BatchModel(factors, levels, batches.largest)
         log_batches = np.zeros(len(levels)) if batches is None else batches.logs
-        self._known = _Points(levels, factors.effects(levels), log_batches)
+        self._of_overhead = np.zeros(len(factors.prior_mean))
+        self._known = self._points(levels, log_batches)
         self._alike = Similarity.of(levels, levels).covariance
         halves = (0.0,) if batches is None else tuple(np.exp(batches.logs.mean()) * one for one in _HALVES)
-        self._posteriors = self._likely(
-            itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves)), logs
-        )
+        guesses = list(itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves)))
+        self._posteriors = self._likely(guesses, logs)
+        if batches is not None:
+            for _ in range(_ROUNDS):
+                likeliest = max(self._posteriors, key=lambda one: one.log_weight)
+                variance = (factors.prior_deviation * likeliest.scales.effects) ** 2
+                share = likeliest.scales.overhead(self._known)
+                self._of_overhead = np.clip(variance * (self._known.design.T @ (share * likeliest.weights)), -3.0, 3.0)
+                self._known = self._points(levels, log_batches)
+                if _ < _ROUNDS - 1:
+                    self._posteriors = [self._posterior(likeliest.scales, logs)]
+            self._posteriors = self._likely(guesses, logs)
 
     def estimate(self, levels: Levels) -> Estimate:
         """What is expected of combinations at their largest batches, one row each."""
         batch = self._batch_of(levels)
-        points = _Points(levels, self._factors.effects(levels), batch.mean)
+        points = self._points(levels, batch.mean)
         alike = Similarity.of(levels, self._known.levels).covariance
         found = [self._estimate(posterior, points, alike, batch.deviation) for posterior in self._posteriors]
         log_weights = np.array([posterior.log_weight for posterior in self._posteriors])
@@ -197,7 +210,7 @@ class CostModel:
         model = copy.copy(self)
         every = np.concatenate([self._known.levels, levels])
         log_batches = np.concatenate([self._known.log_batches, self._batch_of(levels).mean])
-        model._known = _Points(every, self._factors.effects(every), log_batches)
+        model._known = self._points(every, log_batches)
         model._alike = Similarity.of(every, every).covariance
         model._noise = np.concatenate([self._noise, np.full(len(levels), noise)])
         model._posteriors = [
@@ -224,6 +237,10 @@ class CostModel:
             for one in model._likely(guesses, logs[some])
         ]
 
+    def _points(self, levels: Levels, log_batches: Floats) -> _Points:
+        design = self._factors.effects(levels)
+        return _Points(levels, design, log_batches, np.clip(design @ self._of_overhead, -4, 4))
+
     def _batch_of(self, levels: Levels) -> BatchEstimate:
         if self._batches is None:
             return BatchEstimate(np.zeros(len(levels)), np.zeros(len(levels)))
@@ -235,9 +252,14 @@ class CostModel:
         factor: Floats = cho_factor(covariance + np.diag(self._noise**2), lower=True)[0]
         return factor
 
+    @staticmethod
+    def _of_step(scales: _Scales, points: _Points) -> Floats:
+        share = scales.overhead(points)
+        return -np.log1p(-share) - share * points.shift
+
     def _posterior(self, scales: _Scales, logs: Floats) -> _Posterior:
         factor = self._factor(scales)
-        expected = self._known.design @ self._factors.prior_mean - np.log1p(-scales.overhead(self._known.log_batches))
+        expected = self._known.design @ self._factors.prior_mean + self._of_step(scales, self._known)
         level = float(np.mean(logs - expected))
         surprise = logs - expected - level
         weights: Floats = cho_solve((factor, True), surprise)
@@ -248,7 +270,7 @@ class CostModel:
     def _estimate(self, posterior: _Posterior, points: _Points, alike: Floats, doubt_of_batch: Floats) -> Estimate:
         """What one guess makes of combinations beside what their settings declare, and how sure that is."""
         scales = posterior.scales
-        overhead = scales.overhead(points.log_batches)
+        overhead = scales.overhead(points)
         shared = self._covariance(scales, points, alike)
         known = solve_triangular(posterior.factor, shared.T, lower=True)
         of_effects = points.design**2 @ (self._factors.prior_deviation * scales.effects) ** 2
@@ -258,13 +280,13 @@ class CostModel:
         variance = np.maximum(prior_variance - np.sum(known**2, axis=0), _LEAST_VARIANCE)
         # The derivative of log(1 + h / n) by log n is the share of overhead.
         variance = variance + (overhead * doubt_of_batch) ** 2
-        mean = posterior.level - np.log1p(-overhead) + shared @ posterior.weights
+        mean = posterior.level + self._of_step(scales, points) + shared @ posterior.weights
         return Estimate(mean, np.sqrt(variance))
 
     def _covariance(self, scales: _Scales, points: _Points, alike: Floats) -> Floats:
         """Of combinations with those that were measured."""
         sums = (points.design * (self._factors.prior_deviation * scales.effects) ** 2) @ self._known.design.T
-        overhead = np.outer(scales.overhead(points.log_batches), scales.overhead(self._known.log_batches))
+        overhead = np.outer(scales.overhead(points), scales.overhead(self._known))
         covariance: Floats = _LEVEL_DEVIATION**2 + sums * (1 + overhead) + scales.interactions**2 * alike
         return covariance
 

@@ -28,6 +28,7 @@ from advisor.search.outlook import Expectation, Observation, Outlook
 from advisor.search.parameters import Parameters
 from advisor.search.pool import Pool
 from advisor.search.resolved import ResolvedSpace
+from advisor.search.standing import Standing
 from advisor.search.tried import Tried
 
 __all__ = ["ModelSampler"]
@@ -102,6 +103,18 @@ class ModelSampler(BaseSampler):
         """What is expected after some observations, all objectives weighing alike by default."""
         equal = [1 / len(self._maximize)] * len(self._maximize)
         return Outlook(self._factors, observations, equal if weights is None else weights)
+
+    def standings(self, study: Study) -> dict[str, Standing]:
+        """Label -> what is thought of each combination that was tried and may win; of two objectives nothing."""
+        observations = [one for one in self.observations(study) if not one.under_way]
+        able = {one.choice.combination.label: one.choice for one in observations if one.counts}
+        if not able or len(self._maximize) > 1:
+            return {}
+        estimate = self.outlook(observations).standing(self._factors.levels(able.values()))
+        return {
+            label: Standing(mean=float(mean), deviation=float(deviation))
+            for label, mean, deviation in zip(able, estimate.mean, estimate.deviation, strict=True)
+        }
 
     def largest_improvement(self, study: Study) -> float | None:
         """The largest expected improvement of any untried point, as a share of the cost; 0.0 if none is left.

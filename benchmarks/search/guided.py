@@ -70,6 +70,7 @@ def guided(
             proposer.tell(proposal, None, {"memory": 1.0})
         else:
             proposer.tell(proposal, None, {"outcome": 1.0}, excludes_combination=True)
+        trials.think(proposer.standings())
 
 
 def _run(
