@@ -51,18 +51,16 @@ class BatchModel:
         factors: The factors of the space.
         levels: The combinations, one row each; at least one.
         logs: The log of the largest batch of each.
-        noise: Standard deviation of each of these, where it is not the usual one.
     """
 
-    def __init__(self, factors: Factors, levels: Levels, logs: Floats, noise: Floats | None = None) -> None:
+    def __init__(self, factors: Factors, levels: Levels, logs: Floats) -> None:
         assert len(levels) == len(logs) > 0, "one batch for each combination"
         self._factors = factors
         self._levels = levels
         self._design = factors.effects(levels)
         self._spread = (_EFFECT_SCALE * factors.prior_deviation) ** 2
         self._mean = float(np.mean(logs))
-        noise = np.full(len(levels), _NOISE) if noise is None else noise
-        covariance = self._covariance(self._design, levels) + np.diag(noise**2)
+        covariance = self._covariance(self._design, levels) + _NOISE**2 * np.eye(len(levels))
         self._factor: Floats = cho_factor(covariance, lower=True)[0]
         self._weights: Floats = cho_solve((self._factor, True), logs - self._mean)
 

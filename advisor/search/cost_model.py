@@ -10,6 +10,9 @@ Where the batches are known, one reason why effects do not add up is taken out b
 own and a time per sample, ``a + b n`` seconds for ``n`` samples, so that a sample costs ``b (1 + h / n)`` with
 ``h = a / b``. A setting has an effect on ``b``, and another on top of it to the degree that the time of the step's own
 still counts, ``h / (h + n)``: what was measured at small batches says less about large ones, and by how much is known.
+With these effects ``h`` differs between combinations, and so does what an effect on it does: where checkpointing made
+samples slow, the launches that compilation saves hardly count. The cost is therefore expanded around the effects that
+are found, like a step of Gauss and Newton (section 3.4 of the same book has the general case), and found again.
 
 How large main effects and interactions are is not known beforehand, and neither is ``h``; five measurements do not
 tell. So some guesses each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be
@@ -21,7 +24,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -50,7 +53,12 @@ _HALVES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Batches at which half of a step is its own time, relative to the (geometric) mean of those that were measured; 0 is a
 cost that does not depend on the batch."""
 
-_ROUNDS = 3
+_EXPANSIONS = 2
+"""How often the cost is expanded around what was found."""
+
+_MOST_ON_OVERHEAD = 3.0
+"""Log of the most that settings are thought to do to the time of a step's own, beside what they do to a sample's."""
+
 _LEAST_VARIANCE = 1e-12
 """Rounding may leave less than nothing of a variance."""
 
@@ -108,7 +116,7 @@ class _Scales(msgspec.Struct, frozen=True):
         return -0.5 * sum((one / _DOUBT_OF_SCALE) ** 2 for one in off)
 
     def overhead(self, points: _Points) -> Floats:
-        """Share of a step that is its own time, at each batch."""
+        """Share of a step that is its own time, for each combination at its batch."""
         half = self.half * np.exp(points.shift)
         share: Floats = half / (half + np.exp(points.log_batches))
         return share
@@ -121,6 +129,7 @@ class _Points(msgspec.Struct, frozen=True):
         levels: Their levels.
         design: Their main effects.
         log_batches: Log of their batches; zeros where nothing is known of batches.
+        shift: By what log their settings make the time of a step's own longer than that of a sample, as far as known.
     """
 
     levels: Levels
@@ -172,22 +181,15 @@ class CostModel:
         self._noise = noise
         self._batches = None if batches is None else BatchModel(factors, levels, batches.largest)
         log_batches = np.zeros(len(levels)) if batches is None else batches.logs
-        self._of_overhead = np.zeros(len(factors.prior_mean))
+        self._on_overhead = np.zeros(len(factors.prior_mean))
         self._known = self._points(levels, log_batches)
         self._alike = Similarity.of(levels, levels).covariance
         halves = (0.0,) if batches is None else tuple(np.exp(batches.logs.mean()) * one for one in _HALVES)
-        guesses = list(itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves)))
-        self._posteriors = self._likely(guesses, logs)
         if batches is not None:
-            for _ in range(_ROUNDS):
-                likeliest = max(self._posteriors, key=lambda one: one.log_weight)
-                variance = (factors.prior_deviation * likeliest.scales.effects) ** 2
-                share = likeliest.scales.overhead(self._known)
-                self._of_overhead = np.clip(variance * (self._known.design.T @ (share * likeliest.weights)), -3.0, 3.0)
-                self._known = self._points(levels, log_batches)
-                if _ < _ROUNDS - 1:
-                    self._posteriors = [self._posterior(likeliest.scales, logs)]
-            self._posteriors = self._likely(guesses, logs)
+            self._learn_overheads([_Scales(1.0, _USUAL_INTERACTION, half) for half in halves], logs)
+        self._posteriors = self._likely(
+            itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves)), logs
+        )
 
     def estimate(self, levels: Levels) -> Estimate:
         """What is expected of combinations at their largest batches, one row each."""
@@ -223,6 +225,17 @@ class CostModel:
         ]
         return model
 
+    def _learn_overheads(self, guesses: Sequence[_Scales], logs: Floats) -> None:
+        """Expand the cost around the effects on the time of a step's own that the likeliest guess finds."""
+        likeliest = max(self._likely(guesses, logs), key=lambda one: one.log_weight)
+        variance = (self._factors.prior_deviation * likeliest.scales.effects) ** 2
+        for _ in range(_EXPANSIONS):
+            share = likeliest.scales.overhead(self._known)
+            found = variance * (self._known.design.T @ (share * likeliest.weights))
+            self._on_overhead = np.clip(found, -_MOST_ON_OVERHEAD, _MOST_ON_OVERHEAD)
+            self._known = self._points(self._known.levels, self._known.log_batches)
+            likeliest = self._posterior(likeliest.scales, logs)
+
     def _likely(self, guesses: Iterable[_Scales], logs: Floats) -> list[_Posterior]:
         """The posteriors of the guesses that are likely."""
         if len(logs) <= _ENOUGH_FOR_SCALES:
@@ -238,8 +251,10 @@ class CostModel:
         ]
 
     def _points(self, levels: Levels, log_batches: Floats) -> _Points:
+        """Combinations at batches."""
         design = self._factors.effects(levels)
-        return _Points(levels, design, log_batches, np.clip(design @ self._of_overhead, -4, 4))
+        shift = np.clip(design @ self._on_overhead, -_MOST_ON_OVERHEAD, _MOST_ON_OVERHEAD)
+        return _Points(levels, design, log_batches, shift)
 
     def _batch_of(self, levels: Levels) -> BatchEstimate:
         if self._batches is None:
@@ -253,13 +268,18 @@ class CostModel:
         return factor
 
     @staticmethod
-    def _of_step(scales: _Scales, points: _Points) -> Floats:
+    def _own_time(scales: _Scales, points: _Points) -> Floats:
+        """What a step's own time adds to the log of the cost, where the effects on it are nothing.
+
+        That is the tangent at the effects that are known: what they are off by is linear.
+        """
         share = scales.overhead(points)
-        return -np.log1p(-share) - share * points.shift
+        added: Floats = -np.log1p(-share) - share * points.shift
+        return added
 
     def _posterior(self, scales: _Scales, logs: Floats) -> _Posterior:
         factor = self._factor(scales)
-        expected = self._known.design @ self._factors.prior_mean + self._of_step(scales, self._known)
+        expected = self._known.design @ self._factors.prior_mean + self._own_time(scales, self._known)
         level = float(np.mean(logs - expected))
         surprise = logs - expected - level
         weights: Floats = cho_solve((factor, True), surprise)
@@ -280,7 +300,7 @@ class CostModel:
         variance = np.maximum(prior_variance - np.sum(known**2, axis=0), _LEAST_VARIANCE)
         # The derivative of log(1 + h / n) by log n is the share of overhead.
         variance = variance + (overhead * doubt_of_batch) ** 2
-        mean = posterior.level + self._of_step(scales, points) + shared @ posterior.weights
+        mean = posterior.level + self._own_time(scales, points) + shared @ posterior.weights
         return Estimate(mean, np.sqrt(variance))
 
     def _covariance(self, scales: _Scales, points: _Points, alike: Floats) -> Floats:

@@ -67,6 +67,7 @@ class ModelSampler(BaseSampler):
         self._parameters = parameters
         self._maximize = tuple(maximize)
         self._finished: dict[int, Observation | None] = {}
+        self._last: tuple[list[Observation], list[float], Outlook] | None = None
         self._random = random.Random(seed)
         self._independent = RandomSampler(seed)
 
@@ -102,7 +103,11 @@ class ModelSampler(BaseSampler):
     def outlook(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Outlook:
         """What is expected after some observations, all objectives weighing alike by default."""
         equal = [1 / len(self._maximize)] * len(self._maximize)
-        return Outlook(self._factors, observations, equal if weights is None else weights)
+        seen, weighing = list(observations), list(equal if weights is None else weights)
+        if self._last is None or self._last[0] != seen or self._last[1] != weighing:
+            # Whether to go on, what to repeat and what to propose are asked after the same observations.
+            self._last = seen, weighing, Outlook(self._factors, seen, weighing)
+        return self._last[2]
 
     def standings(self, study: Study) -> dict[str, Standing]:
         """Label -> what is thought of each combination that was tried and may win; of two objectives nothing."""

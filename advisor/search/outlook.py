@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from scipy.special import ndtr
 
-from advisor.search.batch_model import BatchModel
 from advisor.search.cost_model import Batches, CostModel, Estimate
 from advisor.search.factors import Choice, Factors, Floats, Levels
 from advisor.search.failures import Failures
@@ -108,7 +107,6 @@ class Outlook:
             factors.levels(one.choice for one in observations if one.ran),
         )
         self._memory = self._memory_model(observations)
-        self._room = self._room_model(observations)
         measured = _telling([one for one in observations if one.logs is not None], weights)
         self._model: CostModel | None = None
         self._least = math.inf
@@ -151,25 +149,10 @@ class Outlook:
 
     def _success(self, levels: Levels) -> Floats:
         success = 1 - self.failures.probability(levels)
-        if self._room is not None:
-            room = self._room.estimate(levels)
-            success *= ndtr((room.mean + 0.35) / np.hypot(room.deviation, 0.05))
-        elif self._memory is not None:
+        if self._memory is not None:
             peak = self._memory.estimate(levels)
             success *= ndtr(-peak.mean / np.hypot(peak.deviation, _MEMORY_NOISE))
         return success
-
-    def _room_model(self, observations: Sequence[Observation]) -> BatchModel | None:
-        """What is known of the largest batches, once something did not fit."""
-        lost = [one for one in observations if one.memory is not None and one.memory > 0 and one.batch is None]
-        known = [one for one in observations if one.logs is not None]
-        if not lost or any(one.batch is None for one in known):
-            return None
-        every = _spaced([*known, *lost], _MOST_MEASURED)
-        levels = self._factors.levels(one.choice for one in every)
-        logs = np.array([math.log(one.largest_batch or one.batch or 0.5) for one in every])
-        noise = np.array([0.5 if one.batch is None else 0.05 for one in every])
-        return BatchModel(self._factors, levels, logs, noise)
 
     def _memory_model(self, observations: Sequence[Observation]) -> CostModel | None:
         """What is known of peaks, once something did not fit."""

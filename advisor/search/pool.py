@@ -18,9 +18,6 @@ __all__ = ["Pool"]
 _DRAWS = 500
 """Combinations drawn at random, so that no part of a large space is out of sight."""
 
-_RENEWED = 100
-"""How many of these are new every time: to draw one takes longer than to look at it."""
-
 _TWO_CHANGES = 200
 """Combinations two changes away from each good one; with many methods all of them would be thousands."""
 
@@ -40,7 +37,6 @@ class Pool:
         self._factors = factors
         self._every = None if tried.every_point is None else list(itertools.starmap(Choice, tried.every_point))
         self._keys = [] if self._every is None else [(one.combination.label, one.fraction) for one in self._every]
-        self._drawn: list[Combination | None] = []
         self._levels = None if self._every is None else factors.levels(self._every)
 
     @property
@@ -58,9 +54,8 @@ class Pool:
         if self._every is not None and self._levels is not None:
             left = [number for number, key in enumerate(self._keys) if key not in self._tried]
             return [self._every[number] for number in left], self._levels[np.array(left, dtype=np.intp)]
-        self._drawn = self._drawn[_RENEWED:]
-        self._drawn += [self._space.draw(generator) for _ in range(_DRAWS - len(self._drawn))]
-        points = self._untried(itertools.chain(*(self._near(one, generator) for one in good), self._drawn))
+        drawn = (self._space.draw(generator) for _ in range(_DRAWS))
+        points = self._untried(itertools.chain(*(self._near(one, generator) for one in good), drawn))
         if not points:
             last = self._tried.draw(generator)
             points = [] if last is None else [Choice(*last)]
