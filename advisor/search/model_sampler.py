@@ -5,6 +5,10 @@ few thousand of them as a rule, so that the expected improvement (Jones, Schonla
 optimization of expensive black-box functions, 1998, section 4.1) of each is computed and the largest taken, under the
 model of :mod:`advisor.search.cost_model`. What cannot be told apart is settled in favour of fewer methods.
 
+Where no more is expected than half of the noise, the model has said what it has to say. Every second proposal is then
+the one that promises most if the model is wrong: whatever it is surest of, it may be sure of for want of a look, as of
+a method that was seen once, beside another that it does not go with.
+
 With two objectives (cost and latency) it is the improvement of their weighted product, with another weight for every
 trial (Knowles, ParEGO, 2006, section 2): the corner of the frontier, where a percent of one weighs as much as a percent
 of the other, every second time, and in between somewhere along it.
@@ -13,6 +17,7 @@ of the other, every second time, and in between somewhere along it.
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,7 +156,9 @@ class ModelSampler(BaseSampler):
         if not points:
             return None
         improvement = expectation.improvement
-        if improvement.max() < _NOTHING:
+        if improvement.max() < _in_the_noise(observations) and sum(one.tried for one in observations) % 2:
+            improvement = expectation.if_wrong
+        elif improvement.max() < _NOTHING:
             improvement = expectation.success * np.exp(expectation.mean.min() - expectation.mean)
         near = np.flatnonzero(improvement >= (1 - _TIE) * improvement.max())
         simplest = min(near, key=lambda one: (np.count_nonzero(levels[one, :-2]), levels[one, -2], -improvement[one]))
@@ -181,3 +188,9 @@ class ModelSampler(BaseSampler):
             points, levels = [*points, *added], np.concatenate([levels, more])
             expectation = expectation.joined(outlook.of(more))
         return points, levels, expectation
+
+
+def _in_the_noise(observations: Sequence[Observation]) -> float:
+    """An expected improvement that would not show: half of what repeated figures differ by."""
+    noises = [one.noise for one in observations if one.logs is not None]
+    return statistics.median(noises) / 2 if noises else 0.0

@@ -77,14 +77,15 @@ def _title(result: Result) -> str:
 
 def _table(results: Sequence[Result]) -> list[str]:
     rows = [
-        "| strategy | median trials to 2 % | 95 % of seeds | arrived within 30 | within 40 | out of memory | failed |",
-        "|---|---|---|---|---|---|---|",
+        "| strategy | median trials to 2 % | 95 % of seeds | arrived within 30 | within 40 | comparisons, median "
+        "| out of memory | failed |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
         median, late = (_trials(number, result.budget) for number in (result.median, result.late))
         rows.append(
             f"| {_named(result, results[0])} | {median} | {late} | {result.soon:.0%} | {result.within_forty:.0%} "
-            f"| {result.lost:.1%} | {result.broken:.1%} |"
+            f"| {_comparisons(result)} | {result.lost:.1%} | {result.broken:.1%} |"
         )
     return rows
 
@@ -104,6 +105,14 @@ def _named(result: Result, first: Result) -> str:
     """The strategy, with its number of seeds where that is not what the title says."""
     seeds = len(result.reached)
     return result.strategy if seeds == len(first.reached) else f"{result.strategy} ({seeds} seeds)"
+
+
+def _comparisons(result: Result) -> str:
+    """Of the seeds that arrived, the median of the comparisons made until then."""
+    made = [number for number in result.compared if number is not None]
+    if made:
+        return f"{quantile(made, 0.5):.0f}"
+    return "not counted" if "compared" in result.strategy else "none"
 
 
 def _trials(number: float, budget: int) -> str:

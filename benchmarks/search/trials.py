@@ -29,6 +29,8 @@ class SpentError(Exception):
     """No trial is left."""
 
 
+_MOST_COMPARISONS = 100
+
 _Key = tuple[str, int, int]
 
 
@@ -43,18 +45,21 @@ class Trials:
     Attributes:
         out_of_memory: Trials that ran out of memory.
         failed: Trials that ended otherwise than well or out of memory.
+        comparisons: Comparisons by short steps, which take a fraction of a trial's time and are no trials.
     """
 
     def __init__(self, problem: Problem, budget: int, seed: int) -> None:
         self.problem = problem
         self.out_of_memory = 0
         self.failed = 0
+        self.comparisons = 0
         self._budget = budget
         self._seed = seed
         self._random = random.Random(seed)
         self._first: dict[_Key, Trial] = {}
         self._known: list[int] = []
         self._thoughts: dict[int, Mapping[str, Standing]] = {}
+        self._compared: list[int] = []
         self._again: dict[tuple[_Key, int], float] = {}
 
     @property
@@ -84,7 +89,18 @@ class Trials:
         for result in results:
             self._learn(result)
         self._known.append(len(self._first))
+        self._compared.append(self.comparisons)
         return results
+
+    def compared(self) -> None:
+        """Count a comparison.
+
+        Raises:
+            SpentError: There were as many as a search may make.
+        """
+        if self.comparisons >= _MOST_COMPARISONS:
+            raise SpentError
+        self.comparisons += 1
 
     def think(self, standings: Mapping[str, Standing]) -> None:
         """What a strategy's model thinks of the combinations so far, by their labels: it tells what to repeat."""
@@ -110,6 +126,11 @@ class Trials:
             if worth >= share:
                 return number + repeated
         return None
+
+    def compared_until(self, share: float) -> int | None:
+        """Comparisons until the answer was truly worth this share of the exhaustive best; ``None`` if it never was."""
+        worths = (worth for worth, _ in self.answers())
+        return next((count for worth, count in zip(worths, self._compared, strict=True) if worth >= share), None)
 
     def worth_after(self, number: int) -> float:
         """What the answer after so many trials is truly worth, the repetitions of the leaders not counted."""
