@@ -26,13 +26,12 @@ decides (so too for *ours, model* in rows from before 2026-11-24). *random* and 
 parameter; *deepspeed* is the DeepSpeed autotuner's procedure, as `benchmarks/search/deepspeed.py` describes it; *ours*
 takes combinations from the proposer with the sampler that is named, sets the batch from the memory forecast, and times
 half of that batch in the same trial (*one batch*: it does not, and the proposer chooses a share of the largest batch,
-as it does among methods). Forecasts cost no trial, neither ours nor what *deepspeed* calculates with; on recorded tables
-they come from the short runs that a session makes.
-*Compared* is ours after a short comparison of each method alone with plain training, in turn and at the same batch.
-*Each compared first* is what a session does for `faster` on one device: whatever is proposed is compared in this way,
-and timed where it may lead; on several devices it is *ours, model*. A comparison is as noisy here as a trial. It takes
-seconds, about a fifth of a trial, and is counted apart: the median, over the seeds that arrived, of the comparisons
-until then."""
+as it does among methods). Forecasts cost no trial, neither ours nor what *deepspeed* calculates with; on recorded
+tables they come from the short runs that a session makes. *Compared* is ours after a short comparison of each method
+alone with plain training, in turn and at the same batch. *Each compared first* is what a session does for `faster` on
+one device: whatever is proposed is compared in this way, and timed where it may lead; on several devices it is *ours,
+model*. A comparison is as noisy here as a trial. It takes seconds, about a fifth of a trial, and is counted apart: the
+median, over the seeds that arrived, of the comparisons until then."""
 
 _HELD_BACK = """\
 A fresh one for each seed, of a kind that the search was not developed with and not changed for
