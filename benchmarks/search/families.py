@@ -70,8 +70,10 @@ def rare(generator: np.random.Generator, settings: int) -> np.ndarray:
 
 def opposed(generator: np.random.Generator, settings: int) -> np.ndarray:
     """Of the settings of one method every second does the opposite of the one before it."""
-    effects: np.ndarray = generator.exponential(0.2) * np.where(np.arange(settings) % 2, -1, 1)
-    return effects * generator.choice([-1, 1]) + generator.normal(0.0, 0.03, settings)
+    signs = np.where(np.arange(settings) % 2, -1, 1)
+    effects: np.ndarray = generator.exponential(0.2) * signs * generator.choice([-1, 1])
+    effects += generator.normal(0.0, 0.03, settings)
+    return effects
 
 
 DEVELOPMENT = ("normal", "heavy tailed", "mostly useless", "correlated")
