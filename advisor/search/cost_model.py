@@ -12,7 +12,7 @@ own and a time per sample, ``a + b n`` seconds for ``n`` samples, so that a samp
 still counts, ``h / (h + n)``: what was measured at small batches says less about large ones, and by how much is known.
 With these effects ``h`` differs between combinations, and so does what an effect on it does: where checkpointing made
 samples slow, the launches that compilation saves hardly count. The cost is therefore expanded around the effects that
-are found, like a step of Gauss and Newton (section 3.4 of the same book has the general case), and found again.
+are found, and they are found again, as the mode of a Laplace approximation is (section 3.4 of the same book).
 
 How large main effects and interactions are is not known beforehand, and neither is ``h``; five measurements do not
 tell. So some guesses each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be
