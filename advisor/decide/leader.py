@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import within_tolerance
@@ -14,7 +14,7 @@ from advisor.methods.catalogue import get_method
 from advisor.problem.goal import Goal
 from advisor.trial.outcome import Outcome
 
-__all__ = ["next_leader"]
+__all__ = ["hoped", "next_leader", "usually_off"]
 
 _HOPE = 1.0
 """Standard errors by which a forecast may be too low: one in six is lower than that by chance."""
@@ -58,17 +58,37 @@ def _is_yardstick(candidate: Candidate) -> bool:
     return candidate.role is Role.BASELINE or (not candidate.policy.methods and candidate.comparison is None)
 
 
+def hoped(expected: float, error: float, off: float, hope: float = _HOPE) -> float:
+    """The samples per second that may be hoped for.
+
+    Args:
+        expected: By short steps.
+        error: Standard error of the log of that.
+        off: Log of what others reached over what was expected of them.
+        hope: By how many standard errors the forecast may be too low.
+    """
+    return expected * math.exp(off + hope * error)
+
+
+def usually_off(reached: Iterable[tuple[float, float]]) -> float:
+    """Log of what timed ones reached over what was expected of them, the median; nothing without any.
+
+    Args:
+        reached: For each its samples per second, and those expected.
+    """
+    logs = [math.log(rate / expected) for rate, expected in reached]
+    return statistics.median(logs) if logs else 0.0
+
+
 def _off(candidates: Sequence[Candidate]) -> float:
-    """Log of what timed candidates reached over what was expected of them, the median."""
-    logs = [
-        math.log(one.measurement.samples_per_second / one.comparison.expected_samples_per_second)
+    return usually_off(
+        (one.measurement.samples_per_second, one.comparison.expected_samples_per_second)
         for one in candidates
         if one.comparison is not None
         and one.measurement is not None
         and one.comparison.speedup is not None
         and one.comparison.at_batch == one.policy.micro_batch
-    ]
-    return statistics.median(logs) if logs else 0.0
+    )
 
 
 def _was_timed(candidate: Candidate) -> bool:
@@ -85,4 +105,4 @@ def _hoped(candidate: Candidate, off: float, hope: float) -> float:
     if any(get_method(use.name).slow_start for use in candidate.policy.methods):
         # What takes long to set up takes the time of many others: it is timed where it is expected to lead.
         hope = min(hope, 0.0)
-    return _expected(candidate) * math.exp(off + hope * candidate.comparison.expected_error)
+    return hoped(_expected(candidate), candidate.comparison.expected_error, off, hope)

@@ -10,6 +10,9 @@ Where the batches are known, one reason why effects do not add up is taken out b
 own and a time per sample, ``a + b n`` seconds for ``n`` samples, so that a sample costs ``b (1 + h / n)`` with
 ``h = a / b``. A setting has an effect on ``b``, and another on top of it to the degree that the time of the step's own
 still counts, ``h / (h + n)``: what was measured at small batches says less about large ones, and by how much is known.
+With these effects ``h`` differs between combinations, and so does what an effect on it does: where checkpointing made
+samples slow, the launches that compilation saves hardly count. The cost is therefore expanded around the effects that
+are found, and they are found again, as the mode of a Laplace approximation is (section 3.4 of the same book).
 
 How large main effects and interactions are is not known beforehand, and neither is ``h``; five measurements do not
 tell. So some guesses each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be
@@ -21,7 +24,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -40,15 +43,21 @@ _LEVEL_DEVIATION = 1.0
 _EFFECT_SCALES = (0.6, 1.0, 1.7)
 """Factors on the prior standard deviations of the main effects."""
 
-_INTERACTION_DEVIATIONS = (0.02, 0.1, 0.2)
+_INTERACTION_DEVIATIONS = (0.02, 0.05, 0.1, 0.2)
 """Standard deviations of what is not a sum, as far as it is particular to a neighbourhood."""
 
-_USUAL_INTERACTION = 0.1
+_USUAL_INTERACTION = 0.05
 """Held to be the likeliest before anything is known."""
 
 _HALVES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Batches at which half of a step is its own time, relative to the (geometric) mean of those that were measured; 0 is a
 cost that does not depend on the batch."""
+
+_EXPANSIONS = 2
+"""How often the cost is expanded around what was found."""
+
+_MOST_ON_OVERHEAD = 3.0
+"""Log of the most that settings are thought to do to the time of a step's own, beside what they do to a sample's."""
 
 _LEAST_VARIANCE = 1e-12
 """Rounding may leave less than nothing of a variance."""
@@ -106,9 +115,10 @@ class _Scales(msgspec.Struct, frozen=True):
         off = (math.log(self.effects), math.log(self.interactions / _USUAL_INTERACTION))
         return -0.5 * sum((one / _DOUBT_OF_SCALE) ** 2 for one in off)
 
-    def overhead(self, log_batches: Floats) -> Floats:
-        """Share of a step that is its own time, at each batch."""
-        share: Floats = self.half / (self.half + np.exp(log_batches))
+    def overhead(self, points: _Points) -> Floats:
+        """Share of a step that is its own time, for each combination at its batch."""
+        half = self.half * np.exp(points.shift)
+        share: Floats = half / (half + np.exp(points.log_batches))
         return share
 
 
@@ -119,15 +129,17 @@ class _Points(msgspec.Struct, frozen=True):
         levels: Their levels.
         design: Their main effects.
         log_batches: Log of their batches; zeros where nothing is known of batches.
+        shift: By what log their settings make the time of a step's own longer than that of a sample, as far as known.
     """
 
     levels: Levels
     design: Floats
     log_batches: Floats
+    shift: Floats
 
     def those(self, numbers: npt.NDArray[np.intp]) -> _Points:
         """Some of them."""
-        return _Points(self.levels[numbers], self.design[numbers], self.log_batches[numbers])
+        return _Points(self.levels[numbers], self.design[numbers], self.log_batches[numbers], self.shift[numbers])
 
 
 class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,9 +181,12 @@ class CostModel:
         self._noise = noise
         self._batches = None if batches is None else BatchModel(factors, levels, batches.largest)
         log_batches = np.zeros(len(levels)) if batches is None else batches.logs
-        self._known = _Points(levels, factors.effects(levels), log_batches)
+        self._on_overhead = np.zeros(len(factors.prior_mean))
+        self._known = self._points(levels, log_batches)
         self._alike = Similarity.of(levels, levels).covariance
         halves = (0.0,) if batches is None else tuple(np.exp(batches.logs.mean()) * one for one in _HALVES)
+        if batches is not None:
+            self._learn_overheads([_Scales(1.0, _USUAL_INTERACTION, half) for half in halves], logs)
         self._posteriors = self._likely(
             itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves)), logs
         )
@@ -179,7 +194,7 @@ class CostModel:
     def estimate(self, levels: Levels) -> Estimate:
         """What is expected of combinations at their largest batches, one row each."""
         batch = self._batch_of(levels)
-        points = _Points(levels, self._factors.effects(levels), batch.mean)
+        points = self._points(levels, batch.mean)
         alike = Similarity.of(levels, self._known.levels).covariance
         found = [self._estimate(posterior, points, alike, batch.deviation) for posterior in self._posteriors]
         log_weights = np.array([posterior.log_weight for posterior in self._posteriors])
@@ -197,7 +212,7 @@ class CostModel:
         model = copy.copy(self)
         every = np.concatenate([self._known.levels, levels])
         log_batches = np.concatenate([self._known.log_batches, self._batch_of(levels).mean])
-        model._known = _Points(every, self._factors.effects(every), log_batches)
+        model._known = self._points(every, log_batches)
         model._alike = Similarity.of(every, every).covariance
         model._noise = np.concatenate([self._noise, np.full(len(levels), noise)])
         model._posteriors = [
@@ -209,6 +224,17 @@ class CostModel:
             for posterior in self._posteriors
         ]
         return model
+
+    def _learn_overheads(self, guesses: Sequence[_Scales], logs: Floats) -> None:
+        """Expand the cost around the effects on the time of a step's own that the likeliest guess finds."""
+        likeliest = max(self._likely(guesses, logs), key=lambda one: one.log_weight)
+        variance = (self._factors.prior_deviation * likeliest.scales.effects) ** 2
+        for _ in range(_EXPANSIONS):
+            share = likeliest.scales.overhead(self._known)
+            found = variance * (self._known.design.T @ (share * likeliest.weights))
+            self._on_overhead = np.clip(found, -_MOST_ON_OVERHEAD, _MOST_ON_OVERHEAD)
+            self._known = self._points(self._known.levels, self._known.log_batches)
+            likeliest = self._posterior(likeliest.scales, logs)
 
     def _likely(self, guesses: Iterable[_Scales], logs: Floats) -> list[_Posterior]:
         """The posteriors of the guesses that are likely."""
@@ -224,6 +250,12 @@ class CostModel:
             for one in model._likely(guesses, logs[some])
         ]
 
+    def _points(self, levels: Levels, log_batches: Floats) -> _Points:
+        """Combinations at batches."""
+        design = self._factors.effects(levels)
+        shift = np.clip(design @ self._on_overhead, -_MOST_ON_OVERHEAD, _MOST_ON_OVERHEAD)
+        return _Points(levels, design, log_batches, shift)
+
     def _batch_of(self, levels: Levels) -> BatchEstimate:
         if self._batches is None:
             return BatchEstimate(np.zeros(len(levels)), np.zeros(len(levels)))
@@ -235,9 +267,19 @@ class CostModel:
         factor: Floats = cho_factor(covariance + np.diag(self._noise**2), lower=True)[0]
         return factor
 
+    @staticmethod
+    def _own_time(scales: _Scales, points: _Points) -> Floats:
+        """What a step's own time adds to the log of the cost, where the effects on it are nothing.
+
+        That is the tangent at the effects that are known: what they are off by is linear.
+        """
+        share = scales.overhead(points)
+        added: Floats = -np.log1p(-share) - share * points.shift
+        return added
+
     def _posterior(self, scales: _Scales, logs: Floats) -> _Posterior:
         factor = self._factor(scales)
-        expected = self._known.design @ self._factors.prior_mean - np.log1p(-scales.overhead(self._known.log_batches))
+        expected = self._known.design @ self._factors.prior_mean + self._own_time(scales, self._known)
         level = float(np.mean(logs - expected))
         surprise = logs - expected - level
         weights: Floats = cho_solve((factor, True), surprise)
@@ -248,7 +290,7 @@ class CostModel:
     def _estimate(self, posterior: _Posterior, points: _Points, alike: Floats, doubt_of_batch: Floats) -> Estimate:
         """What one guess makes of combinations beside what their settings declare, and how sure that is."""
         scales = posterior.scales
-        overhead = scales.overhead(points.log_batches)
+        overhead = scales.overhead(points)
         shared = self._covariance(scales, points, alike)
         known = solve_triangular(posterior.factor, shared.T, lower=True)
         of_effects = points.design**2 @ (self._factors.prior_deviation * scales.effects) ** 2
@@ -258,13 +300,13 @@ class CostModel:
         variance = np.maximum(prior_variance - np.sum(known**2, axis=0), _LEAST_VARIANCE)
         # The derivative of log(1 + h / n) by log n is the share of overhead.
         variance = variance + (overhead * doubt_of_batch) ** 2
-        mean = posterior.level - np.log1p(-overhead) + shared @ posterior.weights
+        mean = posterior.level + self._own_time(scales, points) + shared @ posterior.weights
         return Estimate(mean, np.sqrt(variance))
 
     def _covariance(self, scales: _Scales, points: _Points, alike: Floats) -> Floats:
         """Of combinations with those that were measured."""
         sums = (points.design * (self._factors.prior_deviation * scales.effects) ** 2) @ self._known.design.T
-        overhead = np.outer(scales.overhead(points.log_batches), scales.overhead(self._known.log_batches))
+        overhead = np.outer(scales.overhead(points), scales.overhead(self._known))
         covariance: Floats = _LEVEL_DEVIATION**2 + sums * (1 + overhead) + scales.interactions**2 * alike
         return covariance
 

@@ -5,6 +5,10 @@ few thousand of them as a rule, so that the expected improvement (Jones, Schonla
 optimization of expensive black-box functions, 1998, section 4.1) of each is computed and the largest taken, under the
 model of :mod:`advisor.search.cost_model`. What cannot be told apart is settled in favour of fewer methods.
 
+Where no more is expected than half of the noise, the model has said what it has to say. Every second proposal is then
+the one that promises most if the model is wrong: whatever it is surest of, it may be sure of for want of a look, as of
+a method that was seen once, beside another that it does not go with.
+
 With two objectives (cost and latency) it is the improvement of their weighted product, with another weight for every
 trial (Knowles, ParEGO, 2006, section 2): the corner of the frontier, where a percent of one weighs as much as a percent
 of the other, every second time, and in between somewhere along it.
@@ -13,6 +17,7 @@ of the other, every second time, and in between somewhere along it.
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +33,7 @@ from advisor.search.outlook import Expectation, Observation, Outlook
 from advisor.search.parameters import Parameters
 from advisor.search.pool import Pool
 from advisor.search.resolved import ResolvedSpace
+from advisor.search.standing import Standing
 from advisor.search.tried import Tried
 
 __all__ = ["ModelSampler"]
@@ -66,6 +72,7 @@ class ModelSampler(BaseSampler):
         self._parameters = parameters
         self._maximize = tuple(maximize)
         self._finished: dict[int, Observation | None] = {}
+        self._last: tuple[list[Observation], list[float], Outlook] | None = None
         self._random = random.Random(seed)
         self._independent = RandomSampler(seed)
 
@@ -101,7 +108,23 @@ class ModelSampler(BaseSampler):
     def outlook(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Outlook:
         """What is expected after some observations, all objectives weighing alike by default."""
         equal = [1 / len(self._maximize)] * len(self._maximize)
-        return Outlook(self._factors, observations, equal if weights is None else weights)
+        seen, weighing = list(observations), list(equal if weights is None else weights)
+        if self._last is None or self._last[0] != seen or self._last[1] != weighing:
+            # Whether to go on, what to repeat and what to propose are asked after the same observations.
+            self._last = seen, weighing, Outlook(self._factors, seen, weighing)
+        return self._last[2]
+
+    def standings(self, study: Study) -> dict[str, Standing]:
+        """Label -> what is thought of each combination that was tried and may win; of two objectives nothing."""
+        observations = [one for one in self.observations(study) if not one.under_way]
+        able = {one.choice.combination.label: one.choice for one in observations if one.counts}
+        if not able or len(self._maximize) > 1:
+            return {}
+        estimate = self.outlook(observations).standing(self._factors.levels(able.values()))
+        return {
+            label: Standing(mean=float(mean), deviation=float(deviation))
+            for label, mean, deviation in zip(able, estimate.mean, estimate.deviation, strict=True)
+        }
 
     def largest_improvement(self, study: Study) -> float | None:
         """The largest expected improvement of any untried point, as a share of the cost; 0.0 if none is left.
@@ -133,7 +156,9 @@ class ModelSampler(BaseSampler):
         if not points:
             return None
         improvement = expectation.improvement
-        if improvement.max() < _NOTHING:
+        if improvement.max() < _in_the_noise(observations) and sum(one.tried for one in observations) % 2:
+            improvement = expectation.if_wrong
+        elif improvement.max() < _NOTHING:
             improvement = expectation.success * np.exp(expectation.mean.min() - expectation.mean)
         near = np.flatnonzero(improvement >= (1 - _TIE) * improvement.max())
         simplest = min(near, key=lambda one: (np.count_nonzero(levels[one, :-2]), levels[one, -2], -improvement[one]))
@@ -163,3 +188,9 @@ class ModelSampler(BaseSampler):
             points, levels = [*points, *added], np.concatenate([levels, more])
             expectation = expectation.joined(outlook.of(more))
         return points, levels, expectation
+
+
+def _in_the_noise(observations: Sequence[Observation]) -> float:
+    """An expected improvement that would not show: half of what repeated figures differ by."""
+    noises = [one.noise for one in observations if one.logs is not None]
+    return statistics.median(noises) / 2 if noises else 0.0

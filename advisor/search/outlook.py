@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from scipy.special import ndtr
 
-from advisor.search.cost_model import Batches, CostModel
+from advisor.search.cost_model import Batches, CostModel, Estimate
 from advisor.search.factors import Choice, Factors, Floats, Levels
 from advisor.search.failures import Failures
 
@@ -20,6 +20,9 @@ _Item = TypeVar("_Item")
 
 _MEMORY_NOISE = 0.02
 """Standard deviation of a peak relative to its limit."""
+
+_DOUBT = 3.0
+"""Factor on deviations where the model is not trusted: what it calls impossible happens three times as far out."""
 
 _MOST_MEASURED = 256
 """Figures that the model is made from: what it costs grows with their cube, and what it learns hardly grows at all."""
@@ -72,11 +75,13 @@ class Expectation(msgspec.Struct, frozen=True):
         success: Probability that the point can be measured and may win.
         improvement: Expected share by which the cost is below the least so far, failures included; where nothing was
             measured yet, the probability of success.
+        if_wrong: The same if the model were much less sure of what it expects than it is.
     """
 
     mean: Floats
     success: Floats
     improvement: Floats
+    if_wrong: Floats
 
     def joined(self, others: Expectation) -> Expectation:
         """These and others, one after the other."""
@@ -84,6 +89,7 @@ class Expectation(msgspec.Struct, frozen=True):
             np.concatenate([self.mean, others.mean]),
             np.concatenate([self.success, others.success]),
             np.concatenate([self.improvement, others.improvement]),
+            np.concatenate([self.if_wrong, others.if_wrong]),
         )
 
 
@@ -129,15 +135,21 @@ class Outlook:
         success = self._success(levels)
         if self._model is None:
             declared: Floats = self._factors.effects(levels) @ self._factors.prior_mean
-            return Expectation(declared, success, success)
+            return Expectation(declared, success, success, success)
         estimate = self._model.estimate(levels)
         if not math.isfinite(self._least):
-            return Expectation(estimate.mean, success, success)
+            return Expectation(estimate.mean, success, success, success)
         lead = self._least - estimate.mean
-        steps = lead / estimate.deviation
-        density = np.exp(-0.5 * steps**2) / math.sqrt(2 * math.pi)
-        gained = lead * ndtr(steps) + estimate.deviation * density
-        return Expectation(estimate.mean, success, np.maximum(gained, 0.0) * success)
+        improvement, if_wrong = (_improvement(lead, doubt * estimate.deviation) * success for doubt in (1.0, _DOUBT))
+        return Expectation(estimate.mean, success, improvement, if_wrong)
+
+    def standing(self, levels: Levels) -> Estimate:
+        """What is thought of points with figures: their own, seen beside those of all others.
+
+        The best of many noisy figures was lucky. What others say of its settings tells by how much.
+        """
+        assert self._model is not None, "something was measured"
+        return self._model.estimate(levels)
 
     def _success(self, levels: Levels) -> Floats:
         success = 1 - self.failures.probability(levels)
@@ -154,6 +166,14 @@ class Outlook:
             return None
         levels = self._factors.levels(one.choice for one in known)
         return CostModel(self._factors, levels, peaks, np.full(len(known), _MEMORY_NOISE))
+
+
+def _improvement(lead: Floats, deviation: Floats) -> Floats:
+    """The mean of what is positive of a normal variable."""
+    steps = lead / deviation
+    density = np.exp(-0.5 * steps**2) / math.sqrt(2 * math.pi)
+    gained: Floats = np.maximum(lead * ndtr(steps) + deviation * density, 0.0)
+    return gained
 
 
 def _telling(measured: list[Observation], weights: Sequence[float]) -> list[Observation]:

@@ -29,6 +29,7 @@ from advisor.search.proposal import Attribute, GainLeft, Proposal, SamplerName
 from advisor.search.rejected import tell_conflict, tell_duplicate, worst_values
 from advisor.search.resolved import Combination, ResolvedSpace
 from advisor.search.seeds import names_of, seeds_of
+from advisor.search.standing import Standing
 from advisor.search.storage import close_storage, one_at_a_time, open_study, quietly
 from advisor.search.tried import Point, Tried
 
@@ -274,6 +275,17 @@ class Proposer:
             return None
         noise = statistics.median(one.noise for one in measured)
         return GainLeft(expected=expected, noise=noise, measured=len(measured))
+
+    def standings(self) -> dict[str, Standing]:
+        """Label -> what is thought of each combination that was tried and may win, all figures seen together.
+
+        Empty with two objectives, and where Optuna's samplers search: they know nothing of figures beside each other.
+        """
+        if self._study.sampler is not self._model:
+            return {}
+        with self._quietly():
+            self._book.refresh()
+            return self._model.standings(self._study)
 
     def take_records(self) -> list[str]:
         """What other workers wrote as the attribute ``record`` of what they completed since the last time."""

@@ -13,6 +13,7 @@ from advisor.decide.cost import cost_evidence
 from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.guard import comparison_evidence
 from advisor.decide.promise import promised, shown
+from advisor.decide.repeat import MOST_REPEATED
 from advisor.errors import NothingMeasuredError
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
@@ -29,6 +30,7 @@ from advisor.report.progress import Progress
 from advisor.report.why import explain, explained
 from advisor.search.counting import Count
 from advisor.search.resolved import Combination
+from advisor.search.standing import Standing
 from advisor.session.budget import TimeBudget
 from advisor.session.guard import Guard
 from advisor.session.leaders import settled
@@ -67,6 +69,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
         size_arguments: Function -> the size arguments that it takes.
         layout: Where a batch has its samples, and how its loss follows from those of its parts.
         device_rates: What the probe measured of the device; ``None`` if it could not.
+        standings: Label of a combination -> what the search's model thinks of it; empty where it has none.
     """
 
     goal: Goal
@@ -82,6 +85,7 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     size_arguments: dict[str, tuple[str, ...]] = {}
     layout: BatchLayout | None = None
     device_rates: DeviceRates | None = None
+    standings: dict[str, Standing] = {}
 
     def choose(self, candidates: Sequence[Candidate]) -> Recommendation:
         """The recommendation from these candidates, explained.
@@ -135,10 +139,18 @@ def confirm(
     """
     failures: list[str] = []
     # Who leads after the leaders were measured again may have been measured once, and be as lucky as they were.
-    for _ in range(ROUNDS if repeat else 0):
+    rounds = max(ROUNDS, MOST_REPEATED) if conclusion.standings else ROUNDS
+    for _ in range(rounds if repeat else 0):
         leading = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
         if not measure_leaders_again(
-            leading, candidates, goal=conclusion.goal, trials=trials, keep=keep, budget=budget, progress=progress
+            leading,
+            candidates,
+            goal=conclusion.goal,
+            trials=trials,
+            keep=keep,
+            budget=budget,
+            progress=progress,
+            standings=conclusion.standings,
         ):
             break
     beaten = 0

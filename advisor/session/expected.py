@@ -10,7 +10,7 @@ from advisor.policy.policy import Policy
 from advisor.search.line import Line
 from advisor.search.memory_model import MemoryModel
 
-__all__ = ["expected_at"]
+__all__ = ["ERROR_PER_DOUBLING", "FORECAST_ERROR", "expected_at", "seconds_at"]
 
 _CURVATURE = 0.5
 """Share of what two lines through short runs say about larger batches that is believed; the rest is doubted. Two points
@@ -20,13 +20,13 @@ times the batch."""
 _WELL_ABOVE = 2
 """Times the largest short run."""
 
-_FORECAST_ERROR = 0.03
+FORECAST_ERROR = 0.03
 """Standard error of any forecast of a time, however well its points are known."""
 
 _UNPAIRED_ERROR = 0.1
 """The same where nobody took turns: single short steps of two trials are about as far apart by chance."""
 
-_ERROR_PER_DOUBLING = 0.03
+ERROR_PER_DOUBLING = 0.03
 """What the time of plain training is off by for every doubling of the batch beyond the largest that was timed."""
 
 
@@ -48,9 +48,9 @@ def expected_at(
     last = own.points[-1]
     compared_at = last.compared_at or last.micro_batch
     batch, passes = policy.micro_batch, policy.accumulation_steps
-    seconds = _seconds(reference_model, batch) * passes
+    seconds = seconds_at(reference_model, batch) * passes
     doublings = max(0.0, math.log2(batch / max(1, reference_model.timed_at)))
-    speedup, errors = 1.0, [_FORECAST_ERROR, _ERROR_PER_DOUBLING * doublings]
+    speedup, errors = 1.0, [FORECAST_ERROR, ERROR_PER_DOUBLING * doublings]
     if own != reference:
         if last.speedup is not None:
             speedup = last.speedup.value
@@ -58,7 +58,7 @@ def expected_at(
         else:
             speedup = reference_model.seconds(last.micro_batch) / last.step_seconds
             errors.append(_UNPAIRED_ERROR)
-        there = _seconds(reference_model, compared_at)
+        there = seconds_at(reference_model, compared_at)
         growth = _growth(own, reference, compared_at, batch, own_seconds=there / speedup, other_seconds=there)
         speedup *= math.exp(growth)
         errors.append(growth)
@@ -72,7 +72,7 @@ def expected_at(
     )
 
 
-def _seconds(model: MemoryModel, batch: int) -> float:
+def seconds_at(model: MemoryModel, batch: int) -> float:
     """Of a step beyond the largest batch that was timed: a line through two noisy small ones may even fall.
 
     Twice the batch takes between 1.4 and twice as long.

@@ -1,20 +1,23 @@
 """Measure the leaders once more before one of them is recommended.
 
-The best of many noisy figures is as a rule one that was lucky. The policies that are near the best, and the baseline
-that they are compared with, are therefore run again, one after the other: of two figures of a policy the worse one
-stands for it (:func:`~advisor.decide.ranking.ranked`), and how far they differ counts as noise. Where two lead that are
-near each other even so, both are run a third time, and the median stands.
+The best of many noisy figures is as a rule one that was lucky. Where the search has a model, that tells which of them
+were, and which are worth another look (:mod:`advisor.decide.repeat`). Otherwise the policies that are near the best,
+and the baseline that they are compared with, are run again, one after the other: of two figures of a policy the worse
+one stands for it (:func:`~advisor.decide.ranking.ranked`), and how far they differ counts as noise. Where two lead that
+are near each other even so, both are run a third time, and the median stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.contested import contested
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.noise import noise_of
+from advisor.decide.repeat import worth_repeating
 from advisor.decide.score import gain, score
 from advisor.measure.timing import NEAR
 from advisor.policy.policy import Policy
@@ -22,6 +25,7 @@ from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import Progress
 from advisor.report.wording import batch_words
 from advisor.search.resolved import Combination
+from advisor.search.standing import Standing
 from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
@@ -44,6 +48,7 @@ def measure_leaders_again(
     keep: Callable[[Candidate], None],
     budget: TimeBudget,
     progress: Progress,
+    standings: Mapping[str, Standing] | None = None,
 ) -> bool:
     """Run the leaders and the baseline again, as far as the time reaches.
 
@@ -59,12 +64,16 @@ def measure_leaders_again(
         keep: Called with every candidate that is new or replaced, to write it down.
         budget: The session's clock.
         progress: Told what is under way.
+        standings: For ``faster``, what the search's model thinks of each combination, by its label.
 
     Returns:
         Whether anything was measured.
     """
-    again = [one for one in _leaders(recommendation, goal) if times_measured(one.policy, candidates) == 1]
-    again = again or _contested(recommendation, candidates, goal)
+    if standings and goal.kind is GoalKind.FASTER:
+        again = _doubtful(recommendation, candidates, goal, standings)
+    else:
+        again = [one for one in _leaders(recommendation, goal) if times_measured(one.policy, candidates) == 1]
+        again = again or _contested(recommendation, candidates, goal)
     for number, leader in enumerate(again, start=1):
         if not budget.may_repeat:
             return number > 1
@@ -89,6 +98,33 @@ def measure_leaders_again(
 def times_measured(policy: Policy, candidates: Sequence[Candidate]) -> int:
     """How often a policy has figures."""
     return sum(is_measured(one) and one.policy == policy for one in candidates)
+
+
+def _doubtful(
+    recommendation: Recommendation, candidates: Sequence[Candidate], goal: Goal, standings: Mapping[str, Standing]
+) -> list[Candidate]:
+    """The one that may be lucky, or better than it looks; and a baseline whose figure took no turns with anything."""
+    best: dict[str, Candidate] = {}
+    for one in _able(recommendation, goal):
+        label = Combination.of(one.policy).label
+        if label in standings:
+            best.setdefault(label, one)
+    thought = {label: standings[label] for label in best}
+    figures: dict[str, list[float]] = {label: [] for label in best}
+    for one in candidates:
+        label = Combination.of(one.policy).label
+        if one.measurement is None or is_outpaced(one) or label not in best or one.policy != best[label].policy:
+            continue
+        if figures[label]:  # The first was told to the search.
+            thought[label] = thought[label].after(score(one, goal), noise_of(one.measurement))
+        figures[label].append(score(one, goal))
+    again = worth_repeating(thought, figures)
+    found = [] if again is None else [best[again]]
+    baseline, winner = recommendation.baseline, recommendation.winner
+    if baseline is not None and winner.speedup is None and baseline.policy not in (one.policy for one in found):
+        others = winner.policy != baseline.policy or bool(found)
+        found += [baseline] if others and times_measured(baseline.policy, candidates) == 1 else []
+    return found
 
 
 def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:

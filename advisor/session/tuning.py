@@ -25,6 +25,7 @@ from advisor.search.counting import Count
 from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
+from advisor.search.standing import Standing
 from advisor.session.budget import TimeBudget
 from advisor.session.candidates import append_candidate, read_candidates, without_chance
 from advisor.session.climb import SizeSearch
@@ -88,6 +89,7 @@ class Tuning:
         self._budget = budget
         self._progress = progress
         self._notes = notes
+        self._standings: dict[str, Standing] = {}
         self._usable_bytes = usable_bytes
         self._settled = settled
 
@@ -247,6 +249,7 @@ class Tuning:
                 return loop.run(), proposer.untried == 0
             finally:
                 self._notes.extend(_notes_on_pairs(proposer.failing_pairs))
+                self._standings = proposer.standings()
 
     def _explore_sizes(
         self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]
@@ -318,6 +321,7 @@ class Tuning:
             size_arguments=facts.size_arguments,
             layout=facts.batch_layout,
             device_rates=facts.device_rates,
+            standings=self._standings,
         )
 
     def _concluded(

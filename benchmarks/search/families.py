@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["DEVELOPMENT", "FAMILIES", "HELD_BACK", "Family"]
+__all__ = ["DEVELOPMENT", "FAMILIES", "HELD_BACK", "SPENT", "Family"]
 
 Family = Callable[[np.random.Generator, int], np.ndarray]
 """Draws the effects of so many settings of one method."""
@@ -57,11 +57,33 @@ def graded(generator: np.random.Generator, settings: int) -> np.ndarray:
     return effects
 
 
+def flat(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Anything from a third less to half as long again, all alike likely."""
+    return generator.uniform(-0.4, 0.4, settings)
+
+
+def rare(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Nearly everything costs a little, and one setting in eight saves a third of the time or more."""
+    saves = generator.random(settings) < 1 / 8
+    return np.where(saves, -generator.uniform(0.3, 0.7, settings), generator.uniform(0.0, 0.1, settings))
+
+
+def opposed(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Of the settings of one method every second does the opposite of the one before it."""
+    signs = np.where(np.arange(settings) % 2, -1, 1)
+    effects: np.ndarray = generator.exponential(0.2) * signs * generator.choice([-1, 1])
+    effects += generator.normal(0.0, 0.03, settings)
+    return effects
+
+
 DEVELOPMENT = ("normal", "heavy tailed", "mostly useless", "correlated")
 """Families that the search may be developed with."""
 
-HELD_BACK = ("mostly harmful", "stepped", "graded")
-"""Families that it has not seen before it is judged."""
+SPENT = ("mostly harmful", "stepped", "graded")
+"""Families that an earlier search was judged by."""
+
+HELD_BACK = ("flat", "rare", "opposed")
+"""Families that the search has not seen before it is judged."""
 
 FAMILIES: dict[str, Family] = {
     "normal": normal,
@@ -71,5 +93,8 @@ FAMILIES: dict[str, Family] = {
     "mostly harmful": mostly_harmful,
     "stepped": stepped,
     "graded": graded,
+    "flat": flat,
+    "rare": rare,
+    "opposed": opposed,
 }
 """Name -> family."""

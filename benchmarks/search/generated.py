@@ -8,9 +8,10 @@ always or fills the memory, and some pay only from a certain batch on. The noise
 another in each problem, and so is the memory that is left to plain training, which may not fit.
 
 The rule: seeds below 1,000 with the families of ``DEVELOPMENT`` are for developing and may be looked at and tuned to.
-Seeds from 1,000,000 on, and the families of ``HELD_BACK``, are for judging. They are run once a search is finished,
+Seeds from 2,000,000 on, and the families of ``HELD_BACK``, are for judging. They are run once a search is finished,
 whatever comes out is written down, and nothing in the search is changed because of it; whoever did so all the same
-takes another range from there on.
+takes another range from there on. The seeds from 1,000,000 on judged an earlier search, and so did the families of
+``SPENT``.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from advisor.search.line import Line
 from advisor.search.memory_model import MemoryModel
 from advisor.search.resolved import Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
-from benchmarks.search.families import DEVELOPMENT, FAMILIES, HELD_BACK
+from benchmarks.search.families import DEVELOPMENT, FAMILIES, HELD_BACK, SPENT
 from benchmarks.search.generated_space import GeneratedSpace, Setting
 from benchmarks.search.problem import Trial, with_noise
 
 __all__ = ["FIRST_HELD_BACK", "HELD_BACK_NAME", "Generated"]
 
-FIRST_HELD_BACK = 1_000_000
+FIRST_HELD_BACK = 2_000_000
 """Seeds from here on are for judging, and have families of their own too."""
 
 HELD_BACK_NAME = "generated, held back"
@@ -56,7 +57,7 @@ class Generated:
     def __init__(self, seed: int) -> None:
         held_back = seed >= FIRST_HELD_BACK
         generator = np.random.default_rng(seed)
-        families = (*DEVELOPMENT, *HELD_BACK) if held_back else DEVELOPMENT
+        families = (*DEVELOPMENT, *SPENT, *HELD_BACK) if held_back else DEVELOPMENT
         self.family = families[seed % len(families)]
         self.name = HELD_BACK_NAME if held_back else "generated, for developing"
         self.limit_bytes = _LIMIT

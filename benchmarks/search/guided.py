@@ -13,10 +13,10 @@ from advisor.search.sampler import Proposer
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.comparisons import comparisons, is_plain
-from benchmarks.search.problem import Trial
+from benchmarks.search.problem import Problem, Trial
 from benchmarks.search.trials import Trials
 
-__all__ = ["guided"]
+__all__ = ["guided", "proposer_of", "tell", "timed"]
 
 
 def guided(
@@ -40,36 +40,45 @@ def guided(
     space = problem.space
     if second_batch:
         space = msgspec.structs.replace(space, batch_fractions=(1.0,))
-    proposer = _proposer(space, seed, sampler)
+    proposer = proposer_of(space, seed, sampler)
     batches = Batches(problem)
     best = 0.0
     while (proposal := proposer.ask()) is not None:
-        results = _run(trials, batches, proposal, second_batch=second_batch)
-        lost = results[0] if results else None
-        for share in AFTER_OUT_OF_MEMORY if second_batch else ():
-            # It has no smaller batch to be proposed with: once more, at less than was lost.
-            if lost is None or results[0].outcome is not Outcome.OUT_OF_MEMORY:
-                break
-            results = _run(
-                trials, batches, proposal, second_batch=True, bound=math.floor(share * lost.batch), below=results
-            )
+        results = timed(trials, batches, proposal, second_batch=second_batch)
         if compare and results and is_plain(results[-1]):
             for one in comparisons(problem, batches, results[-1], seed):
+                trials.compared()
                 proposer.learn(one.combination, one.rate, one.attributes, noise=problem.noise)
             compare = False
         best = _with_room(trials, batches, proposal, results, best)
-        rates = [result.rate for result in results if result.rate is not None]
-        peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
-        if rates:
-            memory = max(peaks) / problem.limit_bytes - 1
-            _tell(proposer, proposal, results, {"memory": memory}, problem.noise)
-        elif not results:
-            # Known before any trial, which it does not cost.
-            proposer.tell(proposal, None, {"memory": 1.0}, excludes_combination=True)
-        elif results[0].outcome is Outcome.OUT_OF_MEMORY:
-            proposer.tell(proposal, None, {"memory": 1.0})
-        else:
-            proposer.tell(proposal, None, {"outcome": 1.0}, excludes_combination=True)
+        tell(proposer, problem, proposal, results)
+        trials.think(proposer.standings())
+
+
+def timed(trials: Trials, batches: Batches, proposal: Proposal, *, second_batch: bool = True) -> list[Trial]:
+    """Time a proposal, and again at less where it ran out of memory and has no smaller batch to be proposed with."""
+    results = _run(trials, batches, proposal, second_batch=second_batch)
+    lost = results[0] if results else None
+    for share in AFTER_OUT_OF_MEMORY if second_batch else ():
+        if lost is None or results[0].outcome is not Outcome.OUT_OF_MEMORY:
+            break
+        results = _run(
+            trials, batches, proposal, second_batch=True, bound=math.floor(share * lost.batch), below=results
+        )
+    return results
+
+
+def tell(proposer: Proposer, problem: Problem, proposal: Proposal, results: list[Trial]) -> None:
+    """Tell the proposer what became of a proposal; without results it is known before any trial not to fit."""
+    peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
+    if any(result.rate is not None for result in results):
+        _tell(proposer, proposal, results, {"memory": max(peaks) / problem.limit_bytes - 1}, problem.noise)
+    elif not results:
+        proposer.tell(proposal, None, {"memory": 1.0}, excludes_combination=True)
+    elif results[0].outcome is Outcome.OUT_OF_MEMORY:
+        proposer.tell(proposal, None, {"memory": 1.0})
+    else:
+        proposer.tell(proposal, None, {"outcome": 1.0}, excludes_combination=True)
 
 
 def _run(
@@ -132,5 +141,6 @@ def _tell(
             proposer.learn(proposal.combination, one.rate, attributes, noise=noise)
 
 
-def _proposer(space: ResolvedSpace, seed: int, sampler: SamplerName) -> Proposer:
+def proposer_of(space: ResolvedSpace, seed: int, sampler: SamplerName) -> Proposer:
+    """A proposer whose study is kept in memory."""
     return Proposer(space, storage=None, study_name="benchmark", maximize=(True,), seed=seed, sampler=sampler)

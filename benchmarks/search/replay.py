@@ -76,6 +76,9 @@ def replay(
         recorded="" if table is None else table.header.date,
         recorded_noise=None if table is None else table.drift.noise,
         noise=noise,
+        compared=tuple(trials.compared_until(NEAR) for trials in every)
+        if any(one.comparisons for one in every)
+        else (),
         worth=tuple(trials.worth_after(SOON) for trials in every),
         versions=_versions(),
         date=datetime.date.today().isoformat(),
@@ -114,6 +117,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             results.append(one)
             write(output, [one])
     print(markdown(results))
+
+
+def _compared(every: Sequence[Trials]) -> tuple[int | None, ...]:
+    """The comparisons until each had arrived; empty where none were made."""
+    if not any(trials.comparisons for trials in every):
+        return ()
+    return tuple(trials.compared_until(NEAR) for trials in every)
 
 
 def _problems(options: argparse.Namespace) -> Iterator[tuple[Callable[[int], Problem], Table | None]]:

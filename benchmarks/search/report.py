@@ -20,19 +20,22 @@ PAGE = _RESULTS / "search.md"
 _EXPLANATION = """\
 A trial is one run of one combination of methods in a worker; one that runs out of memory or crashes counts like any
 other. A search has arrived when the answer that it would give if it ended there is truly within 2 % of the exhaustive
-best: as in a session, those that lead are measured once more, the worse figure of two stands (where two lead that are
-near each other, the median of three), and these repetitions count as trials, whatever the strategy. *random* and
-*optuna default* draw the batch as a parameter; *deepspeed* is the DeepSpeed autotuner's procedure, as
-`benchmarks/search/deepspeed.py` describes it; *ours* takes combinations from the proposer with the sampler that is
-named, sets the batch from the memory forecast, and times half of that batch in the same trial (*one batch*: it does
-not, and the proposer chooses a share of the largest batch, as it does among methods). Forecasts cost no trial, neither
-ours nor what *deepspeed* calculates with; on recorded tables they come from the short runs that a session makes.
-*Compared* is ours after a short comparison of each method alone with plain training, in turn and at the same batch,
-each as noisy as a trial: they take seconds, and are not counted as trials."""
+best. What a session measures again before it answers counts as trials: where there is a model, leaders that it thinks
+lucky or is not sure of; for all other strategies those that lead, until the worse figure of two or the median of three
+decides (so too for *ours, model* in rows from before 2026-11-24). *random* and *optuna default* draw the batch as a
+parameter; *deepspeed* is the DeepSpeed autotuner's procedure, as `benchmarks/search/deepspeed.py` describes it; *ours*
+takes combinations from the proposer with the sampler that is named, sets the batch from the memory forecast, and times
+half of that batch in the same trial (*one batch*: it does not, and the proposer chooses a share of the largest batch,
+as it does among methods). Forecasts cost no trial, neither ours nor what *deepspeed* calculates with; on recorded
+tables they come from the short runs that a session makes. *Compared* is ours after a short comparison of each method
+alone with plain training, in turn and at the same batch. *Each compared first* is what a session does for `faster` on
+one device: whatever is proposed is compared in this way, and timed where it may lead; on several devices it is *ours,
+model*. A comparison is as noisy here as a trial. It takes seconds, about a fifth of a trial, and is counted apart: the
+median, over the seeds that arrived, of the comparisons until then."""
 
 _HELD_BACK = """\
 A fresh one for each seed, of a kind that the search was not developed with and not changed for
-(`benchmarks/search/generated.py` has the rule): 300 to 100,000 combinations, seven families of main effects of which
+(`benchmarks/search/generated.py` has the rule): 300 to 100,000 combinations, ten families of main effects of which
 three are new to the search, interactions of pairs and triples, pairs that pay only together or crash, settings that
 never run, fill the memory or pay from a certain batch on, and noise of 1 to 10 %, another in each. With so much noise
 nothing that is within 2 % of the best can be told from it in some of them, and no strategy arrives in all"""
@@ -77,14 +80,15 @@ def _title(result: Result) -> str:
 
 def _table(results: Sequence[Result]) -> list[str]:
     rows = [
-        "| strategy | median trials to 2 % | 95 % of seeds | arrived within 30 | within 40 | out of memory | failed |",
-        "|---|---|---|---|---|---|---|",
+        "| strategy | median trials to 2 % | 95 % of seeds | arrived within 30 | within 40 | comparisons, median "
+        "| out of memory | failed |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
         median, late = (_trials(number, result.budget) for number in (result.median, result.late))
         rows.append(
             f"| {_named(result, results[0])} | {median} | {late} | {result.soon:.0%} | {result.within_forty:.0%} "
-            f"| {result.lost:.1%} | {result.broken:.1%} |"
+            f"| {_comparisons(result)} | {result.lost:.1%} | {result.broken:.1%} |"
         )
     return rows
 
@@ -101,9 +105,19 @@ def _worth(results: Sequence[Result]) -> list[str]:
 
 
 def _named(result: Result, first: Result) -> str:
-    """The strategy, with its number of seeds where that is not what the title says."""
+    """The strategy, with its number of seeds and its date where these are not what the title says."""
     seeds = len(result.reached)
-    return result.strategy if seeds == len(first.reached) else f"{result.strategy} ({seeds} seeds)"
+    other = [] if seeds == len(first.reached) else [f"{seeds} seeds"]
+    other += [] if result.date == first.date else [f"on {result.date}"]
+    return f"{result.strategy} ({', '.join(other)})" if other else result.strategy
+
+
+def _comparisons(result: Result) -> str:
+    """Of the seeds that arrived, the median of the comparisons made until then."""
+    made = [number for number in result.compared if number is not None]
+    if made:
+        return f"{quantile(made, 0.5):.0f}"
+    return "not counted" if "compared" in result.strategy else "none"
 
 
 def _trials(number: float, budget: int) -> str:

@@ -36,6 +36,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         recorded: Date of that recording; likewise.
         recorded_noise: Relative standard deviation of one measurement in it; ``None`` for a simulated problem.
         noise: Of one measurement in the replay, where it is not the recording's own.
+        compared: For each seed: comparisons, which are no trials, until the same; empty where none are made.
         worth: For each seed: what the answer after 30 trials is truly worth, as a share of the exhaustive best.
         versions: Package -> version of what ran the search.
         date: ISO date of the replay.
@@ -53,6 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     recorded: str = ""
     recorded_noise: float | None = None
     noise: float | None = None
+    compared: tuple[int | None, ...] = ()
     worth: tuple[float, ...] = ()
     versions: dict[str, str]
     date: str

@@ -16,6 +16,7 @@ from advisor.methods.use import MethodUse
 from advisor.search.proposal import SamplerName
 from advisor.search.resolved import Axis, Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
+from benchmarks.search.compared_first import compared_first
 from benchmarks.search.deepspeed import deepspeed
 from benchmarks.search.guided import guided
 from benchmarks.search.trials import SpentError, Trials
@@ -126,5 +127,6 @@ STRATEGIES: dict[str, Strategy] = {
     "ours, tpe, one batch": functools.partial(guided, sampler=SamplerName.TPE, second_batch=False),
     **{f"ours, {sampler.value}": functools.partial(guided, sampler=sampler) for sampler in SamplerName},
     "ours, model, compared": functools.partial(guided, sampler=SamplerName.MODEL, compare=True),
+    "ours, model, each compared first": compared_first,
 }
 """Name -> strategy."""

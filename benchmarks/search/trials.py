@@ -1,20 +1,23 @@
 """The one budget that every strategy spends: trials are counted, and what its answer is truly worth is kept.
 
-The answer after each trial is the one that a session would give if it ended there: those that lead are measured once
-more, and the worse figure of two stands, until one leads that was measured twice. Otherwise the best of many noisy
-figures would be the luckiest. Where two are near each other even so, the median of three stands. These repetitions are
-counted as trials.
+The answer after each trial is the one that a session would give if it ended there. With a model, what it thinks lucky
+or is not sure of is measured again until the choice is expected to lose no more than half a percent. Without one those
+that lead are measured once more, and the worse figure of two stands, until one leads that was measured twice: otherwise
+the best of many noisy figures would be the luckiest. Where two are near each other even so, the median of three stands.
+These repetitions are counted as trials.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from advisor.decide.contested import contested
+from advisor.decide.repeat import MOST_REPEATED, standing_figure, worth_repeating
 from advisor.measure.timing import NEAR
 from advisor.search.resolved import Combination
+from advisor.search.standing import Standing
 from advisor.session.repetitions import MOST, ROUNDS
 from advisor.trial.outcome import Outcome
 from benchmarks.search.problem import Problem, Trial
@@ -25,6 +28,8 @@ __all__ = ["SpentError", "Trials"]
 class SpentError(Exception):
     """No trial is left."""
 
+
+_MOST_COMPARISONS = 100
 
 _Key = tuple[str, int, int]
 
@@ -40,17 +45,21 @@ class Trials:
     Attributes:
         out_of_memory: Trials that ran out of memory.
         failed: Trials that ended otherwise than well or out of memory.
+        comparisons: Comparisons by short steps, which take a fraction of a trial's time and are no trials.
     """
 
     def __init__(self, problem: Problem, budget: int, seed: int) -> None:
         self.problem = problem
         self.out_of_memory = 0
         self.failed = 0
+        self.comparisons = 0
         self._budget = budget
         self._seed = seed
         self._random = random.Random(seed)
         self._first: dict[_Key, Trial] = {}
         self._known: list[int] = []
+        self._thoughts: dict[int, Mapping[str, Standing]] = {}
+        self._compared: list[int] = []
         self._again: dict[tuple[_Key, int], float] = {}
 
     @property
@@ -80,15 +89,32 @@ class Trials:
         for result in results:
             self._learn(result)
         self._known.append(len(self._first))
+        self._compared.append(self.comparisons)
         return results
+
+    def compared(self) -> None:
+        """Count a comparison.
+
+        Raises:
+            SpentError: There were as many as a search may make.
+        """
+        if self.comparisons >= _MOST_COMPARISONS:
+            raise SpentError
+        self.comparisons += 1
+
+    def think(self, standings: Mapping[str, Standing]) -> None:
+        """What a strategy's model thinks of the combinations so far, by their labels: it tells what to repeat."""
+        self._thoughts[self.spent] = dict(standings)
 
     def answers(self) -> Iterator[tuple[float, int]]:
         """After each trial: what the answer is truly worth, and how many measurements more it takes.
 
         The worth is a share of the exhaustive best, 0 before anything ran.
         """
-        for known in self._known:
-            answer, repeated = self._answer(known)
+        thoughts: Mapping[str, Standing] = {}
+        for number, known in enumerate(self._known, start=1):
+            thoughts = self._thoughts.get(number, thoughts)
+            answer, repeated = self._settled(known, thoughts) if thoughts else self._measured_best(known)
             yield (0.0 if answer is None else self._worth(answer)), repeated
 
     def reached(self, share: float) -> int | None:
@@ -100,6 +126,11 @@ class Trials:
             if worth >= share:
                 return number + repeated
         return None
+
+    def compared_until(self, share: float) -> int | None:
+        """Comparisons until the answer was truly worth this share of the exhaustive best; ``None`` if it never was."""
+        worths = (worth for worth, _ in self.answers())
+        return next((count for worth, count in zip(worths, self._compared, strict=True) if worth >= share), None)
 
     def worth_after(self, number: int) -> float:
         """What the answer after so many trials is truly worth, the repetitions of the leaders not counted."""
@@ -115,10 +146,28 @@ class Trials:
         else:
             self._first.setdefault(_key(result), result)
 
-    def _answer(self, known: int) -> tuple[Trial | None, int]:
+    def _settled(self, known: int, thoughts: Mapping[str, Standing]) -> tuple[Trial | None, int]:
+        """What measured best once figures that a model thinks lucky were taken again, and how often that was."""
+        best: dict[str, _Key] = {}
+        for key, trial in itertools.islice(self._first.items(), known):
+            label = trial.combination.label
+            if label in thoughts and (label not in best or _rate(trial) > _rate(self._first[best[label]])):
+                best[label] = key
+        standings = {label: thoughts[label] for label in best}
+        figures = {label: [_rate(self._first[key])] for label, key in best.items()}
+        repeated = 0
+        while repeated < MOST_REPEATED and (again := worth_repeating(standings, figures)) is not None:
+            figure = self._measured_again(best[again], len(figures[again]))
+            standings[again] = standings[again].after(figure, self.problem.noise)
+            figures[again].append(figure)
+            repeated += 1
+        chosen = max(figures, key=lambda label: standing_figure(figures[label]), default=None)
+        return (None if chosen is None else self._first[best[chosen]]), repeated
+
+    def _measured_best(self, known: int) -> tuple[Trial | None, int]:
         """What would be recommended by the figures known then, and the measurements that it took to be sure."""
         figures: dict[_Key, tuple[float, ...]] = {
-            key: (trial.rate or 0.0,) for key, trial in itertools.islice(self._first.items(), known)
+            key: (_rate(trial),) for key, trial in itertools.islice(self._first.items(), known)
         }
         repeated = 0
         for _ in range(ROUNDS):
@@ -128,14 +177,16 @@ class Trials:
             for key in leaders:
                 figures[key] = (*figures[key], self._measured_again(key, len(figures[key])))
             repeated += len(leaders)
-        best = max(figures, key=lambda key: _standing(figures[key]), default=None)
+        best = max(figures, key=lambda key: standing_figure(figures[key]), default=None)
         return (None if best is None else self._first[best]), repeated
 
     @staticmethod
     def _leaders(figures: dict[_Key, tuple[float, ...]]) -> list[_Key]:
         """The best by what stands for them, as far as they were measured once."""
-        order = sorted(figures, key=lambda key: -_standing(figures[key]))
-        near = [key for key in order if _standing(figures[order[0]]) <= (1 + NEAR) * _standing(figures[key])]
+        order = sorted(figures, key=lambda key: -standing_figure(figures[key]))
+        near = [
+            key for key in order if standing_figure(figures[order[0]]) <= (1 + NEAR) * standing_figure(figures[key])
+        ]
         return [key for key in near[:MOST] if len(figures[key]) == 1]
 
     def _measured_again(self, key: _Key, before: int) -> float:
@@ -152,9 +203,8 @@ class Trials:
         return self.problem.rate(answer.combination, answer.batch) / self.problem.best_rate
 
 
-def _standing(figures: Sequence[float]) -> float:
-    """The median; of two the worse."""
-    return sorted(figures)[(len(figures) - 1) // 2]
+def _rate(trial: Trial) -> float:
+    return trial.rate or 0.0
 
 
 def _key(trial: Trial) -> _Key:

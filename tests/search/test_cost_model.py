@@ -163,3 +163,23 @@ def test_what_a_number_of_devices_does_tells_what_fewer_do() -> None:
     model = CostModel(factors, levels[:2], np.array([0.0, -2.0]), np.full(2, 0.02))
     found = model.estimate(levels[2:])
     assert found.mean[0] == pytest.approx(-2.0 * math.log(4) / math.log(8), abs=0.3)
+
+
+def test_what_saves_a_steps_own_time_hardly_counts_where_samples_are_slow() -> None:
+    """Launches that compilation saves are nothing beside a recomputation: found of each alone, true of both."""
+    of = Factors(space("checkpoint", "small_adam", "precision", fractions=(1.0,)))
+    slow, launches = SETTINGS["checkpoint"][0], SETTINGS["small_adam"][0]
+
+    def cost(uses: tuple[MethodUse, ...], batch: float) -> float:
+        own, each = (0.2 if launches in uses else 1.0), (4.0 if slow in uses else 1.0)
+        return math.log(each + own / batch * 8)
+
+    every: list[tuple[MethodUse, ...]] = [(), (slow,), (launches,)]
+    sizes = np.repeat([4.0, 8.0, 16.0], 3)
+    known = of.levels(Choice(Combination(uses), 1.0) for uses in every * 3)
+    logs = np.array([cost(uses, batch) for uses, batch in zip(every * 3, sizes, strict=True)])
+    model = CostModel(of, known, logs, np.full(9, 0.005), Batches(np.log(sizes), np.full(9, math.log(8.0))))
+    both = of.levels([Choice(Combination((slow, launches)), 1.0)])
+    assert model.estimate(both).mean[0] == pytest.approx(cost((slow, launches), 8.0), abs=0.12)
+    sum_of_effects = cost((slow,), 8.0) + cost((launches,), 8.0) - cost((), 8.0)
+    assert sum_of_effects < cost((slow, launches), 8.0) - 0.3, "what a sum would have it"

@@ -199,3 +199,33 @@ def test_the_sampler_is_one_of_optuna_and_takes_parameters_of_other_studies() ->
     one = proposer(space("small_adam", fractions=(1.0,)))
     study = optuna.create_study(sampler=one._study.sampler)
     assert 0 <= study.ask().suggest_float("momentum", 0, 1) <= 1
+
+
+def test_where_the_model_promises_nothing_every_second_proposal_takes_it_to_be_wrong() -> None:
+    """Two methods cost time alone and save much of it together: the model is sure of neither's use."""
+    of = space("precision", "checkpoint", "attention", "swap", "small_adam", "chunked", fractions=(1.0,))
+    first, second = use("swap", gib=4), use("attention", recompute=True)
+    needed = []
+    for seed in range(6):
+        one = proposer(of, seed=seed)
+        found = 61
+        for number in range(1, 61):
+            proposal = asked(one)
+            both = all(each in proposal.uses for each in (first, second))
+            costs = 0.1 * sum(each.name not in ("swap", "attention") for each in proposal.uses)
+            costs += -0.4 if both else 0.08 * sum(each.name in ("swap", "attention") for each in proposal.uses)
+            one.tell(proposal, math.exp(-costs), noise=0.02)
+            if both:
+                found = number
+                break
+        needed.append(found)
+    assert statistics.median(needed) <= 30
+
+
+def test_the_same_observations_make_one_model_whatever_is_asked_of_it() -> None:
+    one = proposer(Instance(0).space())
+    for rate in (100.0, 90.0, 95.0):
+        one.tell(asked(one), rate)
+    observations = one._model.observations(one._study)
+    assert one._model.outlook(observations) is one._model.outlook(list(observations))
+    assert one._model.outlook(observations[:2]) is not one._model.outlook(observations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.problem.goal import Floor, Goal, GoalKind
 from advisor.report.progress import SilentProgress
+from advisor.search.resolved import Combination
+from advisor.search.standing import Standing
 from advisor.session.budget import TimeBudget
 from advisor.session.repetitions import measure_leaders_again, times_measured
 from advisor.trial.outcome import Outcome
@@ -46,7 +49,12 @@ def recommended(candidates: Sequence[Candidate], aim: Goal) -> Recommendation:
 
 
 def again(
-    candidates: list[Candidate], aim: Goal | None = None, *, seconds: float = 1000.0, outcome: Outcome = Outcome.OK
+    candidates: list[Candidate],
+    aim: Goal | None = None,
+    *,
+    seconds: float = 1000.0,
+    outcome: Outcome = Outcome.OK,
+    standings: dict[str, Standing] | None = None,
 ) -> tuple[list[Policy], list[Candidate]]:
     """What was measured again, and what was written down."""
     trials: Any = FakeTrials(outcome)
@@ -61,6 +69,7 @@ def again(
         keep=kept.append,
         budget=budget,
         progress=SilentProgress(),
+        standings=standings,
     )
     assert measured_any is bool(trials.timed)
     return trials.timed, kept
@@ -79,6 +88,34 @@ def test_three_and_the_baseline_at_most() -> None:
     leaders = [measured(150 - number, use) for number, use in enumerate((ONE, TWO, THREE, FOUR))]
     repeated, _ = again([PLAIN, *leaders])
     assert len(repeated) == 4
+
+
+def thought(*scores: tuple[Candidate, float], deviation: float = 0.01) -> dict[str, Standing]:
+    """What the search's model thinks of them."""
+    return {
+        Combination.of(one.policy).label: Standing(mean=-math.log(score), deviation=deviation) for one, score in scores
+    }
+
+
+def test_with_a_model_the_figure_that_it_thinks_lucky_and_the_baseline_are_measured_again() -> None:
+    good, lucky = measured(150, ONE), measured(153, TWO)
+    repeated, _ = again([PLAIN, good, lucky], standings=thought((PLAIN, 100), (good, 150), (lucky, 140)))
+    assert repeated == [lucky.policy, PLAIN.policy]
+
+
+def test_with_a_model_that_is_sure_of_the_leader_only_the_baseline_is() -> None:
+    good, near = measured(150, ONE), measured(146, TWO)
+    repeated, _ = again([PLAIN, good, near], standings=thought((PLAIN, 100), (good, 150), (near, 140)))
+    assert repeated == [PLAIN.policy]
+    assert again([PLAIN, PLAIN, good, near], standings=thought((PLAIN, 100), (good, 150), (near, 140))) == ([], [])
+
+
+def test_a_repetition_changes_what_is_thought() -> None:
+    """It was the leader by its first figure; the second is so much worse that another leads clearly."""
+    unlucky, other = measured(150, ONE), measured(145, TWO)
+    known = thought((PLAIN, 100), (unlucky, 150), (other, 149), deviation=0.02)
+    assert again([PLAIN, PLAIN, unlucky, other], standings=known)[0] != []
+    assert again([PLAIN, PLAIN, unlucky, other, measured(110, ONE)], standings=known) == ([], [])
 
 
 def test_the_worse_of_two_figures_stands_for_a_policy() -> None:

@@ -10,7 +10,7 @@ from advisor.search.resolved import Combination
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.comparisons import comparisons, is_plain
-from benchmarks.search.families import DEVELOPMENT, FAMILIES, HELD_BACK
+from benchmarks.search.families import DEVELOPMENT, FAMILIES, HELD_BACK, SPENT
 from benchmarks.search.generated import FIRST_HELD_BACK, HELD_BACK_NAME, Generated
 
 SMALL = 25
@@ -23,8 +23,8 @@ def problem() -> Generated:
 
 
 def test_every_family_is_either_for_developing_or_held_back() -> None:
-    assert {*DEVELOPMENT, *HELD_BACK} == FAMILIES.keys()
-    assert not {*DEVELOPMENT} & {*HELD_BACK}
+    assert {*DEVELOPMENT, *SPENT, *HELD_BACK} == FAMILIES.keys()
+    assert not {*DEVELOPMENT, *SPENT} & {*HELD_BACK}
 
 
 def test_problems_for_developing_are_never_of_a_family_that_is_held_back() -> None:
@@ -33,7 +33,7 @@ def test_problems_for_developing_are_never_of_a_family_that_is_held_back() -> No
 
 def test_problems_for_judging_are_of_every_family() -> None:
     """Of these only the family and the name are looked at."""
-    families = [*DEVELOPMENT, *HELD_BACK]
+    families = [*DEVELOPMENT, *SPENT, *HELD_BACK]
     found = Generated(FIRST_HELD_BACK)
     assert found.name == HELD_BACK_NAME
     assert found.family == families[FIRST_HELD_BACK % len(families)]

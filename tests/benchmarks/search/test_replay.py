@@ -37,8 +37,8 @@ def test_the_page_shows_what_the_lines_hold() -> None:
         "Recorded on a made-up device, 2026-01-01; every trial's time with noise as in the recording; "
         "4 seeds of at most 100 trials on 2026-01-02 with optuna 5.0.0." in text
     )
-    assert "| random | 12 | more than 100 | 50% | 75% | 1.0% | 0.5% |" in text
-    assert "| ours | 2 | 4 | 100% | 100% | 1.0% | 0.5% |" in text
+    assert "| random | 12 | more than 100 | 50% | 75% | none | 1.0% | 0.5% |" in text
+    assert "| ours | 2 | 4 | 100% | 100% | none | 1.0% | 0.5% |" in text
 
 
 def test_problems_that_are_held_back_come_last_with_what_their_answers_are_worth() -> None:
@@ -52,6 +52,13 @@ def test_a_strategy_that_ran_on_fewer_seeds_says_so() -> None:
     text = markdown([result(), result("ours", reached=(1, 2))])
     assert "4 seeds of at most 100 trials" in text
     assert "| ours (2 seeds) | 1 | 2 |" in text
+
+
+def test_comparisons_are_shown_beside_trials_and_rows_of_another_day_say_so() -> None:
+    compared = result("ours, compared", reached=(1, 2, None, 3), compared=(20, 24, None, 22), date="2026-02-02")
+    text = markdown([result(), compared, result("ours, compared once")])
+    assert "| ours, compared (on 2026-02-02) | 2 | more than 100 | 75% | 75% | 22 |" in text
+    assert "| ours, compared once | 12 | more than 100 | 50% | 75% | not counted |" in text
 
 
 def test_a_result_takes_the_place_of_an_older_one(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
+from advisor.search.standing import Standing
 from benchmarks.search.batches import Batches
+from benchmarks.search.generated import Generated
 from benchmarks.search.results import quantile
 from benchmarks.search.strategies import STRATEGIES, search
 from benchmarks.search.trials import SpentError, Trials
@@ -104,7 +108,7 @@ def test_no_strategy_spends_more_than_its_budget_and_equal_seeds_are_equal_searc
         trials = Trials(toy, 12, seed=3)
         search(STRATEGIES[strategy], trials, 3)
         assert 0 < trials.spent <= 12
-        assert len(toy.asked) <= 2 * trials.spent
+        assert len(toy.asked) <= 2 * trials.spent + trials.comparisons
         assert all(1 <= batch <= toy.largest_batch for _, batch in toy.asked)
         asked.append(toy.asked)
     assert asked[0] == asked[1]
@@ -127,3 +131,40 @@ def test_ours_takes_batches_from_the_forecast_and_times_half_beside() -> None:
     toy = Toy(limit=40)
     search(STRATEGIES["ours, tpe"], Trials(toy, 2, seed=0), 0)
     assert toy.asked == [("plain", 32), ("plain", 16), (SAVING, 64), (SAVING, 32)]
+
+
+def test_what_a_model_is_sure_of_is_not_repeated_and_what_it_thinks_lucky_is() -> None:
+    sure, doubting = (Trials(Lucky(always=False), 2, seed=0) for _ in range(2))
+    checkpointing = next(one for one in sure.problem.space.combinations() if one.uses)
+    for trials, of_plain in ((sure, 50.0), (doubting, 5.0)):
+        trials.run(PLAIN, 5)
+        trials.run(checkpointing, 20)
+        trials.think(
+            {
+                PLAIN.label: Standing(mean=-math.log(of_plain), deviation=0.01),
+                SAVING: Standing(mean=-math.log(20.0), deviation=0.01),
+            }
+        )
+    assert list(sure.answers())[-1] == (0.25, 0)
+    assert list(doubting.answers())[-1] == (1.0, 1)
+
+
+def test_comparisons_are_counted_and_are_no_trials() -> None:
+    trials = Trials(Toy(), 3, seed=0)
+    trials.run(PLAIN, 1)
+    trials.compared()
+    trials.compared()
+    trials.run(PLAIN, 20)
+    assert (trials.spent, trials.comparisons) == (2, 2)
+    assert trials.compared_until(1.0) == 0
+    assert trials.compared_until(20.0) == 2
+    assert trials.compared_until(30.0) is None
+
+
+def test_as_a_session_does_it_what_is_compared_is_timed_only_where_it_may_lead() -> None:
+    problem = Generated(4)
+    assert problem.space.gpu_counts == (1,)
+    trials = Trials(problem, 20, seed=0)
+    search(STRATEGIES["ours, model, each compared first"], trials, 0)
+    assert trials.comparisons > 3 * trials.spent
+    assert max(worth for worth, _ in trials.answers()) > 0.85

@@ -1,0 +1,117 @@
+"""Our strategy as a session runs it for ``faster`` on one device: compare every proposal, time what may lead.
+
+A proposal is compared with plain training by short steps in turn, at plain training's largest batch or at its own where
+that is smaller. The ratio is as noisy here as a trial, although what takes turns is less so. What it will do at its own
+batch follows from the speedup and from the line through plain training's two batches, with the errors that a session
+puts down for that. It is timed as soon as it may lead by the rule of a session (:mod:`advisor.decide.leader`), which
+puts much of this off to its end. Comparisons are counted apart: one takes about a fifth of the time of a trial.
+
+On several devices, and where plain training does not fit, a session times whatever is proposed, and so it is here.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import msgspec
+
+from advisor.decide.leader import hoped, usually_off
+from advisor.search.line import Line
+from advisor.search.memory_model import MemoryModel
+from advisor.search.proposal import Proposal, SamplerName
+from advisor.session.expected import ERROR_PER_DOUBLING, FORECAST_ERROR, seconds_at
+from advisor.trial.outcome import Outcome
+from benchmarks.search.batches import Batches
+from benchmarks.search.comparisons import is_plain
+from benchmarks.search.guided import guided, proposer_of, tell, timed
+from benchmarks.search.problem import Problem, Trial
+from benchmarks.search.trials import Trials
+
+__all__ = ["compared_first"]
+
+
+class _Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What a comparison lets expect of a proposal at its largest batch."""
+
+    proposal: Proposal
+    rate: float
+    error: float
+
+
+def compared_first(trials: Trials, seed: int) -> None:
+    """Propose combinations until the budget is spent or nothing is left.
+
+    Args:
+        trials: The budget.
+        seed: Seed of the proposer, and of the noise of comparisons.
+
+    Raises:
+        SpentError: The budget is used up.
+    """
+    problem = trials.problem
+    if problem.space.gpu_counts != (1,):
+        guided(trials, seed, sampler=SamplerName.MODEL)
+        return
+    space = msgspec.structs.replace(problem.space, batch_fractions=(1.0,))
+    proposer = proposer_of(space, seed, SamplerName.MODEL)
+    batches = Batches(problem)
+    generator = random.Random(f"short steps {seed}")
+    plain: list[Trial] = []
+    waiting: list[_Forecast] = []
+    reached: list[tuple[float, float]] = []
+    best = 0.0
+    while (proposal := proposer.ask()) is not None:
+        largest = batches.largest(proposal.combination)
+        if not plain or proposal.hand_tuned or largest == 0:
+            results = timed(trials, batches, proposal)
+            tell(proposer, problem, proposal, results)
+            plain = plain or [one for one in results if is_plain(one)]
+            best = max([best, *(one.rate or 0.0 for one in results)])
+        else:
+            trials.compared()
+            short = problem.run(proposal.combination, min(largest, plain[0].batch), generator)
+            if short.rate is None:
+                lost = "memory" if short.outcome is Outcome.OUT_OF_MEMORY else "outcome"
+                proposer.tell(proposal, None, {lost: 1.0}, excludes_combination=True)
+            else:
+                forecast = _forecast(problem, proposal, short, plain, largest)
+                attributes = {"micro_batch": largest, "largest_batch": largest}
+                proposer.tell(proposal, forecast.rate, {}, attributes, noise=forecast.error)
+                waiting.append(forecast)
+        while (leader := _next(waiting, best, usually_off(reached))) is not None:
+            waiting.remove(leader)
+            results = timed(trials, batches, leader.proposal)
+            for one in results:
+                if one.rate is not None and not one.flushed:
+                    known = {"micro_batch": one.batch, "largest_batch": results[0].batch}
+                    proposer.learn(one.combination, one.rate, known, noise=problem.noise)
+            rates = [one.rate for one in results if one.rate is not None]
+            if rates:
+                reached.append((rates[0], leader.rate))
+                best = max(best, *rates)
+        trials.think(proposer.standings())
+
+
+def _next(waiting: list[_Forecast], best: float, off: float) -> _Forecast | None:
+    """The best of those that may lead."""
+    able = [one for one in waiting if hoped(one.rate, one.error, off) > best]
+    return max(able, key=lambda one: one.rate, default=None)
+
+
+def _forecast(problem: Problem, proposal: Proposal, short: Trial, plain: list[Trial], largest: int) -> _Forecast:
+    """From short steps to the largest batch, as :mod:`advisor.session.expected` has it."""
+    assert short.rate is not None, "it ran"
+    times = [(float(one.batch), one.seconds) for one in plain if one.seconds is not None]
+    line = Line.through(*times) if len(times) > 1 else Line(0.0, times[0][1] / times[0][0])
+    top = max(plain, key=lambda one: one.batch)
+    assert top.seconds is not None, "it ran"
+    model = MemoryModel(lines=(), time=line, timed_at=top.batch, timed_seconds=top.seconds)
+    # Both take turns: what the ratio is off by is drawn once, with the proposal's time.
+    speedup = short.rate / problem.rate(plain[0].combination, short.batch)
+    doublings = max(0.0, math.log2(largest / top.batch))
+    return _Forecast(
+        proposal=proposal,
+        rate=speedup * largest / seconds_at(model, largest),
+        error=math.hypot(FORECAST_ERROR, ERROR_PER_DOUBLING * doublings, problem.noise),
+    )
