@@ -76,9 +76,7 @@ def replay(
         recorded="" if table is None else table.header.date,
         recorded_noise=None if table is None else table.drift.noise,
         noise=noise,
-        compared=tuple(trials.compared_until(NEAR) for trials in every)
-        if any(one.comparisons for one in every)
-        else (),
+        compared=_compared(every),
         worth=tuple(trials.worth_after(SOON) for trials in every),
         versions=_versions(),
         date=datetime.date.today().isoformat(),
