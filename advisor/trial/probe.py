@@ -14,8 +14,9 @@ import torch
 
 from advisor.measure.batches import tokens_per_sample
 from advisor.measure.device_rates import device_rates
+from advisor.measure.looks import uneven_looks
 from advisor.measure.memory import MemoryMeter
-from advisor.measure.splitting import Look, Splitting, splitting_of
+from advisor.measure.splitting import Splitting, splitting_of
 from advisor.methods import structure
 from advisor.methods.compiler import why_not_compiled
 from advisor.methods.linear_head import exposes_linear_head
@@ -148,10 +149,10 @@ def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splittin
         if most is not None and samples > most:
             continue
         try:
-            one, other = bench.batches(samples)[:2]
-            looks = [Look(one, first, samples), Look(other, samples - first, samples)]
-            with meter.guarding(one):
-                return splitting_of(training, looks, bench.layout.dims, seed=seed)
+            drawn = bench.various_batches(samples)
+            looks = uneven_looks(drawn, first, samples, bench.layout.dims)
+            with meter.guarding(drawn[0]):
+                return splitting_of(training, looks, bench.layout.dims, seed=seed, drawn=drawn)
         except Exception as error:  # one sample alone may be none that this model takes
             if is_out_of_memory(error, bench.device, bench.refusals):
                 bench.empty_cache()
