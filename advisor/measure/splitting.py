@@ -113,7 +113,7 @@ class _Looking:
         self._dims = dims
         self._seed = seed
         self._draws = False
-        self.state = ModelState(training.model)
+        self.state = self._state_now()
 
     def splitting(self, looks: Sequence[Look], drawn: Sequence[Any]) -> Splitting:
         begin, computed = time.perf_counter(), time.process_time()
@@ -144,14 +144,17 @@ class _Looking:
         words = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
         return Splitting(found[0], f"a forward pass changes {words}, once for each micro-batch" if changed else "")
 
+    def _state_now(self) -> ModelState:
+        return ModelState(self._training.model, [self._training.compute_loss])
+
     def _look(self, look: Look) -> Looked:
         pieces = look.pieces(self._dims)
         self.state.restore()
         whole = passed(self._training, look.batch, self._seed)
-        after_whole = ModelState(self._training.model)
+        after_whole = self._state_now()
         self.state.restore()
         parts = [passed(self._training, piece, self._seed) for piece in pieces]
-        changed = after_whole.difference(ModelState(self._training.model))
+        changed = after_whole.difference(self._state_now())
         self.state.restore()
         gradients = np.stack([one.gradient for one in (*parts, whole)])
         products = gradients @ gradients.T
@@ -224,9 +227,9 @@ class _Looking:
             return []
         self.state.restore()
         passed(self._training, batch, self._seed)
-        once = ModelState(self._training.model)
+        once = self._state_now()
         passed(self._training, batch, self._seed)
-        twice = set(once.difference(ModelState(self._training.model)))
+        twice = set(once.difference(self._state_now()))
         return [name for name in changed if name in twice]
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Reads", "reads_so_far", "recording_reads"]
+__all__ = ["Reads", "is_users", "reads_so_far", "recording_reads"]
 
 _OWN_SETTINGS = frozenset({"torch", "numpy", "transformers", "huggingface_hub", "triton", "advisor"})
 """Libraries that read the environment for settings of their own, whoever calls them."""
@@ -87,7 +87,7 @@ def reads_so_far() -> Reads:
     modules = {
         file
         for module in list(sys.modules.values())
-        if isinstance(file := getattr(module, "__file__", None), str) and os.path.isabs(file) and _is_users(file)
+        if isinstance(file := getattr(module, "__file__", None), str) and os.path.isabs(file) and is_users(file)
     }
     files = {path for path in _read - _written if _may_count(path)} | {os.path.abspath(file) for file in modules}
     return Reads(environment=tuple(sorted(_environment)), files=tuple(sorted(files)))
@@ -136,7 +136,7 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 def _reads_variable(frame: FrameType | None) -> bool:
     while frame is not None:
         file, name = frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if _is_users(file):
+        if is_users(file):
             return True
         if file.startswith(_IMPORTING) or name in _OWN_SETTINGS:
             return False
@@ -150,7 +150,7 @@ def _reads_variable(frame: FrameType | None) -> bool:
 def _opens_file(frame: FrameType | None) -> bool:
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_users(file):
+        if is_users(file):
             return True
         if file.startswith(_IMPORTING) or str(frame.f_globals.get("__name__", "")).partition(".")[0] == "advisor":
             return False
@@ -168,7 +168,7 @@ def _is_plumbing(file: str) -> bool:
 
 
 @functools.cache
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     """Whether a source file is the user's: neither Python's, nor installed, nor ours."""
     if not file.endswith(".py"):
         return False

@@ -287,6 +287,10 @@ class Bench:
         names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
         return {name: value for name in names if (value := getattr(self.workload, name))}
 
+    def user_functions(self) -> list[Callable[..., Any]]:
+        """Those of the workload, in whose file there may be more that a step changes."""
+        return [self.workload.build_model, *(one for one in (self.workload.compute_loss,) if one is not None)]
+
     def identity_of(self, model: torch.nn.Module) -> ModelIdentity:
         """What the user's model and its batches are, before anything is done to it."""
         return identity_of(model, self._make_batch, self.spec.seed)
