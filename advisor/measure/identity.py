@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -47,6 +48,7 @@ def identity_of(model: torch.nn.Module, make_batch: Callable[[int], Any], seed: 
         model=digest_of(*tensors, *modules),
         batches=digest_of(*_batches(make_batch, seed)),
         libraries=_libraries(model),
+        sources=_sources(model),
     )
 
 
@@ -75,3 +77,10 @@ def _libraries(model: torch.nn.Module) -> dict[str, str]:
     distributions = metadata.packages_distributions()
     names = {name for package in packages for name in distributions.get(package, [])}
     return {name: metadata.version(name) for name in sorted(names)}
+
+
+def _sources(model: torch.nn.Module) -> tuple[str, ...]:
+    """The files in which the model's classes are defined, but for those of torch."""
+    names = {type(module).__module__ for module in model.modules()}
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in names if name.partition(".")[0] != "torch")
+    return tuple(sorted(file for file in files if isinstance(file, str) and file.endswith(".py")))
