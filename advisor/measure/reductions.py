@@ -34,8 +34,8 @@ def candidates(batches: Sequence[Any], dims: SampleDims) -> Iterator[Reduction]:
             continue
         values = _values([targets_in(batch, leaf.path) for batch in batches])
         if leaf.value.is_floating_point():
-            if not set(values.tolist()) <= {0.0, 1.0}:
-                continue  # no mask
+            if not bool((values == 0).any()):
+                continue  # neither a mask, nor a measurement that is missing in places
             values = torch.zeros(1, dtype=torch.long)
         elif len(values) > _MOST_VALUES:  # of words: padding is one of the outermost, or a usual one
             outermost = torch.stack([values[0], values[1], values[-1]])

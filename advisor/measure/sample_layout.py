@@ -179,6 +179,12 @@ def _layout(batches: Sequence[Parts], counts: Sequence[int]) -> BatchLayout | No
         if kinds[path] == "object":
             dims[path], reasons[path] = UNCUT, "an object of a class that cannot be cut"
             continue
+        if kinds[path] == "packed":
+            dims[path] = UNCUT
+            reasons[path] = (
+                "a packed sequence cannot be cut; return the padded tensor with its lengths, and pack it in the model"
+            )
+            continue
         dims[path], reason = _dim(columns[path], counts, lengths)
         if reason:
             reasons[path] = reason

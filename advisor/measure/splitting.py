@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -66,6 +67,7 @@ def splitting_of(
     *,
     seed: Callable[[], None],
     drawn: Sequence[Any] = (),
+    larger: Callable[[], Look | None] = lambda: None,
 ) -> Splitting:
     """Hold one pass over a batch against passes over two pieces of it, for several batches where that is cheap.
 
@@ -79,6 +81,7 @@ def splitting_of(
         dims: Where a batch has its samples.
         seed: Seeds all generators for a pass, and puts back what the one before has written to its batch.
         drawn: Batches of as many samples, among which one may have a piece without targets.
+        larger: Makes a look at more samples, where that may be had: of few of them perhaps no two are of one class.
 
     Raises:
         WorkloadError: A batch cannot be cut.
@@ -87,7 +90,7 @@ def splitting_of(
     with without_dropout(training.model):
         looking = _Looking(training, dims, seed)
         try:
-            return looking.splitting(looks, drawn)
+            return looking.splitting(looks, drawn, larger)
         finally:
             looking.state.restore()
             training.model.zero_grad(set_to_none=True)
@@ -113,9 +116,10 @@ class _Looking:
         self._dims = dims
         self._seed = seed
         self._draws = False
+        self._shuffles = False
         self.state = self._state_now()
 
-    def splitting(self, looks: Sequence[Look], drawn: Sequence[Any]) -> Splitting:
+    def splitting(self, looks: Sequence[Look], drawn: Sequence[Any], larger: Callable[[], Look | None]) -> Splitting:
         begin, computed = time.perf_counter(), time.process_time()
 
         def is_quick() -> bool:
@@ -136,8 +140,24 @@ class _Looking:
             looked.append(self._look(look))
             tried = [found[0], *candidates([one.batch for one in looked], self._dims)]
             found = _found(looked, tolerance, tried)
+        silent = not any(one.has_gradient for one in looked)
+        if found is not None and (silent or is_quick()):
+            more = self._looked_if_possible(larger)
+            if more is not None:
+                silent = silent and not more.has_gradient
+                looked.append(more)
+                before = [one for one in found if one is not None]
+                found = _found(looked, tolerance, [*before, *candidates([one.batch for one in looked], self._dims)])
         if found is None:
-            return Splitting(None, looked[0].why_not())
+            return Splitting(None, looked[-1].why_not())
+        if silent:
+            return Splitting(None, "no batch that was looked at has a gradient, so that nothing is known of its pieces")
+        if self._shuffles:
+            return Splitting(
+                None,
+                "its samples are shuffled in the loss or the model (torch.randperm): what is paired "
+                "with what then depends on how many there are",
+            )
         if quick or found[0] is not None:
             found = self._with_empty_piece(found, looked, looks[0], drawn, tolerance)
         changed = self._carried(looks[0].batch, looked[0].changed)
@@ -161,6 +181,13 @@ class _Looking:
         found = Looked(self._training, look.batch, pieces, whole, parts, self._dims, products, changed)
         return self._drawn_again(found) if self._draws else found
 
+    def _looked_if_possible(self, larger: Callable[[], Look | None]) -> Looked | None:
+        try:
+            look = larger()
+            return None if look is None else self._look(look)
+        except Exception:  # it may not fit, or the data may end before
+            return None
+
     def _looked_closer(
         self, looked: list[Looked], tolerance: _Tolerance
     ) -> tuple[list[Looked], tuple[Reduction | None] | None, _Tolerance]:
@@ -168,6 +195,7 @@ class _Looking:
         batch = looked[0].batch
         with ClassWeights() as listening, _SeesShort() as short:
             again = passed(self._training, batch, lambda: _other_numbers(self._seed))
+        self._shuffles = len(looked[0].pieces) > 1 and looked[0].samples in listening.shuffled
         chance = _BY_CHANCE * error_of(again.gradient, looked[0].whole.gradient)
         least = max(tolerance.loss, _TOLERANCE_OF_HALF if short.seen else 0.0)
         if chance > least:
@@ -281,6 +309,9 @@ class _SeesShort(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _other_numbers(seed: Callable[[], None], count: int = 1) -> None:
     seed()
     torch.rand(count)
+    np.random.rand(count)
+    for _ in range(count):
+        random.random()
 
 
 def _tolerance(training: Training) -> float:

@@ -86,6 +86,16 @@ class Looked(NamedTuple):
     drawn: Sequence[Sequence[float]] = ()
     """Where numbers are drawn: the losses of several draws, of each piece and, last, of the whole."""
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether there is one: a loss of zero adds up however it is cut."""
+        return float(self.products[-1, -1]) > 0
+
+    @property
+    def samples(self) -> int:
+        """In the batch."""
+        return int(sum(self.counts(Reduction())))
+
     def usual(self) -> list[float]:
         """The weights that the training gives the pieces."""
         shares = self.training.shares(self.pieces)

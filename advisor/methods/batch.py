@@ -158,7 +158,7 @@ def leaves_of(batch: Any) -> Iterator[Leaf]:
 def _leaves(node: Any, path: str) -> Iterator[Leaf]:
     children = _children(node)
     if children is None:
-        shape = getattr(node, "shape", None)
+        shape = None if getattr(node, "is_nested", False) else getattr(node, "shape", None)
         yield Leaf(path, node, tuple(int(size) for size in shape) if isinstance(shape, tuple) else None)
         return
     if type(node) in (list, tuple):
@@ -264,7 +264,11 @@ def assumed_dims(batch: Any, samples: int) -> SampleDims:
 
 def _slice(leaf: Any, dim: Any, start: int, end: int) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return leaf.narrow(dim, start, end - start)
+        if leaf.layout == torch.strided:
+            return leaf.narrow(dim, start, end - start)
+        rows = torch.arange(start, end, device=leaf.device)
+        part = leaf.to_sparse().index_select(dim, rows)
+        return part if leaf.layout == torch.sparse_coo else part.to_sparse(layout=leaf.layout)
     return leaf[(slice(None),) * dim + (slice(start, end),)] if dim else leaf[start:end]
 
 

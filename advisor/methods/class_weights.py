@@ -1,4 +1,4 @@
-"""Listen to a loss for the weights that it gives classes: no batch holds them."""
+"""Listen to a loss for what no batch holds: the weights that it gives classes, and whether it shuffles samples."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ class ClassWeighing(NamedTuple):
 
 
 class ClassWeights(TorchFunctionMode):
-    """While it is entered: notes every vector by which a loss weighs classes, or in which it looks their weights up.
+    """While it is entered: notes vectors by which a loss weighs classes, or that it looks up, and what it shuffles.
 
     Attributes:
         heard: What it noted.
+        shuffled: Of how many things an order was drawn.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[ClassWeighing] = []
+        self.shuffled: set[int] = set()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -55,6 +57,8 @@ class ClassWeights(TorchFunctionMode):
             given = dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args, strict=False))
             given.update(kwargs or {})
             self._note(given.get("weight"), given.get("ignore_index", -100))
+        elif name == "randperm" and isinstance(result, torch.Tensor):
+            self.shuffled.add(result.numel())
         elif name in ("__getitem__", "gather", "index_select", "take") and args:
             self._note(args[0], None)
         return result

@@ -14,9 +14,22 @@ from advisor.errors import WorkloadError
 from advisor.methods.batch import map_tensors
 from advisor.methods.training import Training
 from advisor.problem.batch_layout import BatchLayout
+from tests.truth.catalogue import Workload
 from tests.truth.conftest import Probe
 from tests.truth.harness import loaded
 from tests.truth.weighings import WEIGHINGS
+
+_PACKED = """
+def build_model():
+    return nn.ModuleList([nn.LSTM(8, 16), nn.Linear(16, 6)])
+
+def make_batch(batch_size):
+    sequences = [torch.randn(2 + number % 3, 8) for number in range(batch_size)]
+    return nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False), torch.randint(6, (batch_size,))
+
+def compute_loss(model, batch):
+    return F.cross_entropy(model[1](model[0](batch[0])[1][0][-1]), batch[1])
+"""
 
 SAMPLES, PIECES, DRAWS = 7, (1, 2, 3, 4), range(3)
 
@@ -27,6 +40,7 @@ def test_pieces_of_any_size_are_a_plain_step_or_it_is_said_that_they_are_not(
 ) -> None:
     workload, layout = WEIGHINGS[name], probe(WEIGHINGS[name])
     assert layout.reduction == workload.reduction
+    assert not layout.uncut_because
     assert workload.changes in layout.changes_when_split
     assert bool(workload.changes) == bool(layout.changes_when_split), layout.changes_when_split
     if workload.changes:
@@ -61,6 +75,12 @@ def test_class_weights_that_have_changed_are_refused_before_anything_is_updated(
     with pytest.raises(WorkloadError, match="must weigh classes as it did when the policy was measured"):
         training.step(batch)
     assert all(torch.equal(now, then) for now, then in zip(training.model.parameters(), before, strict=True))
+
+
+def test_a_packed_sequence_is_trained_on_whole_and_the_answer_says_what_to_return_instead(probe: Probe) -> None:
+    layout = probe(Workload(_PACKED))
+    assert layout.dims["0"] == "uncut"
+    assert "return the padded tensor with its lengths" in layout.why_uncut
 
 
 # ---- helpers

@@ -119,6 +119,16 @@ def make_batch(batch_size):
         ),
         reduction=Reduction(targets="y", ignore_index=0, at_least=1.0),
     ),
+    "measurements that are missing where they are zero": Workload(
+        with_loss(
+            "output, known = model(batch[0]), batch[1] > 0\nreturn (output[known] - batch[1][known]).abs().mean()",
+            batch="""
+def make_batch(batch_size):
+    return torch.randn(batch_size, 8), torch.rand(batch_size, 6) * (torch.rand(batch_size, 6) < 0.6)
+""",
+        ),
+        reduction=Reduction(targets="1", ignore_index=0),
+    ),
     "samples without targets": Workload(
         with_loss(_OF_TEXT + "return F.cross_entropy(logits, labels)", TEXT_MODEL, _WITHOUT_TARGETS)
     ),
@@ -151,6 +161,53 @@ def make_batch(batch_size):
     "as many targets in every sample, and a mean over samples": Workload(
         with_loss(_WITH_AUXILIARY, TEXT_MODEL, _ALL_TARGETS),
         reduction=Reduction(targets="labels", needs="even targets"),
+    ),
+    # ---- what a look at few samples does not show
+    "the hardest of the batch": Workload(
+        with_loss(
+            "features = F.normalize(model(batch[0]), dim=-1)\n"
+            "far, same = torch.cdist(features, features), batch[1][:, None] == batch[1]\n"
+            "hardest = far.masked_fill(~same, 0).amax(1) - far.masked_fill(same, 9).amin(1)\n"
+            "return (hardest + 0.2).relu().mean()"
+        ),
+        changes="looks at samples together",
+    ),
+    "samples that are mixed with others": Workload(
+        with_loss(
+            "inputs, classes = batch\n"
+            "others = torch.randperm(len(inputs))\n"
+            "output = model(0.7 * inputs + 0.3 * inputs[others])\n"
+            "return 0.7 * F.cross_entropy(output, classes) + 0.3 * F.cross_entropy(output, classes[others])"
+        ),
+        changes="its samples are shuffled",
+    ),
+    # ---- batches that are no tensors
+    "a list of graphs": Workload(
+        with_loss(
+            "hidden = [model[0](graph['x']).tanh() for graph in batch]\n"
+            "passed = [h.index_add(0, g['edges'][1], h[g['edges'][0]]) for h, g in zip(hidden, batch)]\n"
+            "logits = torch.stack([model[2](h.mean(0)) for h in passed])\n"
+            "return F.cross_entropy(logits, torch.cat([graph['y'] for graph in batch]))",
+            batch="""
+def make_batch(batch_size):
+    graphs = []
+    for nodes in torch.randint(2, 6, (batch_size,)).tolist():
+        edges, y = torch.randint(nodes, (2, 2 * nodes)), torch.randint(6, (1,))
+        graphs.append({"x": torch.randn(nodes, 8), "edges": edges, "y": y})
+    return graphs
+""",
+        )
+    ),
+    "a sparse batch": Workload(
+        with_loss(
+            "return F.cross_entropy(torch.sparse.mm(batch[0], model.weight.T) + model.bias, batch[1])",
+            "def build_model():\n    return nn.Linear(30, 6)\n",
+            """
+def make_batch(batch_size):
+    inputs = torch.randn(batch_size, 30) * (torch.rand(batch_size, 30) < 0.2)
+    return inputs.to_sparse(), torch.randint(6, (batch_size,))
+""",
+        )
     ),
 }
 """Batches of seven samples; the names say what matters."""
