@@ -183,7 +183,7 @@ def _measured(
         float(training.step(batch))  # waits for the device
 
     try:
-        return time_steps(step, plan, clock).median_seconds
+        return time_steps(step, plan, clock).typical_seconds
     finally:
         training.close()
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from advisor.trial import forking
 from advisor.trial.forking import servers_are_kept
+from tests import quick_workers
+
+_USUAL_SERVER = forking._COMMAND
+
+_READ_BY_MODELS = {"LOSS_SCALE", "MODEL_HIDDEN", "MODEL_LAYERS", "NOBODY_READS_THIS"}
+"""Variables of tests that no library looks at: one process forks the workers of all of them."""
 
 # Test processes share the cores, and every worker that they start inherits this: threads that wait for each other
 # on a busy machine make small steps a hundred times slower.
@@ -26,16 +33,64 @@ def nothing_is_kept_for_the_user(tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(autouse=True, scope="session")
+def trials_take_short_turns() -> Iterator[None]:
+    """Those of this process and of its workers; a command that a test starts takes as long as a user's."""
+    quick_workers.hurry()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forking, "_COMMAND", quick_workers.COMMAND)
+        patch.setattr(forking, "_READ_LATE", forking._READ_LATE | _READ_BY_MODELS)
+        yield
+
+
+@pytest.fixture
+def at_usual_speed() -> Iterator[None]:
+    """Measurements of this process take the time that they take for a user."""
+    with quick_workers.usual_speed():
+        yield
+
+
+@pytest.fixture
+def workers_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers come from the product's own server, and take the time that they take for a user."""
+    monkeypatch.setattr(forking, "_COMMAND", _USUAL_SERVER)
+    monkeypatch.setenv("MOMADVISE_TEST", "as usual")  # what serves the others does not serve these
+
+
+@pytest.fixture(autouse=True, scope="session")
 def libraries_are_loaded_once() -> Iterator[None]:
     """Workers of all tests of this process are forked from one that has loaded torch."""
     with servers_are_kept():
         yield
 
 
+_LONGEST = (
+    "contract/test_pairs.py",
+    "distributed/test_equals_single_process.py",
+    "contract/test_each_method.py",
+    "session/test_main_job.py",
+    "session/test_library_call.py",
+    "session/test_verify.py",
+    "trial/test_fidelity.py",
+    "truth/test_policies.py",
+    "truth/test_splitting.py",
+    "methods/test_retain_freed_memory.py",
+    "methods/test_optimal_checkpoint.py",
+    "trial/test_work.py",
+)
+"""Files that take half a minute, or nearly, on one busy core."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests go first: at the end, a process would run one of them while the other has nothing to do."""
+    """The longest files go first, then others with slow tests, and those that take moments last.
+
+    At the end, a process would run one of the long ones while the other has nothing to do.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+
+    def place(item: pytest.Item) -> int:
+        return 0 if item.path.as_posix().endswith(_LONGEST) else 1 if item.path in slow else 2
+
+    items.sort(key=place)
 
 
 def pytest_collection() -> None:

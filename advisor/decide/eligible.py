@@ -10,10 +10,16 @@ from advisor.decide.guard import observed_class, why_worse
 from advisor.decide.score import maximizes, score
 from advisor.measure.measurement import StopReason
 from advisor.problem.goal import Fidelity, Goal, GoalKind
-from advisor.problem.units import format_bytes, format_percent, format_spread
+from advisor.problem.units import format_bytes, format_percent, format_times_spread
 from advisor.trial.outcome import Outcome
 
 __all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]
+
+
+_ROUNDS_THAT_TELL = 6
+_EVERY_ROUND = 1.1
+"""However far rounds are apart, a training that is ahead in all of six by so much is faster: by chance one of two equal
+trainings is in one case of 64, and less than a tenth is what two processes of the same training may differ in."""
 
 
 def is_measured(candidate: Candidate) -> bool:
@@ -53,11 +59,12 @@ def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
 def _why_not_confirmed(candidate: Candidate) -> str | None:
     """What its own confirmation showed: no more than the baseline, in turn with it."""
     confirmed = candidate.confirmed
-    if confirmed is None or confirmed.low > 1:
+    always = confirmed is not None and confirmed.rounds >= _ROUNDS_THAT_TELL and confirmed.least > _EVERY_ROUND
+    if confirmed is None or confirmed.low > 1 or always:
         return candidate.not_confirmed or None
     return (
         f"its wrapper ran {confirmed.value:.2f} times as fast as the baseline in turn with it "
-        f"({format_spread(confirmed.relative_spread)}), which is no gain beyond the noise"
+        f"({format_times_spread(confirmed.low, confirmed.high, confirmed.value)}), which is no gain beyond the noise"
     )
 
 

@@ -6,7 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from advisor.measure.in_turn import Speedup, student_t_95
+from advisor.measure.in_turn import Speedup
+from advisor.measure.typical import student_t_95
 
 __all__ = ["promised", "shown"]
 
@@ -52,10 +53,15 @@ def promised(
 def _deviation(
     own: Sequence[Speedup], others: Sequence[Sequence[Speedup]], baseline: Sequence[float]
 ) -> tuple[float, int]:
-    """Variance of the log of a speedup between pairs of processes, and its degrees of freedom."""
+    """Variance of the log of a speedup between pairs of processes, and its degrees of freedom.
+
+    The first of ``own`` is the confirmation's.
+    """
     expected = _BETWEEN_PROCESSES**2
     if len(baseline) > 1:
-        expected = max(expected, statistics.variance(math.log(rate) for rate in baseline))
+        # Stalls make its turns differ as much within one pair of processes, where they are counted already.
+        between = statistics.variance(math.log(rate) for rate in baseline) - own[0].standard_error ** 2
+        expected = max(expected, between)
     squares, freedom = _PAIRS * expected, _PAIRS
     for figures in (own, *others):
         logs = [math.log(one.value) for one in figures]
@@ -72,4 +78,5 @@ def _within(confirmed: Speedup, variance: float, freedom: int, *, pairs: int) ->
         low=confirmed.value * math.exp(-half),
         high=confirmed.value * math.exp(half),
         rounds=confirmed.rounds,
+        least=confirmed.least,
     )

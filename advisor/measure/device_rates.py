@@ -7,13 +7,14 @@ measurement only ever makes it slower.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from advisor.measure.arithmetic import matmul_rates
+from advisor.measure.thread_rates import sharing_among, thread_rates, undisturbed_threads
 from advisor.problem.rates import Bandwidth, DeviceRates
 
 __all__ = ["device_rates"]
@@ -42,15 +43,23 @@ _USELESS_BELOW = 0.25
 """A format whose products run below this share of float32's is emulated; its convolutions are not waited for."""
 
 
-def device_rates(device: torch.device) -> DeviceRates:
+def device_rates(device: torch.device, threads: Mapping[int, float] | None = None) -> DeviceRates:
     """Measure the rates of a device.
 
     Args:
         device: Where.
+        threads: The rates by number of threads, if they were measured already. The others are those of the number that
+            nothing disturbs: with more, what other programs take of a CPU says nothing of formats.
 
     Raises:
         torch.OutOfMemoryError: The device has no room for the tensors, about 128 MiB on a GPU.
     """
+    threads = thread_rates(device) if threads is None else threads
+    with sharing_among(undisturbed_threads(threads)):
+        return _rates(device, dict(threads))
+
+
+def _rates(device: torch.device, threads: dict[int, float]) -> DeviceRates:
     products = matmul_rates(device)
     if device.type == "cuda":
         products |= _tensor_core_rates(device)
@@ -67,6 +76,7 @@ def device_rates(device: torch.device) -> DeviceRates:
         to_device_bytes_per_second=to_device,
         to_host_bytes_per_second=to_host,
         launch_seconds=_launch_seconds(device),
+        thread_rates=threads,
         measured=True,
     )
 

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-__all__ = ["Speedup", "TurnPlan", "speedup_of", "student_t_95", "take_turns"]
+from advisor.measure.typical import student_t_95
+
+__all__ = ["Speedup", "TurnPlan", "speedup_of", "take_turns"]
 
 _EXPECTED_ERROR = 0.03
 """Standard deviation of one round's log ratio before anything is known, which counts as much as so many rounds: two
 rounds that happen to agree prove nothing yet."""
 _EXPECTED_ROUNDS = 2
 
-_STUDENT_T_95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
-"""Two-sided 95 % quantiles of Student's t distribution by degrees of freedom."""
 _NORMAL_95 = 1.96
 
 
@@ -34,12 +34,14 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         low: Lower end of its 95 % confidence interval.
         high: Upper end.
         rounds: In how many rounds both took their turn.
+        least: The smallest ratio of any of them; 0 where it is not known.
     """
 
     value: float
     low: float
     high: float
     rounds: int
+    least: float = 0.0
 
     @property
     def relative_spread(self) -> float:
@@ -114,15 +116,6 @@ def take_turns(
             return found
 
 
-def student_t_95(freedom: int) -> float:
-    """The two-sided 95 % quantile of Student's t distribution.
-
-    Args:
-        freedom: Degrees of freedom, at least 3.
-    """
-    return _STUDENT_T_95.get(freedom, _NORMAL_95 * (1 + 1.2 / freedom))
-
-
 def speedup_of(ratios: Sequence[float]) -> Speedup:
     """The speedup that rounds show.
 
@@ -138,4 +131,10 @@ def speedup_of(ratios: Sequence[float]) -> Speedup:
     squares = _EXPECTED_ROUNDS * _EXPECTED_ERROR**2 + sum((one - middle) ** 2 for one in logs)
     quantile = student_t_95(freedom)
     half = quantile * math.sqrt(squares / (freedom - 1) / len(logs))
-    return Speedup(value=math.exp(middle), low=math.exp(middle - half), high=math.exp(middle + half), rounds=len(logs))
+    return Speedup(
+        value=math.exp(middle),
+        low=math.exp(middle - half),
+        high=math.exp(middle + half),
+        rounds=len(logs),
+        least=min(ratios),
+    )

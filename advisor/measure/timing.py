@@ -5,16 +5,15 @@ Pure logic: the clock and the step are given, so that every rule is tested witho
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from advisor.measure.measurement import StopReason
+from advisor.measure.typical import typical_interval, typical_seconds
 
-__all__ = ["NEAR", "Agree", "Timing", "TimingPlan", "alone", "median_interval", "time_steps"]
+__all__ = ["NEAR", "Agree", "Timing", "TimingPlan", "alone", "time_steps"]
 
 _T = TypeVar("_T")
 
@@ -22,11 +21,11 @@ _T = TypeVar("_T")
 class Agree(Protocol):
     """Makes a decision the same on all ranks that take it together."""
 
-    def __call__(self, value: _T) -> _T:
-        """What was decided for all, given what this rank would decide."""
+    def __call__(self, value: _T, kind: Any = Any) -> _T:
+        """What was decided for all, given what this rank would decide and the type that it is read back as."""
 
 
-def alone(value: _T) -> _T:
+def alone(value: _T, kind: Any = Any) -> _T:
     """Agreement of a process with nobody but itself."""
     return value
 
@@ -38,8 +37,6 @@ _STEADY_GAIN = 0.05
 """Warm-up goes on while a step is faster than the best before it by more than this share."""
 _MOST_WARMUP_STEPS = 10
 _MOST_TIMED_STEPS = 1000
-_STUDENT_T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447}
-"""Two-sided 95 % quantiles of Student's t distribution for a number of *values* (degrees of freedom + 1)."""
 
 
 class TimingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +46,7 @@ class TimingPlan(msgspec.Struct, frozen=True, kw_only=True):
         warmup_steps: Fewest untimed steps; 0 for none at all.
         min_timed_steps: Fewest timed steps; two are taken in any case, one has no spread.
         max_timed_steps: Most timed steps, once they have taken ``min_timed_seconds``; 1000 before.
-        target_spread: Stop when the interval's half-width is below this share of the median.
+        target_spread: Stop when the interval's half-width is below this share of a step's time.
         measure_seconds: Stop adding steps after this many seconds, once there are ``min_timed_steps``.
         min_timed_seconds: The timed steps take at least this long together, if ``measure_seconds`` allows it. A few
             steps of milliseconds agree with each other and yet say nothing about clocks that rise and fall.
@@ -69,7 +66,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured.
 
     Attributes:
-        median_seconds: Median of the timed steps.
+        typical_seconds: Of a step in the long run: the median of the timed ones, the mean where many of them stall.
         low_seconds: Lower end of its 95 % confidence interval.
         high_seconds: Upper end.
         step_seconds: Every timed step, in order.
@@ -77,7 +74,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
         stop_reason: Why it ended.
     """
 
-    median_seconds: float
+    typical_seconds: float
     low_seconds: float
     high_seconds: float
     step_seconds: tuple[float, ...]
@@ -123,10 +120,10 @@ def time_steps(
     reason = None
     while reason is None:
         steps.append(timed())
-        reason = agree(_stop_reason(steps, plan, clock() - begin))
-    low, high = median_interval(steps)
+        reason = agree(_stop_reason(steps, plan, clock() - begin), StopReason | None)
+    low, high = typical_interval(steps)
     return Timing(
-        median_seconds=statistics.median(steps),
+        typical_seconds=typical_seconds(steps),
         low_seconds=low,
         high_seconds=high,
         step_seconds=tuple(steps),
@@ -145,50 +142,16 @@ def _still_warming(warmup: Sequence[float], spent_share: float) -> bool:
 
 
 def _stop_reason(steps: Sequence[float], plan: TimingPlan, spent: float) -> StopReason | None:
-    middle = statistics.median(steps)
+    middle = typical_seconds(steps)
     outpaced = plan.outpaced_above_seconds
-    if outpaced is not None and len(steps) >= 3 and middle > outpaced and median_interval(steps)[0] > outpaced:
+    if outpaced is not None and len(steps) >= 3 and middle > outpaced and typical_interval(steps)[0] > outpaced:
         return StopReason.OUTPACED
     if len(steps) < max(2, plan.min_timed_steps):
         return None
     if sum(steps) >= plan.min_timed_seconds or len(steps) >= _MOST_TIMED_STEPS:
-        low, high = median_interval(steps)
+        low, high = typical_interval(steps)
         if high - low <= 2 * plan.target_spread * middle:
             return StopReason.STEADY
         if len(steps) >= plan.max_timed_steps:
             return StopReason.BUDGET
     return StopReason.BUDGET if spent >= plan.measure_seconds else None
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """A 95 % confidence interval of the median.
-
-    From eight values on by order statistics: the k-th smallest and the k-th largest value, where k is as large as
-    the binomial distribution allows; it holds for any distribution and a few slow steps do not widen it. For fewer
-    values no order statistics reach 95 %, or only the two extremes do: there Student's interval around the median,
-    which an outlier widens, so that it errs towards "not sure yet". One value says nothing: (0, infinity).
-
-    Source: Conover, Practical Nonparametric Statistics, 3rd edition, section 3.2.
-    """
-    count = len(values)
-    middle = statistics.median(values)
-    if count == 1:
-        return 0.0, math.inf
-    if count in _STUDENT_T_95:
-        half = _STUDENT_T_95[count] * statistics.stdev(values) / math.sqrt(count)
-        return max(0.0, middle - half), middle + half
-    ordered = sorted(values)
-    rank = _order_rank(count)
-    return ordered[rank - 1], ordered[count - rank]
-
-
-def _order_rank(count: int) -> int:
-    """The largest k with P(fewer than k of ``count`` fair coins show heads) <= 2.5 %."""
-    # In whole numbers, one from the next: hundreds of steps are looked at between steps of less than a millisecond.
-    ways = tail = 1
-    rank = 0
-    while 40 * tail <= 2**count:
-        ways = ways * (count - rank) // (rank + 1)
-        tail += ways
-        rank += 1
-    return rank

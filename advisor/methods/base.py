@@ -196,6 +196,20 @@ class Method(abc.ABC):
             hardware: The device and its host.
         """
 
+    def measured_time_ratio(self, parameters: Mapping[str, ParameterValue], facts: Facts) -> float | None:
+        """Time of a step with one setting over that without, as far as the probe's rates of the device tell.
+
+        What a number format is worth (:attr:`computes_in`) follows from its rate in any case.
+
+        Args:
+            parameters: One value for every declared parameter.
+            facts: What the probe learned.
+
+        Returns:
+            The ratio; ``None`` where no rate tells, as of most methods.
+        """
+        return None
+
     @abc.abstractmethod
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Change ``training`` in place. Runs in the worker and in the user's own process.

@@ -26,6 +26,7 @@ from advisor.methods.fused_optimizer import FusedOptimizer
 from advisor.methods.gradient_compression import GradientCompression
 from advisor.methods.half_weights import HalfWeights
 from advisor.methods.host_optimizer import HostOptimizer
+from advisor.methods.intraop_threads import IntraopThreads
 from advisor.methods.lora import Lora
 from advisor.methods.momentum_residual import MomentumResidual
 from advisor.methods.optimal_checkpoint import OptimalCheckpoint
@@ -82,6 +83,7 @@ CATALOGUE: tuple[Method, ...] = (
     AttentionBackend(),
     ExpandableSegments(),
     RetainFreedMemory(),
+    IntraopThreads(),
     # What is learned.
     MomentumResidual(),
     SparseReparameterization(),

@@ -32,6 +32,9 @@ def expected_time_ratio(method: Method, setting: MethodUse, hardware: Hardware, 
         hardware: The device.
         facts: What the probe measured, if there was one.
     """
+    measured = None if facts is None else method.measured_time_ratio(setting.parameters, facts)
+    if measured is not None:
+        return measured
     on_cuda = hardware.kind is DeviceKind.CUDA
     known = None if on_cuda else method.cpu_time_ratio
     ratio = (method.time_ratio if known is None else known) * math.prod(

@@ -80,7 +80,7 @@ class OptimalCheckpoint(Method):
         from torch._subclasses.fake_tensor import FakeTensor
 
         from advisor.methods.block_costs import BlockCosts, can_see_saved_tensors
-        from advisor.methods.optimal_plan import bytes_of_everything, held_at_most, least_plan, optimal_plan
+        from advisor.methods.optimal_plan import Unit, bytes_of_everything, held_at_most, least_plan, optimal_plan
         from advisor.methods.planned import by_stages, chain_of, segments_of
         from advisor.methods.plans import Plan, as_plan
         from advisor.methods.random_state import default_generators
@@ -108,7 +108,7 @@ class OptimalCheckpoint(Method):
 
         def switch() -> None:
             training.after_step.remove(switch)
-            units = training.world.agreed(costs.units())
+            units = training.world.agreed(costs.units(), list[Unit])
             held, too_little = 0, False
 
             def planned(stage: range) -> Plan:

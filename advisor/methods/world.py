@@ -7,8 +7,9 @@ have been initialized (``torchrun`` and ``torch.distributed.init_process_group``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -31,13 +32,26 @@ class World:
         self.size = size
         self._group = group
 
-    def agreed(self, value: _T) -> _T:
-        """What rank 0 decided, on every rank: a decision that depends on a clock must not differ between ranks."""
+    def agreed(self, value: _T, kind: Any = Any) -> _T:
+        """What rank 0 decided, on every rank: a decision that depends on a clock must not differ between ranks.
+
+        It travels as data, not as a pickled object, which whoever writes it could make run anything.
+
+        Args:
+            value: What this rank would decide.
+            kind: What msgspec reads it back as; without it numbers, text and lists of them.
+        """
         if self.size == 1:
             return value
-        held: list[_T] = [value]
-        dist.broadcast_object_list(held, src=0, group=self._group, device=torch.device("cpu"))
-        return held[0]
+        content = bytearray(msgspec.msgpack.encode(value) if self.rank == 0 else b"")
+        length = torch.tensor(len(content))
+        dist.broadcast(length, src=0, group=self._group)
+        if self.rank > 0:
+            content = bytearray(int(length))
+        held = torch.frombuffer(content, dtype=torch.uint8)
+        dist.broadcast(held, src=0, group=self._group)
+        decided: _T = msgspec.msgpack.decode(content, type=kind)
+        return decided
 
     def total(self, value: float) -> float:
         """The sum over all ranks."""
@@ -61,7 +75,7 @@ class World:
 class _Alike(World):
     """Others that are not there, and are taken to do what this one does: torch's fake process group sends nothing."""
 
-    def agreed(self, value: _T) -> _T:
+    def agreed(self, value: _T, kind: Any = Any) -> _T:
         return value
 
     def totals(self, values: Sequence[float]) -> list[float]:

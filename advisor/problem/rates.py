@@ -59,6 +59,8 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         to_host_bytes_per_second: The way back.
         launch_seconds: Least time between the beginnings of two operators of a training; ``None`` if not known: no
             document gives it, so that predictions from published figures leave it out.
+        thread_rates: Number of threads that share a CPU's operators -> small operators per second, beside whatever
+            else the machine did; the largest number is the one that torch takes by itself. Empty for a GPU.
         measured: Whether these were measured. Published rates are peaks that no training reaches: what is predicted
             from them is the least time.
     """
@@ -72,6 +74,7 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     to_device_bytes_per_second: float | None = None
     to_host_bytes_per_second: float | None = None
     launch_seconds: float | None = None
+    thread_rates: dict[int, float] = {}
     measured: bool
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "format_rate",
     "format_seconds",
     "format_spread",
+    "format_times_spread",
     "format_usd",
     "parse_bytes",
     "parse_duration",
@@ -234,6 +235,20 @@ def format_spread(share: float) -> str:
         '±2.1%'
     """
     return f"±{format_percent(share)}"
+
+
+def format_times_spread(low: float, high: float, value: float) -> str:
+    """The interval of how many times as fast something is: its half-width, or both ends where that says little.
+
+    Example:
+        >>> format_times_spread(1.8, 2.2, 2.0)
+        '±10%'
+        >>> format_times_spread(2.1, 40.0, 9.2)
+        'between 2.1 and 40'
+    """
+    share = (high - low) / (2 * value)
+    ends = [f"{end:.2g}" if end < 100 else f"{end:,.0f}" for end in (low, high)]
+    return format_spread(share) if share <= 0.5 else f"between {ends[0]} and {ends[1]}"
 
 
 def format_count(count: int, noun: str, plural: str | None = None) -> str:

@@ -16,7 +16,14 @@ from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.sizes import size_words
-from advisor.problem.units import format_bytes, format_count, format_percent, format_rate, format_spread
+from advisor.problem.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_rate,
+    format_spread,
+    format_times_spread,
+)
 from advisor.report.frontier_table import FrontierTable
 from advisor.report.growth import GrowthTable
 from advisor.report.plot import CostPlot
@@ -173,7 +180,7 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
         return (
             f"Confirmed: the wrapper and the baseline took {format_count(promise.rounds, 'turn')} each in fresh "
             f"processes. The promise is {promise.value:.2f} times the baseline, "
-            f"{format_spread(promise.relative_spread)}, at a peak of {peak}."
+            f"{format_times_spread(promise.low, promise.high, promise.value)}, at a peak of {peak}."
         )
     figures = (
         f"the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, {format_percent(kept)} of the "

@@ -18,6 +18,7 @@ from advisor.problem.units import (
     format_rate,
     format_seconds,
     format_spread,
+    format_times_spread,
 )
 from advisor.report.sentences import (
     GO_ON,
@@ -82,9 +83,10 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     if promise is None or baseline is None:
         return _what(answer.winner), _against_baseline(answer, goal)
     rate = _rate(baseline)
+    spread = format_times_spread(promise.low, promise.high, promise.value)
     return (
-        f"{_subject(answer.winner)} is {promise.value:.2f} times as fast as the baseline, "
-        f"{format_spread(promise.relative_spread)} ({training_words(baseline)}), in turn with it in fresh processes.",
+        f"{_subject(answer.winner)} is {promise.value:.2f} times as fast as the baseline, {spread} "
+        f"({training_words(baseline)}), in turn with it in fresh processes.",
         f"At the speed that the machine had for the baseline that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
     )

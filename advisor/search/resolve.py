@@ -21,6 +21,10 @@ from advisor.search.space import Recipe, SearchSpace
 
 __all__ = ["resolve"]
 
+_GAINS_BELOW = 0.8
+"""Time with a setting over that without, in operators alone, above which it is no part of a recipe: a training may gain
+all the same, which the search finds out."""
+
 
 def resolve(
     space: SearchSpace,
@@ -93,13 +97,25 @@ def resolve(
             for setting in axis.settings
         },
     )
-    slower = {
-        setting.label: reason
-        for axis in axes
-        for setting in axis.settings
-        if not space.slow_formats and (reason := why_slower(format_of(methods[axis.method], setting), facts))
-    }
+    slower: dict[str, str] = {}
+    if not space.slow_formats:
+        for axis in axes:
+            slower |= _slower(methods[axis.method], axis.settings, facts)
     return _with_recipes(resolved, space.recipes_on(hardware.kind), space, methods, reasons, slower)
+
+
+def _slower(method: Method, settings: Sequence[MethodUse], facts: Facts) -> dict[str, str]:
+    """Settings that nobody chooses for their speed on this device, and why, by the rates of the probe."""
+    found = {setting.label: why_slower(format_of(method, setting), facts) for setting in settings}
+    ratios = {setting.label: method.measured_time_ratio(setting.parameters, facts) for setting in settings}
+    measured = {label: ratio for label, ratio in ratios.items() if ratio is not None}
+    fastest = min(measured, key=lambda label: measured[label], default="")
+    for label, ratio in measured.items():
+        if ratio > _GAINS_BELOW:
+            found[label] = f"operators of the probe took {ratio:.2f} times as long with it"
+        elif label != fastest:
+            found[label] = f"operators of the probe were faster with {fastest}"
+    return {label: reason for label, reason in found.items() if reason}
 
 
 def _has_a_place(method: Method, gpu_counts: tuple[int, ...]) -> bool:

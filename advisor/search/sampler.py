@@ -176,8 +176,8 @@ class Proposer:
             noise: By what share the score would differ if it were measured again, as a standard deviation.
             excludes_combination: Whether the outcome holds for every batch fraction (a refused method, a
                 combination of which not even one sample fits).
-            try_again: Whether a process that continues the study may propose it once more: it ran out of time, and
-                there may be more then.
+            try_again: Whether a process that continues the study may propose it once more: it ran out of time, or its
+                worker was lost.
         """
         constraints = dict(constraints or {})
         values = None if value is None else (value,) if isinstance(value, int | float) else tuple(value)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from advisor.decide.candidate import Candidate
+from advisor.decide.candidate import Candidate, Role
+from advisor.problem.goal import GoalKind
 
-__all__ = ["append_candidate", "read_candidates"]
+__all__ = ["append_candidate", "read_candidates", "without_chance"]
 
 
 def append_candidate(path: Path, candidate: Candidate) -> None:
@@ -20,6 +22,23 @@ def append_candidate(path: Path, candidate: Candidate) -> None:
         file.write(msgspec.json.encode(candidate) + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Candidate]:
+    """Those that stand for a run of the study that begins now, which tries again what ended by chance.
+
+    That is the baseline, which everything is held against, and for ``bigger`` every step of a climb. Other combinations
+    are proposed again, and stay in the table until then.
+
+    Args:
+        candidates: Of earlier runs.
+        kind: What to optimize.
+    """
+    return [
+        one
+        for one in candidates
+        if not one.outcome.is_by_chance or not (one.role is Role.BASELINE or kind is GoalKind.BIGGER)
+    ]
 
 
 def read_candidates(path: Path) -> list[Candidate]:

@@ -141,7 +141,8 @@ class SizeSearch:
             "reason": tried[-1].reason if tried else "no size is above the largest so far",
         }
         value = worth(self._sized.rungs, place, share)
-        self._proposer.tell(proposal, value, constraints, attributes)
+        by_chance = any(one.outcome.is_by_chance for one in tried)
+        self._proposer.tell(proposal, value, constraints, attributes, try_again=by_chance)
 
     def _share_of_floor(self, candidate: Candidate | None, floor: float) -> float:
         """How near a combination came to the floor; to the memory limit where it did not fit."""

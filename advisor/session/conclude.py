@@ -126,8 +126,8 @@ def confirm(
         repeat: Whether the leaders are measured once more first, if there is time.
 
     Returns:
-        The recommendation, its files written, confirmed unless the confirming run took too long; and whether the user
-        interrupted what came after the confirmation.
+        The recommendation, its files written, confirmed unless the confirming run took too long or was ended from
+        outside; and whether the user interrupted what came after the confirmation.
 
     Raises:
         KeyboardInterrupt: Interrupted before a confirmation ended.
@@ -194,9 +194,9 @@ def confirm(
                 )
             except KeyboardInterrupt:
                 interrupted = True
-        if result.outcome in (Outcome.OK, Outcome.TIMEOUT):
+        if result.outcome is Outcome.OK or result.outcome.is_by_chance:
             # Out of time is a busy machine, not a broken policy: the search measured it. The answer says that it is
-            # not confirmed.
+            # not confirmed, and the same command confirms it again.
             emit_policy(conclusion, recommendation)
             return recommendation, interrupted
         reason = f"its wrapper, run in a fresh process, ended as {result.outcome.value}"

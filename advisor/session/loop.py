@@ -349,7 +349,7 @@ class SearchLoop:
             attributes,
             noise=noise,
             excludes_combination=evaluation.settles_combination,
-            try_again=candidate.outcome is Outcome.TIMEOUT,
+            try_again=candidate.outcome.is_by_chance,
         )
 
     def _tolerated(self, candidate: Candidate) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.decide.answer import Answer, load_answer
+from advisor.decide.candidate import Role
 from advisor.errors import OutputFolderError
 from advisor.problem.detect import detect_hardware, list_devices
 from advisor.problem.goal import Goal, GoalKind
@@ -143,12 +144,24 @@ def _with_note_if_too_large(stored: Answer, limit_bytes: int) -> Answer:
 
 
 def _searched_enough(stored: Answer, request: TuneRequest) -> bool:
-    """Whether a stored answer's search is enough for this request: it had ended by itself with no smaller budget."""
-    if not stored.complete:
+    """Whether a stored answer's search is enough for this request.
+
+    It had ended by itself with no smaller budget, and what it rests on not by chance.
+    """
+    if not stored.complete or _rests_on_chance(stored):
         return False
     if stored.exhausted:
         return True
     return request.trials <= stored.trial_budget and request.time_limit_seconds <= stored.time_budget_seconds
+
+
+def _rests_on_chance(stored: Answer) -> bool:
+    """Whether its baseline or its confirmation took too long, or was ended from outside: both are run again."""
+    recommendation = stored.recommendation
+    ends = [one.outcome for one in recommendation.not_measured if one.role is Role.BASELINE]
+    if recommendation.confirmation is not None:
+        ends.append(recommendation.confirmation.outcome)
+    return any(outcome.is_by_chance for outcome in ends)
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:

@@ -26,7 +26,7 @@ from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
 from advisor.session.budget import TimeBudget
-from advisor.session.candidates import append_candidate, read_candidates
+from advisor.session.candidates import append_candidate, read_candidates, without_chance
 from advisor.session.climb import SizeSearch
 from advisor.session.compare import ComparingEvaluator
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
@@ -103,7 +103,7 @@ class Tuning:
         )
         for note in self._notes:
             self._progress.note(note)
-        candidates = read_candidates(self._folder.ledger)
+        candidates = without_chance(read_candidates(self._folder.ledger), self._goal.kind)
         with Runner(self._folder.path, nodes=request.nodes) as runner:
             trials = Trials(
                 runner=runner,

@@ -252,11 +252,11 @@ class _Verifier:
 
         Raises:
             MethodRefusedError: A method does not apply to this model after all.
-            NothingMeasuredError: It took too long, which says nothing of the policy.
+            NothingMeasuredError: It took too long, or was ended from outside: neither says anything of the policy.
         """
         if result.outcome is Outcome.REFUSED:
             raise MethodRefusedError(result.reason)
-        if result.outcome is Outcome.TIMEOUT:
+        if result.outcome.is_by_chance:
             raise self._why_not(result, "the wrapper")
         found = f"{result.outcome.value}: {result.reason}" if result.reason else result.outcome.value
         check = Check(name="run", promised="it trains", found=found, kept=Kept.NO)

@@ -118,7 +118,8 @@ class TrialFolder:
         """The stored result, if it answers for ``spec``.
 
         A trial that the user interrupted has no answer, and a look at the present none that lasts. One that ran out of
-        time has one, until at least twice that time is offered. What the whole study rests on has none unless it went
+        time has one, until at least twice that time is offered; whether it is run again all the same is for the runner
+        to say. What the whole study rests on has none unless it went
         well: what was wrong may be put right where nobody looks for a change, in a data file or a library.
         """
         result = self.read_result()

@@ -10,60 +10,62 @@ import contextlib
 import datetime
 import os
 import socket
-import threading
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
-import torch.distributed as dist
 
-from advisor.trial.agent import run_agent
+from advisor.trial.door import Entrance, enter
+from advisor.trial.meeting import NetworkMeeting, reached_store, served_store
 from advisor.trial.nodes import Nodes
-from advisor.trial.rank_group import ADDRESS_VARIABLE, TOKEN_VARIABLE
+from advisor.trial.rank_start import start_ranks
+from advisor.trial.seat import Seat
 
 __all__ = ["Launch", "announced", "join_launch"]
 
 _KEY = "momadvise/launch"
-_STORE_LIMIT = datetime.timedelta(minutes=1)
+_ANNOUNCING_LIMIT = datetime.timedelta(minutes=1)
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One group of ranks.
 
     Attributes:
-        run: Its name.
-        local_ranks: Ranks on each node.
-        address: Where ranks find the launcher: ``host:port``.
-        token: What they show there.
+        meeting: Where they find each other.
+        ranks: How many there are on all nodes.
+        entrance: Where ranks of other nodes find the launcher.
     """
 
-    run: str
-    local_ranks: int
-    address: str
-    token: str
+    meeting: NetworkMeeting
+    ranks: int
+    entrance: Entrance
 
-    def into_environment(self) -> None:
-        """Tell the ranks that this process will start."""
-        os.environ[ADDRESS_VARIABLE] = self.address
-        os.environ[TOKEN_VARIABLE] = self.token
+    def seats(self, nodes: Nodes) -> list[Seat]:
+        """Of one node.
+
+        Args:
+            nodes: The machines, of which that is one.
+        """
+        count = nodes.local_ranks(self.ranks)
+        return [
+            Seat(
+                rank=nodes.rank * count + local_rank,
+                size=self.ranks,
+                local_rank=local_rank,
+                local_size=count,
+                launcher=os.getpid(),
+                meeting=self.meeting,
+                run=self.meeting.run,
+                entrance=self.entrance,
+            )
+            for local_rank in range(count)
+        ]
 
 
-@contextlib.contextmanager
-def announced(launch: Launch, nodes: Nodes) -> Iterator[None]:
-    """Let followers know of a launch; without followers do nothing.
-
-    Args:
-        launch: What to announce.
-        nodes: The machines, of which this is the first.
-    """
-    if nodes.count == 1:
-        yield
-        return
-    # The agent makes its own store at the same endpoint, which within a process is the same server.
-    store = _store(nodes)
+def announced(launch: Launch) -> Any:
+    """Let followers know of a launch, as long as what this returns is held."""
+    store = served_store(launch.meeting.host, launch.meeting.port)
     store.set(_KEY, msgspec.json.encode(launch).decode())
-    yield
-    del store
+    return store
 
 
 def join_launch(nodes: Nodes) -> None:
@@ -74,34 +76,20 @@ def join_launch(nodes: Nodes) -> None:
 
     Raises:
         torch.distributed.DistError: The first node has gone away again.
+        OSError: The same.
     """
     assert nodes.rank > 0, "the first node is followed by the others"
-    store = _store(nodes)
+    store = reached_store(nodes.host, nodes.port)
+    store.set_timeout(_ANNOUNCING_LIMIT)
     launch = msgspec.json.decode(store.get(_KEY), type=Launch)
     del store
-    launch.into_environment()
-    host, _, port = launch.address.rpartition(":")
-    channel = socket.create_connection((host, int(port)))
-
-    def started(processes: Mapping[int, int]) -> None:
-        """The first node hears itself when one of them dies, by the end of its connection."""
-
-    threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
-    run_agent(launch.local_ranks, launch.run, nodes, started)
-
-
-def _end_with(channel: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        channel.recv(1)  # the launcher says nothing, until it is gone
+    channel = enter(launch.entrance, None)
+    # The first node hears itself when one of them dies, by the end of its connection.
+    start_ranks(launch.seats(nodes), own=[channel.fileno()])
+    _wait_for_the_end(channel)
     os._exit(0)
 
 
-def _store(nodes: Nodes) -> Any:
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        nodes.host,
-        nodes.port,
-        is_master=nodes.rank == 0,
-        timeout=_STORE_LIMIT,
-        wait_for_workers=False,
-        multi_tenant=True,
-    )
+def _wait_for_the_end(channel: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        channel.recv(1)  # the launcher says nothing, until it is gone

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from advisor.trial.merging import merged
-from advisor.trial.outcome import Outcome, how_it_ended
+from advisor.trial.outcome import Outcome, how_it_ended, outcome_without_result
 from advisor.trial.protocol import Reported
 from advisor.trial.spec import TrialResult
 
@@ -121,7 +121,7 @@ class Gathering:
         else:
             how = "went away" if status is None else how_it_ended(status)
             without = "before the others had theirs" if rank in self._reports else "without a result"
-            outcome, reason = Outcome.CRASHED, f"it {how} {without}"
+            outcome, reason = outcome_without_result(status), f"it {how} {without}"
         return _failed(rank, TrialResult(key=self._key, outcome=outcome, reason=reason), self._key)
 
 

@@ -17,21 +17,23 @@ from typing import NoReturn
 
 __all__ = ["interruptions_kept", "look_for_interruption"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""SIGTERM is what a job scheduler or a CI system sends: keep what was measured, leave nothing running."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""SIGTERM is what a job scheduler or a CI system sends, SIGHUP what a terminal sends that is closed: keep what was
+measured, leave nothing running. Under ``nohup`` the latter goes on being ignored."""
 
 _asked = False
 
 
 @contextlib.contextmanager
 def interruptions_kept() -> Iterator[None]:
-    """Within, both signals raise :class:`KeyboardInterrupt` now or, where that is lost, at the next look."""
+    """Within, these signals raise :class:`KeyboardInterrupt` now or, where that is lost, at the next look."""
     global _asked
     if threading.current_thread() is not threading.main_thread():  # elsewhere Python allows no handlers
         yield
         return
     _asked = False
-    before = {name: signal.signal(name, _interrupt) for name in _SIGNALS}
+    kept = () if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else (signal.SIGHUP,)
+    before = {name: signal.signal(name, _interrupt) for name in _SIGNALS if name not in kept}
     report = sys.unraisablehook
 
     def report_others(lost: sys.UnraisableHookArgs) -> None:

@@ -8,30 +8,34 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import threading
+import sys
 import time
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from advisor.errors import OutputFolderError
-from advisor.trial.agent import run_agent
+from advisor.trial.door import Entrance
 from advisor.trial.folder import TrialFolder
 from advisor.trial.following import Launch, announced
 from advisor.trial.gathering import Gathering
 from advisor.trial.host_memory import OutOfMemoryEvidence
+from advisor.trial.meeting import NetworkMeeting, PrivateFile, listening
 from advisor.trial.nodes import Nodes
 from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Reported, Request, Unwritten, encode_line
 from advisor.trial.rank_group import Death, RankGroup
+from advisor.trial.rank_start import start_ranks
+from advisor.trial.seat import Seat
 
 __all__ = ["launch"]
 
 
-def launch(requests: int, answers: int, ranks: int, nodes: Nodes) -> None:
-    """Start ranks, and run trials on them until the other end of ``requests`` is closed; does not return.
+def launch(requests: int, answers: int, ranks: int, nodes: Nodes) -> NoReturn:
+    """Start ranks, and run trials on them until the other end of ``requests`` is closed; ends this process.
 
     Args:
         requests: Descriptor to read requests from.
@@ -40,35 +44,74 @@ def launch(requests: int, answers: int, ranks: int, nodes: Nodes) -> None:
         nodes: The machines, of which this is the first.
     """
     assert nodes.rank == 0, "the first node tunes"
-    host = "127.0.0.1" if nodes.count == 1 else nodes.host
-    # Other nodes reach this one by a name that need not be that of one interface.
-    listener = socket.create_server(("127.0.0.1" if nodes.count == 1 else "", 0))
-    plan = Launch(
-        run=uuid.uuid4().hex,
-        local_ranks=nodes.local_ranks(ranks),
-        address=f"{host}:{listener.getsockname()[1]}",
-        token=secrets.token_hex(16),
-    )
-    plan.into_environment()
-
-    def started(processes: Mapping[int, int]) -> None:
-        group = RankGroup(listener, plan.token, processes, requests)
-        threading.Thread(target=_watch, args=(group, ranks, requests, answers), daemon=True).start()
-
-    with announced(plan, nodes):
-        own = (requests, answers, listener.fileno())
-        run_agent(plan.local_ranks, plan.run, nodes, started, own)
-
-
-def _watch(group: RankGroup, size: int, requests: int, answers: int) -> None:
-    """Serve, then end the process; whatever goes wrong here must not leave a launcher that nobody hears of."""
     status = 1
     try:
-        status = _serve(group, size, requests, answers)
-    except BaseException:
+        if nodes.count == 1:
+            status = _launch_here(requests, answers, ranks)
+        else:
+            status = _launch_on_several(requests, answers, ranks, nodes)
+    except BaseException:  # must not leave a launcher that nobody hears of
         traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(status)
+
+
+def _launch_here(requests: int, answers: int, ranks: int) -> int:
+    """On this machine alone: nothing that anybody else can reach."""
+    file = PrivateFile()
+    try:
+        channels, ends = _channels(range(ranks))
+        run = uuid.uuid4().hex
+        seats = [
+            Seat(
+                rank=rank,
+                size=ranks,
+                local_rank=rank,
+                local_size=ranks,
+                launcher=os.getpid(),
+                meeting=file.meeting,
+                run=run,
+                channel=ends[rank],
+            )
+            for rank in range(ranks)
+        ]
+        own = [requests, answers, *(channel.fileno() for channel in channels.values())]
+        shared = [] if file.descriptor is None else [file.descriptor]
+        processes = start_ranks(seats, own=own, shared=shared)
+        return _serve(RankGroup(channels, processes, requests), ranks, requests, answers)
+    finally:
+        file.close()
+
+
+def _launch_on_several(requests: int, answers: int, ranks: int, nodes: Nodes) -> int:
+    """The ranks of this machine are connected to this process, those of others come in by the door."""
+    listener = listening(nodes.host)
+    plan = Launch(
+        meeting=NetworkMeeting(host=nodes.host, port=nodes.port, run=uuid.uuid4().hex),
+        ranks=ranks,
+        entrance=Entrance(host=nodes.host, port=listener.getsockname()[1], token=secrets.token_hex(16)),
+    )
+    here = range(nodes.local_ranks(ranks))
+    channels, ends = _channels(here)
+    seats = [msgspec.structs.replace(seat, entrance=None, channel=ends[seat.rank]) for seat in plan.seats(nodes)]
+    own = [requests, answers, listener.fileno(), *(channel.fileno() for channel in channels.values())]
+    processes = start_ranks(seats, own=own)
+    group = RankGroup(channels, processes, requests)
+    group.open_door(listener, plan.entrance.token, range(len(here), ranks))
+    store = announced(plan)
+    status = _serve(group, ranks, requests, answers)
+    del store
+    return status
+
+
+def _channels(ranks: Iterable[int]) -> tuple[dict[int, socket.socket], dict[int, int]]:
+    """Connections to ranks: this process's ends, and descriptors of the others."""
+    channels, ends = {}, {}
+    for rank in ranks:
+        channels[rank], end = socket.socketpair()
+        ends[rank] = end.detach()
+    return channels, ends
 
 
 def _serve(group: RankGroup, size: int, requests: int, answers: int) -> int:

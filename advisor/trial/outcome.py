@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import signal
 
-__all__ = ["Outcome", "how_it_ended"]
+__all__ = ["Outcome", "how_it_ended", "outcome_without_result"]
 
 
 class Outcome(enum.Enum):
@@ -21,7 +21,9 @@ class Outcome(enum.Enum):
     TIMEOUT = "timeout"
     """The trial's time limit passed; its process group was ended."""
     CRASHED = "crashed"
-    """The worker ended without a result: signal, ``os._exit``, or a broken channel."""
+    """The worker ended without a result by its own doing: a fault such as a segmentation fault, or ``os._exit``."""
+    LOST = "lost"
+    """The worker was ended by a signal from outside, went away, or did not start."""
     FAILED = "failed"
     """The user's code or a method raised; the traceback is kept."""
     DIVERGED = "diverged"
@@ -32,6 +34,40 @@ class Outcome(enum.Enum):
     """Predicted not to fit; nothing ran."""
     INTERRUPTED = "interrupted"
     """The user stopped the search while it ran."""
+
+    @property
+    def is_by_chance(self) -> bool:
+        """Whether it may say nothing of what was run, so that the next run of the same command tries it again.
+
+        A busy machine or a stopped process takes too long, somebody else ends a worker; what a workload does itself it
+        does again.
+        """
+        return self in (Outcome.TIMEOUT, Outcome.LOST)
+
+
+_FAULTS = frozenset(
+    (
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+    )
+)
+"""Signals that a process gets for what it does itself."""
+
+
+def outcome_without_result(status: int | None) -> Outcome:
+    """How a trial ended whose process ended without a result.
+
+    Args:
+        status: Exit status, or minus the number of the signal that ended it; ``None`` if it went away unseen.
+    """
+    if status is None or (status < 0 and -status not in _FAULTS):
+        return Outcome.LOST
+    return Outcome.CRASHED
 
 
 def how_it_ended(status: int) -> str:

@@ -17,6 +17,7 @@ from advisor.measure.device_rates import device_rates
 from advisor.measure.looks import Look, uneven_looks
 from advisor.measure.memory import MemoryMeter
 from advisor.measure.splitting import Splitting, splitting_of
+from advisor.measure.thread_rates import sharing_among, thread_rates, undisturbed_threads
 from advisor.methods import structure
 from advisor.methods.compiler import why_not_compiled
 from advisor.methods.linear_head import exposes_linear_head
@@ -45,10 +46,19 @@ _Option = bool | int | float | str | None
 def probe(bench: Bench) -> Facts:
     """Run the trial.
 
+    Nothing here times the model's steps, so that they are made with the threads that no other program gets in the way
+    of: beside one that keeps a core busy, a step with all of them may take ten times as long.
+
     Raises:
         WorkloadError: The loss is not one that can be trained with.
         Exception: What the user's code raises.
     """
+    threads = thread_rates(bench.device)
+    with sharing_among(undisturbed_threads(threads)):
+        return _facts(bench, threads)
+
+
+def _facts(bench: Bench, threads: dict[int, float]) -> Facts:
     policy = bench.spec.policy
     bench.look_at_sizes()
     batch = bench.batches(policy.global_batch)[0]
@@ -74,7 +84,7 @@ def probe(bench: Bench) -> Facts:
         chain_reason = chain.broken if first_loss is None else chain.reason
         kind = type(training.optimizer)
         bench.notes += bench.workload.notes
-        rates = device_rates(bench.device)
+        rates = device_rates(bench.device, threads)
         return Facts(
             model_class=type(model).__name__,
             parameter_count=structure.parameter_count(model),

@@ -15,6 +15,7 @@ __all__ = [
     "Answer",
     "Exited",
     "Finished",
+    "Hello",
     "Joined",
     "LineReader",
     "Progress",
@@ -23,6 +24,7 @@ __all__ = [
     "Reported",
     "Request",
     "Unwritten",
+    "Welcome",
     "encode_line",
 ]
 
@@ -89,16 +91,24 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     status: int
 
 
-class Joined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Rank to launcher, first of all: it has found the others.
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A rank of another machine to the launcher, first of all.
 
     Attributes:
-        rank: Its number.
         token: What the launcher gave to its own ranks, and to nobody else.
+        rank: Its number; ``None`` for the launcher of that machine.
     """
 
-    rank: int
     token: str
+    rank: int | None
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Launcher to a rank of another machine: it is one of ours."""
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Rank to launcher: it has found the others."""
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -1,11 +1,10 @@
-"""One rank, with torchrun's environment: forked from its launcher, or ``python -m advisor.trial.rank --launcher PID``.
+"""One rank, with torchrun's environment: forked from its launcher, or ``python -m advisor.trial.rank``.
 
 It serves trials as the worker of a single device does, except that its share of the result goes to the launcher.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import faulthandler
 import os
@@ -16,8 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from advisor.problem.quick_imports import quick_imports
+from advisor.trial.door import enter
 from advisor.trial.guardian import end_with_parent
+from advisor.trial.seat import SEAT_VARIABLE, Seat
 
 __all__ = ["main", "run_forked"]
 
@@ -27,24 +30,26 @@ _FOREVER = datetime.timedelta(days=1)
 
 def main() -> None:
     """Find the other ranks, then serve until the launcher goes away."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--launcher", type=int, required=True, help="process number of the launcher")
-    _run(parser.parse_args().launcher)
+    seat = msgspec.json.decode(os.environ.pop(SEAT_VARIABLE), type=Seat)
+    if seat.channel is not None:
+        os.set_inheritable(seat.channel, False)
+    _run(seat)
 
 
-def run_forked(launcher: int, foreign: Sequence[int]) -> NoReturn:
+def run_forked(seat: Seat, foreign: Sequence[int]) -> NoReturn:
     """The same in a process that was forked from the launcher; ends the process, as the end of a program does.
 
     Args:
-        launcher: Its process number.
-        foreign: Descriptors that are the launcher's alone.
+        seat: Of this rank.
+        foreign: Descriptors that are the launcher's alone, or another rank's.
     """
     status = 1
     try:
         for descriptor in foreign:
             os.close(descriptor)
+        os.environ |= seat.environment()
         _take_threads()
-        _run(launcher)
+        _run(seat)
         status = 0
     except SystemExit as ended:  # of the user's model
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -65,13 +70,13 @@ def _take_threads() -> None:
         torch.set_num_threads(int(said))
 
 
-def _run(launcher: int) -> None:
-    end_with_parent(launcher)
+def _run(seat: Seat) -> None:
+    end_with_parent(seat.launcher)
     faulthandler.enable()
-    _serve(_join())
+    _serve(seat, _join(seat))
 
 
-def _join() -> socket.socket:
+def _join(seat: Seat) -> socket.socket:
     """Make the group of processes, then tell the launcher."""
     with quick_imports():
         import torch
@@ -79,21 +84,24 @@ def _join() -> socket.socket:
 
         from advisor.methods.world import current_world
         from advisor.trial.protocol import Joined, encode_line
-    from advisor.trial.rank_group import ADDRESS_VARIABLE, TOKEN_VARIABLE
 
-    address, _, port = os.environ.pop(ADDRESS_VARIABLE).rpartition(":")
-    channel = socket.create_connection((address, int(port)))
+    if seat.entrance is None:
+        assert seat.channel is not None, "a rank is connected to its launcher, or knows where to connect"
+        channel = socket.socket(fileno=seat.channel)
+    else:
+        channel = enter(seat.entrance, seat.rank)
+    store = seat.meeting.store(seat.size)
+    store.set_timeout(_FOREVER)
     cuda = torch.cuda.is_available() and dist.is_nccl_available()
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=_FOREVER)
-    world = current_world()  # makes its own group, on all ranks at once
-    channel.sendall(encode_line(Joined(rank=world.rank, token=os.environ.pop(TOKEN_VARIABLE))))
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.size, timeout=_FOREVER)
+    current_world()  # makes its own group, on all ranks at once
+    channel.sendall(encode_line(Joined()))
     return channel
 
 
-def _serve(channel: socket.socket) -> None:
-    import msgspec
+def _serve(seat: Seat, channel: socket.socket) -> None:
     import torch
-    import torch.distributed as dist
 
     from advisor.errors import OutputFolderError
     from advisor.trial.failure import is_secondary
@@ -104,7 +112,7 @@ def _serve(channel: socket.socket) -> None:
     from advisor.trial.work import run_trial
 
     def tell(text: str) -> None:
-        if dist.get_rank() == 0:  # one of them is enough for a display
+        if seat.rank == 0:  # one of them is enough for a display
             channel.sendall(encode_line(Progress(text=text)))
 
     reader = LineReader(channel.fileno())
@@ -113,7 +121,7 @@ def _serve(channel: socket.socket) -> None:
             request = msgspec.json.decode(line, type=Request)
             spec = request.spec
             if torch.device(spec.device).type == "cuda":
-                spec = msgspec.structs.replace(spec, device=f"cuda:{os.environ['LOCAL_RANK']}")
+                spec = msgspec.structs.replace(spec, device=f"cuda:{seat.local_rank}")
             errors: list[BaseException] = []
             try:
                 if Path(request.folder).is_dir():  # another node need not have it

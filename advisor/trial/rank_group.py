@@ -8,18 +8,14 @@ import select
 import selectors
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from advisor.trial.protocol import Joined, LineReader, RankAnswer, Request, encode_line
+from advisor.trial.door import Door
+from advisor.trial.protocol import Hello, Joined, LineReader, RankAnswer, Request, encode_line
 
-__all__ = ["ADDRESS_VARIABLE", "TOKEN_VARIABLE", "Death", "RankGroup"]
-
-ADDRESS_VARIABLE = "MOMADVISE_RANKS_ADDRESS"
-"""Tells a rank where its launcher listens: host:port."""
-TOKEN_VARIABLE = "MOMADVISE_RANKS_TOKEN"
-"""Tells a rank what to show there."""
+__all__ = ["Death", "RankGroup"]
 
 _LOOK_SECONDS = 1.0
 _LOOK_SECONDS_WITHOUT_PIDFD = 0.05
@@ -36,39 +32,55 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None
 
 
+News = list[tuple[int, RankAnswer | Death]]
+
+
 class RankGroup:
     """The running ranks.
 
     Args:
-        listener: Where ranks connect.
-        token: What a rank must know to be one of ours.
-        processes: Rank -> process number, of those that are children of this process.
+        channels: Rank -> connection, of those that are children of this process.
+        processes: Rank -> process number, of the same.
         also: A descriptor whose news end the waiting, too.
     """
 
-    def __init__(self, listener: socket.socket, token: str, processes: Mapping[int, int], also: int) -> None:
-        self._listener = listener
-        self._token = token
+    def __init__(self, channels: Mapping[int, socket.socket], processes: Mapping[int, int], also: int) -> None:
         self._processes = dict(processes)
         self._also = also
+        self._also_ready = False
+        self._news: News = []
         self._ends: dict[int, int] = {}
         self._connections: dict[int, socket.socket] = {}
         self._readers: dict[socket.socket, LineReader] = {}
-        self._ranks: dict[socket.socket, int] = {}
+        self._expected: Collection[int] = ()
+        self._joined: set[int] = set()
+        self._door: Door | None = None
         self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ)
-        self._selector.register(also, selectors.EVENT_READ)
+        self._selector.register(also, selectors.EVENT_READ, self._hear_also)
         self._pause = _LOOK_SECONDS_WITHOUT_PIDFD
+        for rank, channel in channels.items():
+            self._connect(rank, channel)
         if hasattr(os, "pidfd_open"):
             self._pause = _LOOK_SECONDS
             for rank, process in self._processes.items():
                 self._ends[rank] = os.pidfd_open(process)
-                self._selector.register(self._ends[rank], selectors.EVENT_READ)
+                self._selector.register(self._ends[rank], selectors.EVENT_READ, lambda: None)
 
     @property
     def joined(self) -> int:
-        """How many ranks have connected."""
-        return len(self._connections)
+        """How many ranks have found the others."""
+        return len(self._joined)
+
+    def open_door(self, listener: socket.socket, token: str, ranks: Collection[int]) -> None:
+        """Let ranks of other machines in.
+
+        Args:
+            listener: Where they connect.
+            token: What they show.
+            ranks: Which ones are expected.
+        """
+        self._expected = ranks
+        self._door = Door(listener, token, self._selector, self._admit)
 
     def send(self, request: Request) -> None:
         """Ask every rank for its share of a trial; one that is gone will be found dead."""
@@ -76,7 +88,7 @@ class RankGroup:
             with contextlib.suppress(OSError):
                 connection.sendall(encode_line(request))
 
-    def receive(self, deadline: float | None = None) -> tuple[list[tuple[int, RankAnswer | Death]], bool]:
+    def receive(self, deadline: float | None = None) -> tuple[News, bool]:
         """Wait a little for news.
 
         Args:
@@ -87,49 +99,72 @@ class RankGroup:
             to read from ``also``.
         """
         pause = self._pause if deadline is None else max(0.0, min(self._pause, deadline - time.monotonic()))
-        news: list[tuple[int, RankAnswer | Death]] = []
-        also = False
+        self._also_ready = False
         for key, _ in self._selector.select(pause):
-            if key.fileobj == self._also:
-                also = True
-            elif key.fileobj is self._listener:
-                connection, _ = self._listener.accept()
-                self._readers[connection] = LineReader(connection.fileno())
-                self._selector.register(connection, selectors.EVENT_READ)
-            elif isinstance(key.fileobj, socket.socket):
-                news += self._heard(key.fileobj)
-        return news + self._deaths(), also
+            key.data()
+        if self._door is not None:
+            self._door.close_to_the_silent()
+        self._look_for_deaths()
+        news, self._news = self._news, []
+        return news, self._also_ready
 
-    def _heard(self, connection: socket.socket) -> list[tuple[int, RankAnswer | Death]]:
-        news: list[tuple[int, RankAnswer | Death]] = []
+    def close(self) -> None:
+        """Hear of nobody any more; the ranks end as their connections do."""
+        if self._door is not None:
+            self._door.close()
+        for end in self._ends.values():
+            os.close(end)
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self._selector.close()
+
+    def _hear_also(self) -> None:
+        self._also_ready = True
+
+    def _admit(self, hello: Hello, connection: socket.socket) -> bool:
+        if hello.rank is None:  # a launcher, which only waits for the end of this process
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._forget(connection))
+            return True
+        if hello.rank not in self._expected or hello.rank in self._connections:
+            return False
+        self._connect(hello.rank, connection)
+        return True
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _connect(self, rank: int, connection: socket.socket) -> None:
+        self._connections[rank] = connection
+        self._readers[connection] = LineReader(connection.fileno())
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(rank, connection))
+
+    def _hear(self, rank: int, connection: socket.socket) -> None:
+        if connection not in self._readers:  # lost a moment ago
+            return
         try:
             lines = self._readers[connection].read()
             messages = None if lines is None else [msgspec.json.decode(line, type=RankAnswer) for line in lines]
-        except (OSError, msgspec.DecodeError):  # gone, or somebody else's: the process itself will tell more
+        except (OSError, msgspec.DecodeError):  # gone, or the model wrote into it: the process itself will tell more
             messages = None
         if messages is None:
-            return self._lost(connection)
+            self._lose(rank, connection)
+            return
         for message in messages:
-            if isinstance(message, Joined) and message.token == self._token:
-                self._ranks[connection] = message.rank
-                self._connections[message.rank] = connection
-            if connection not in self._ranks:
-                return self._lost(connection)
-            news.append((self._ranks[connection], message))
-        return news
+            if isinstance(message, Joined):
+                self._joined.add(rank)
+            else:
+                self._news.append((rank, message))
 
-    def _lost(self, connection: socket.socket) -> list[tuple[int, RankAnswer | Death]]:
-        self._selector.unregister(connection)
+    def _lose(self, rank: int, connection: socket.socket) -> None:
         del self._readers[connection]
-        connection.close()
-        rank = self._ranks.pop(connection, None)
-        if rank is None:
-            return []
         del self._connections[rank]
-        return [] if rank in self._processes else [(rank, Death(status=None))]
+        self._forget(connection)
+        if rank not in self._processes:
+            self._news.append((rank, Death(status=None)))
 
-    def _deaths(self) -> list[tuple[int, RankAnswer | Death]]:
-        news: list[tuple[int, RankAnswer | Death]] = []
+    def _look_for_deaths(self) -> None:
         for rank, process in list(self._processes.items()):
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
@@ -137,13 +172,12 @@ class RankGroup:
                 # Processes of its own may hold the connection open, so that its end need not come.
                 connection = self._connections.get(rank)
                 while connection is not None and connection in self._readers and _is_readable(connection):
-                    news += self._heard(connection)
+                    self._hear(rank, connection)
                 del self._processes[rank]
                 if rank in self._ends:
                     self._selector.unregister(self._ends[rank])
                     os.close(self._ends.pop(rank))
-                news.append((rank, Death(status=os.waitstatus_to_exitcode(status))))
-        return news
+                self._news.append((rank, Death(status=os.waitstatus_to_exitcode(status))))
 
 
 def _is_readable(connection: socket.socket) -> bool:

@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import statistics
 import sys
 import time
 from typing import NoReturn
@@ -21,6 +20,7 @@ from typing import NoReturn
 import msgspec
 import torch
 
+from advisor.measure.typical import typical_seconds
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench
 from advisor.trial.failure import AllocatorRefusals, failed_result
@@ -67,7 +67,7 @@ _Message = _Load | _Turn | _Rest
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """The median of the steps that were made, 0 if none was; or why there is none.
+    """What the steps that were made take in the long run, 0 if none was; or why there is none.
 
     The number is that of the message: an answer that a trial did not wait for is not one to the next trial's question.
     """
@@ -111,7 +111,7 @@ class Reference:
             seconds: How long; one step is made however long it takes.
 
         Returns:
-            Seconds per step, the median.
+            Seconds per step in the long run.
 
         Raises:
             NoReferenceError: It cannot.
@@ -220,7 +220,7 @@ class _Served:
             training.step(batches[len(seconds) % len(batches)])
             bench.synchronize()
             seconds.append(time.perf_counter() - begin)
-        return statistics.median(seconds)
+        return typical_seconds(seconds)
 
     def _drop(self) -> None:
         self._training = self._bench = self._identity = None

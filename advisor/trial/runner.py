@@ -19,7 +19,7 @@ from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
 from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically, writing
 from advisor.trial.host_memory import OutOfMemoryEvidence
 from advisor.trial.nodes import Nodes
-from advisor.trial.outcome import Outcome, how_it_ended
+from advisor.trial.outcome import Outcome, how_it_ended, outcome_without_result
 from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, Unwritten
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.trial.starting import WorkerStarter
@@ -69,6 +69,8 @@ class Runner:
         worker_command: Program that speaks the worker's protocol.
         nodes: The machines that trials on several ranks use, of which this is the first.
         start_limit_seconds: How long a worker may take to load its libraries.
+        shortest_start_limit_seconds: How long ranks may take at least to find each other, however little time their
+            trial has: they load the libraries that a forked process does not have, on a machine that may be busy.
     """
 
     def __init__(
@@ -79,14 +81,17 @@ class Runner:
         worker_command: Sequence[str] = WORKER_COMMAND,
         nodes: Nodes = Nodes(),  # noqa: B008  (frozen)
         start_limit_seconds: float = 120.0,
+        shortest_start_limit_seconds: float = 20.0,
     ) -> None:
         self._folder = StudyFolder(folder.absolute())
         self._on_event = on_event
         self._starter = WorkerStarter(worker_command, start_limit_seconds)
         self._start_limit_seconds = start_limit_seconds
+        self._shortest_start_limit_seconds = shortest_start_limit_seconds
         self._connection: Connection | None = None
         self._nodes = nodes
         self._ranks = 1
+        self._ended: set[str] = set()
         self.spent: dict[TrialKind, list[float]] = {}
         """Kind of trial -> the seconds of each that was run, not read back."""
 
@@ -106,6 +111,8 @@ class Runner:
     def run(self, spec: TrialSpec, *, until: float = math.inf) -> TrialResult:
         """Run a trial, or return its stored result if it has finished before.
 
+        What ended by chance is run again by the next runner, and not over and over by this one.
+
         Args:
             spec: The trial.
             until: Moment of ``time.monotonic`` at which the caller waits no longer. The trial's own limit stays what it
@@ -124,7 +131,7 @@ class Runner:
         folder = self._folder.trial(spec.key)
         with writing(folder.path):
             stored = folder.finished(spec)
-        if stored is not None:
+        if stored is not None and (spec.key in self._ended or not stored.outcome.is_by_chance):
             return stored
         _clear(folder, spec)
         fresh = spec.kind is TrialKind.CONFIRM
@@ -159,6 +166,7 @@ class Runner:
             self._end_worker(why)
         if why != _NOT_STARTED:
             folder.write_result(result)
+            self._ended.add(spec.key)
         self._tell(RunnerEventKind.TRIAL_ENDED, spec.key, result.outcome.value)
         return result
 
@@ -205,15 +213,16 @@ class Runner:
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
         self._ranks = spec.ranks
         ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
-        deadline = time.monotonic() + self._start_limit_seconds
+        limit = self._start_limit_of(spec)
+        deadline = time.monotonic() + limit
         try:
-            start = self._starter.starting(ranks, at_most=until - time.monotonic())
+            start = self._starter.starting(ranks, at_most=min(limit, until - time.monotonic()))
             self._connection = connection = Connection(start, folder.log)
             answer = connection.receive(min(deadline, until))
         except (SilenceError, TimeoutError):
             if time.monotonic() >= until:
                 raise CutShortError from None
-            reason = f"the worker did not start within {self._start_limit_seconds:g} s"
+            reason = f"the worker did not start within {limit:g} s"
             if self._ranks > 1 and self._nodes.count > 1:
                 reason += (
                     f"; do all of the other {self._nodes.count - 1} machines run the same command with a --node-rank "
@@ -224,7 +233,13 @@ class Runner:
             return None
         assert isinstance(answer, Exited), f"a worker that starts says so first, but it said {answer}"
         reason = f"the worker did not start: it {how_it_ended(answer.status)}; see {folder.log}"
-        return TrialResult(key=spec.key, outcome=Outcome.CRASHED, reason=reason)
+        return TrialResult(key=spec.key, outcome=Outcome.LOST, reason=reason)
+
+    def _start_limit_of(self, spec: TrialSpec) -> float:
+        """Where time is short, ranks that do not find each other take no more of it than a trial may."""
+        if spec.ranks == 1:
+            return self._start_limit_seconds
+        return min(self._start_limit_seconds, max(self._shortest_start_limit_seconds, spec.time_limit_seconds))
 
     def _wait(
         self, connection: Connection, spec: TrialSpec, folder: TrialFolder, until: float
@@ -267,7 +282,9 @@ class Runner:
             reason = "the kernel ended the worker because host memory ran out"
             return TrialResult(key=spec.key, outcome=Outcome.HOST_OUT_OF_MEMORY, reason=reason)
         return TrialResult(
-            key=spec.key, outcome=Outcome.CRASHED, reason=f"the worker {how_it_ended(status)} without a result"
+            key=spec.key,
+            outcome=outcome_without_result(status),
+            reason=f"the worker {how_it_ended(status)} without a result",
         )
 
     def _end_worker(self, why: str) -> None:

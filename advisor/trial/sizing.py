@@ -291,4 +291,4 @@ def _following(
         limit = bench.spec.limit_of_timed_bytes
         largest = math.inf if limit is None else prediction.largest_batch(limit)
     following = next_batch(points, bench.spec, spent, making, settling, foretold_largest=largest, in_pieces=in_pieces)
-    return bench.world.agreed(following)
+    return bench.world.agreed(following, int | None)

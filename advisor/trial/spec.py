@@ -202,7 +202,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         policy: What it trained with.
-        samples_per_second: In the median of its turns.
+        samples_per_second: Over its turns.
     """
 
     policy: Policy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from advisor.measure.in_turn import Speedup, TurnPlan
 from advisor.measure.measurement import Measurement, StopReason
 from advisor.measure.memory import MemoryMeter
 from advisor.measure.timing import NEAR, Timing, TimingPlan, time_steps
+from advisor.measure.typical import typical_seconds
 from advisor.methods.training import Training
 from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench, finite
@@ -243,11 +243,11 @@ def _measured(
         speedup = None if before.rung.speedup is None else before.rung.speedup.times(gain)
     trace = tuple(finite(loss, index) for index, loss in enumerate(losses))
     tokens = tokens_per_sample(batches[0], bench.layout.dims)
-    rate = samples / timing.median_seconds
+    rate = samples / timing.typical_seconds
     measurement = Measurement(
         micro_batch=policy.micro_batch,
         accumulation_steps=policy.accumulation_steps,
-        step_seconds=timing.median_seconds,
+        step_seconds=timing.typical_seconds,
         step_seconds_low=timing.low_seconds,
         step_seconds_high=timing.high_seconds,
         timed_steps=len(timing.step_seconds),
@@ -340,14 +340,14 @@ def _turn_plan(
 
 
 def _timing_in_turn(speedup: Speedup, steps: list[float], plan: TurnPlan, *, middle: float | None = None) -> Timing:
-    """The steps' times, or ``middle`` in place of their median; their interval is that of the ratio."""
+    """The steps' times, or ``middle`` in place of what is typical of them; their interval is that of the ratio."""
     if plan.slower_than is not None and speedup.high < plan.slower_than:
         reason = StopReason.OUTPACED
     else:
         reason = StopReason.STEADY if speedup.relative_spread <= plan.target_spread else StopReason.BUDGET
-    middle = statistics.median(steps) if middle is None else middle
+    middle = typical_seconds(steps) if middle is None else middle
     return Timing(
-        median_seconds=middle,
+        typical_seconds=middle,
         low_seconds=middle * speedup.value / speedup.high,
         high_seconds=middle * speedup.value / speedup.low,
         step_seconds=tuple(steps),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from advisor.measure.in_turn import Speedup, TurnPlan, take_turns
+from advisor.measure.typical import typical_seconds
 from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench
 from advisor.trial.reference import NoReferenceError
@@ -61,7 +61,7 @@ def speedup_in_turn(
         # Where the other's single step takes longer than a turn, several of one's own cost little beside it.
         turn = _turn(step, max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others)))
         steps.extend(turn)
-        return statistics.median(turn) / policy.global_batch
+        return typical_seconds(turn) / policy.global_batch
 
     def other() -> float:
         others.append(reference.turn(spec, _TURN_SECONDS))
@@ -72,7 +72,7 @@ def speedup_in_turn(
     except NoReferenceError as error:
         bench.notes.append(f"not compared in turn: {error}")
         return None
-    bench.paces.append(Pace(policy=beside, samples_per_second=beside.global_batch / statistics.median(others)))
+    bench.paces.append(Pace(policy=beside, samples_per_second=beside.global_batch / typical_seconds(others)))
     return speedup, steps
 
 
@@ -103,10 +103,10 @@ def gain_in_turn(
     def larger() -> float:
         turn = _turn(step, _TURN_SECONDS, begun=() if steps else begun)
         steps.extend(turn)
-        return statistics.median(turn) / samples
+        return typical_seconds(turn) / samples
 
     def smaller() -> float:
-        return statistics.median(_turn(other_step, _TURN_SECONDS)) / other_samples
+        return typical_seconds(_turn(other_step, _TURN_SECONDS)) / other_samples
 
     # The first kind begins and ends, so that what it has begun with is not lost.
     return take_turns(smaller, larger, plan, time.perf_counter).inverse, steps

@@ -142,7 +142,10 @@ def _require_native_bf16(device: torch.device) -> None:
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise NotApplicableError("the GPU does not multiply bfloat16 natively")
     if device.type == "cpu":
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # beside a busy core, threads that wait for each other would tell of that
         share = _matmul_seconds(torch.float32) / _matmul_seconds(torch.bfloat16)
+        torch.set_num_threads(threads)
         if share < _NATIVE_RATE:
             raise NotApplicableError(f"not native: bf16 is multiplied at {share:.2f} times the rate of float32")
 

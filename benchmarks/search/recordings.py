@@ -50,7 +50,7 @@ RECORDINGS = {
         _small("resnet", 12),
         _small("unet", 20),
         _small("vit", 24),
-        _small("convnext", 16),
+        _small("convnext", 24),
     )
 }
 

@@ -61,6 +61,9 @@ EXPECTED = {
     "few_bit_activation": Expected(refused={"convnet": "neither GELU nor SiLU"}),
     "float8": Expected(not_on_cpu="CPU", no_effect=BOTH, same_bits=BOTH),
     "host_optimizer": Expected(not_on_cpu="CPU", same_bits=BOTH),
+    # Tests run with a single thread, on a machine that says it has two cores.
+    "intraop_threads": Expected(known_by_facts=dict.fromkeys(BOTH, "no more than 2"), no_effect=BOTH, same_bits=BOTH),
+    "intraop_threads(count=1)": Expected(no_effect=BOTH, same_bits=BOTH),
     "lora(rank=32)": Expected(refused={"convnet": "lower rank"}),
     "overlapped_swap": Expected(not_on_cpu="CPU", samples=8),
     "overlapped_swap(ahead=0.1, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH, samples=8),

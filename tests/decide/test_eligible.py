@@ -41,6 +41,23 @@ def test_a_confirmation_with_a_gain_beyond_its_interval_is_none() -> None:
     assert why_not_eligible(measured(150, BF16), goal()) is None, "nor is it one not to be confirmed yet"
 
 
+def test_what_was_ahead_in_every_turn_is_a_gain_however_far_turns_are_apart() -> None:
+    """Trap: beside a busy core the baseline stalls, turns differ a hundredfold, and no interval excludes 1."""
+    scattered = confirmed(9.0, 0.4, 200.0)
+    assert scattered.confirmed is not None
+
+    def with_turns(rounds: int, least: float) -> Candidate:
+        return msgspec.structs.replace(
+            scattered, confirmed=msgspec.structs.replace(scattered.confirmed, rounds=rounds, least=least)
+        )
+
+    assert why_not_eligible(with_turns(7, 1.6), goal()) is None
+    reason = why_not_eligible(with_turns(7, 0.8), goal())
+    assert reason is not None, "behind in one"
+    assert "between 0.4 and 200" in reason
+    assert why_not_eligible(with_turns(3, 1.6), goal()) is not None, "three may be chance"
+
+
 def test_what_was_not_confirmed_sets_no_pace() -> None:
     beaten = confirmed(1.01, 0.98, 1.04)
     assert pace([baseline(100), beaten], goal(), gpu_count=1) == 100

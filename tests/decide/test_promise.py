@@ -82,3 +82,11 @@ def test_what_is_shown_is_surer_than_what_is_promised_of_the_next_processes() ->
     figures = (speedup(1.3), [speedup(1.25)], (), [100.0, 90.0, 110.0])
     assert shown(*figures).value == promised(*figures).value
     assert shown(*figures).relative_spread < promised(*figures).relative_spread
+
+
+def test_a_baseline_that_stalls_is_not_counted_twice() -> None:
+    """Its turns differ within one pair of processes as they do between pairs."""
+    stalling = speedup(9.0, spread=3.0)
+    rates = [3.0, 40.0, 8.0, 95.0]
+    assert promised(stalling, [], baseline=rates).high < promised(speedup(9.0), [], baseline=rates).high * 4
+    assert promised(stalling, [], baseline=rates).low < stalling.low

@@ -14,8 +14,10 @@ import torch.distributed as dist
 from torch import nn
 
 from advisor.errors import MomadviseError
+from advisor.measure.measurement import StopReason
 from advisor.measure.memory import memory_meter
 from advisor.measure.storages import HostData
+from advisor.methods.optimal_plan import Unit
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from advisor.methods.world import World, current_world
@@ -96,7 +98,23 @@ def everything_else() -> dict[str, Any]:
         "float8": {name: _float8(DISTRIBUTING[name]) for name in ("ddp", "zero_1", "zero_3")},
         "sent": {hook: _sent(hook) for hook in ("fp16", "powersgd_rank_1", "powersgd_rank_4")},
         "applied": _applied(),
+        "agreed": _agreed(),
     }
+
+
+def _agreed() -> list[Any]:
+    """Decisions of kinds that trials take, of which every rank would take its own."""
+    world = current_world()
+    own, nothing = float(world.rank), [None, 8][world.rank]
+    costs = [Unit(seconds=0.1 + own, kept=2**40, output=1)]
+    reason = [StopReason.STEADY, None][world.rank]
+    return [
+        world.agreed(own),
+        world.agreed(nothing, int | None),
+        world.agreed(costs, list[Unit]),
+        world.agreed(reason, StopReason | None),
+        world.agreed("a" * 10_000 if world.rank == 0 else ""),
+    ]
 
 
 def _states(setting: MethodUse) -> dict[str, Any]:

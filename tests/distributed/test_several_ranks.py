@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import advisor
+from advisor.measure.measurement import StopReason
+from advisor.methods.optimal_plan import Unit
 from advisor.methods.use import use
 from tests.distributed import on_ranks
 from tests.distributed.models import (
@@ -53,6 +58,18 @@ def _three_steps(build_optimizer: Callable[..., torch.optim.Optimizer], data: Ca
 @functools.cache
 def _in_micro_batches(build: Callable[[], nn.Module], data: Callable[[int], Any]) -> tuple[dict[str, Any], list[float]]:
     return trained(Case((), micro_batch=1), None, build=build, data=data)
+
+
+def test_what_the_first_rank_decides_holds_for_all(found: Found) -> None:
+    decided = [0.0, None, [Unit(seconds=0.1, kept=2**40, output=1)], StopReason.STEADY, "a" * 10_000]
+    assert [rank["agreed"] for rank in found] == [decided, decided]
+
+
+def test_no_rank_runs_what_another_one_sends() -> None:
+    """Objects that torch.distributed sends are unpickled, which runs whatever they say."""
+    package = Path(advisor.__file__).parent
+    sending = re.compile(r"\b(broadcast|all_gather|gather|scatter|send|recv)_object(_list)?\b")
+    assert [path.name for path in package.rglob("*.py") if sending.search(path.read_text(encoding="utf-8"))] == []
 
 
 def _whole_text(step: int) -> dict[str, torch.Tensor]:

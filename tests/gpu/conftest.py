@@ -29,6 +29,11 @@ def only_with_cuda(cuda: torch.device) -> None:
     """Skips before anything else of a test runs."""
 
 
+@pytest.fixture(autouse=True)
+def as_usual(only_with_cuda: None, workers_as_usual: None) -> None:
+    """What a GPU takes to settle is not shortened."""
+
+
 @pytest.fixture
 def repeatable(cuda: torch.device) -> Iterator[None]:
     """Kernels that give the same bits every time."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import quick_workers
+
 
 @pytest.fixture(autouse=True)
 def nothing_older_is_scanned() -> None:
@@ -17,3 +19,10 @@ def nothing_older_is_scanned() -> None:
 def garbage_is_collected_again() -> Iterator[None]:
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True, scope="package")
+def measurements_take_their_time() -> Iterator[None]:
+    """Here it is the measuring itself that is looked at."""
+    with quick_workers.usual_speed():
+        yield

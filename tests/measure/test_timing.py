@@ -3,12 +3,13 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from advisor.measure.measurement import StopReason
-from advisor.measure.timing import Timing, TimingPlan, median_interval, time_steps
+from advisor.measure.timing import Timing, TimingPlan, time_steps
+from advisor.measure.typical import median_interval
 
 _T = TypeVar("_T")
 
@@ -50,7 +51,7 @@ def test_even_steps_stop_as_soon_as_there_are_enough() -> None:
     timing = run([1.0])
     assert timing.stop_reason is StopReason.STEADY
     assert len(timing.step_seconds) == 3
-    assert timing.median_seconds == pytest.approx(1.0)
+    assert timing.typical_seconds == pytest.approx(1.0)
 
 
 def test_slow_first_steps_are_not_timed() -> None:
@@ -85,7 +86,7 @@ def test_noisy_steps_take_more_until_sure() -> None:
     timing = run([1.0] * 2 + [noise.gauss(1.0, 0.02) for _ in range(200)])
     assert timing.stop_reason is StopReason.STEADY
     assert 3 < len(timing.step_seconds) < 50
-    assert (timing.high_seconds - timing.low_seconds) / 2 <= 0.02 * timing.median_seconds
+    assert (timing.high_seconds - timing.low_seconds) / 2 <= 0.02 * timing.typical_seconds
 
 
 def test_short_steps_are_repeated_until_they_add_up() -> None:
@@ -118,7 +119,7 @@ def test_a_clearly_slower_candidate_need_not_add_up() -> None:
 
 def test_one_slow_step_does_not_move_the_answer() -> None:
     timing = run([1.0] * 4 + [7.0] + [1.0] * 100)
-    assert timing.median_seconds == pytest.approx(1.0)
+    assert timing.typical_seconds == pytest.approx(1.0)
     assert timing.high_seconds == pytest.approx(1.0)
 
 
@@ -175,7 +176,7 @@ def test_ranks_follow_one_clock() -> None:
     """The trap: a rank that stops a step before the others leaves them waiting for it."""
     told: list[object] = []
 
-    def first(value: _T) -> _T:
+    def first(value: _T, kind: Any = Any) -> _T:
         told.append(value)
         return value
 
@@ -185,10 +186,10 @@ def test_ranks_follow_one_clock() -> None:
     time_steps(leader.step, plan(max_timed_steps=20), leader.clock, agree=first)
     decisions = iter(told)
 
-    def other(value: _T) -> _T:
+    def other(value: _T, kind: Any = Any) -> _T:
         return next(decisions)  # type: ignore[return-value]
 
     timing = time_steps(follower.step, plan(max_timed_steps=20), follower.clock, agree=other)
     assert follower.count == leader.count > 20
-    assert timing.median_seconds == pytest.approx(1.0)
+    assert timing.typical_seconds == pytest.approx(1.0)
     assert timing.stop_reason is StopReason.BUDGET

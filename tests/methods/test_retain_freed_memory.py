@@ -1,4 +1,7 @@
-"""Freed memory that a CPU's training keeps, each in a process of its own: the setting is the whole process's."""
+"""Freed memory that a CPU's training keeps, each in a process of its own: the setting is the whole process's.
+
+Processes are forked from one that has loaded torch, which takes seconds, and has done nothing else.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -36,18 +40,19 @@ torch.manual_seed(0)
 KEEP = use("retain_freed_memory")
 
 def model():
-    blocks = [(torch.nn.Linear(64, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 64)) for _ in range(2)]
+    # Large tensors between small ones, of operators that take no time: what is looked at is memory.
+    blocks = [(torch.nn.Linear(8, 1024), torch.nn.LeakyReLU(), torch.nn.Linear(1024, 8)) for _ in range(2)]
     return torch.nn.Sequential(*(layer for block in blocks for layer in block))
 
 def loss(model, batch):
     return model(batch).square().mean()
 
 def faults_of_a_step(training):
-    batch = torch.randn(16384, 64)  # blocks of 64 and 4 MiB
+    batch = torch.randn(16384, 8)  # blocks of 64 and half a MiB
     for _ in range(4):
         training.step(batch)
     faults = []
-    for _ in range(9):  # one or two of them may find a gap too small, and take another block
+    for _ in range(5):  # one or two of them may find a gap too small, and take another block
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         training.step(batch)
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
@@ -65,12 +70,64 @@ def resident_bytes():
 """
 
 
-def in_a_process(program: str, **environment: str) -> Any:
+_FORKING = (
+    _PRELUDE
+    + """
+import os, sys, traceback
+
+for path in iter(sys.stdin.readline, ""):
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            with open(path.strip()) as program, open(path.strip() + ".told", "w") as sys.stdout:
+                exec(program.read())
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+"""
+)
+
+InAProcess = Callable[[str], Any]
+
+
+@pytest.fixture(scope="module")
+def in_a_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InAProcess]:
     """What a program says last, in a process of its own."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    folder = tmp_path_factory.mktemp("forked")
+    with (
+        (folder / "errors").open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", _FORKING],
+            env=_environment({}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            bufsize=1,
+        ) as server,
+    ):
+        assert server.stdin is not None
+        assert server.stdout is not None
+
+        def told(program: str) -> Any:
+            path = folder / "program"
+            path.write_text(textwrap.dedent(program))
+            server.stdin.write(f"{path}\n")
+            assert server.stdout.readline() == "0\n", (folder / "errors").read_text()
+            return json.loads((folder / "program.told").read_text().splitlines()[-1])
+
+        yield told
+
+
+def executed(program: str, **environment: str) -> Any:
+    """The same in a process that starts with variables of its own."""
     done = subprocess.run(
         [sys.executable, "-c", _PRELUDE + textwrap.dedent(program)],
-        env=own | {"OMP_NUM_THREADS": "1"} | environment,
+        env=_environment(environment),
         capture_output=True,
         text=True,
         timeout=120,
@@ -80,8 +137,15 @@ def in_a_process(program: str, **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def _environment(further: dict[str, str]) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    return own | {"OMP_NUM_THREADS": "1"} | further
+
+
 @needs_glibc
-def test_a_step_takes_no_page_from_the_system_anew_although_the_model_was_built_before() -> None:
+def test_a_step_takes_no_page_from_the_system_anew_although_the_model_was_built_before(
+    in_a_process: InAProcess,
+) -> None:
     plain, kept, closed, notes = in_a_process(
         """
         training = Training(model(), compute_loss=loss)
@@ -102,13 +166,13 @@ def test_a_step_takes_no_page_from_the_system_anew_although_the_model_was_built_
 
 
 @needs_glibc
-def test_gradients_and_losses_are_the_same_bits() -> None:
+def test_gradients_and_losses_are_the_same_bits(in_a_process: InAProcess) -> None:
     plain, kept = (
         in_a_process(
             f"""
             training = Training(model(), compute_loss=loss)
             apply_uses(training, {uses})
-            losses = [training.step(torch.randn(16384, 64)).item() for _ in range(3)]
+            losses = [training.step(torch.randn(16384, 8)).item() for _ in range(3)]
             print(json.dumps([losses, sum(p.double().sum().item() for p in training.model.parameters())]))
             """
         )
@@ -118,7 +182,7 @@ def test_gradients_and_losses_are_the_same_bits() -> None:
 
 
 @needs_glibc
-def test_what_batches_of_changing_sizes_hold_does_not_grow_on_and_on() -> None:
+def test_what_batches_of_changing_sizes_hold_does_not_grow_on_and_on(in_a_process: InAProcess) -> None:
     """Trap: glibc does not fill the gap that an aligned block left with another of its size; it grew to 3 GiB here."""
     largest, *changing = in_a_process(
         """
@@ -127,8 +191,8 @@ def test_what_batches_of_changing_sizes_hold_does_not_grow_on_and_on() -> None:
         faults_of_a_step(training)
         largest = resident_bytes()
         changing = []
-        for number in range(64):
-            training.step(torch.randn(1024 + 3137 * number % 15360, 64))
+        for number in range(48):
+            training.step(torch.randn(1024 + 3137 * number % 15360, 8))
             changing.append(resident_bytes())
         print(json.dumps([largest, *changing]))
         """
@@ -138,7 +202,9 @@ def test_what_batches_of_changing_sizes_hold_does_not_grow_on_and_on() -> None:
 
 @needs_glibc
 @pytest.mark.parametrize("between", [1, 6])
-def test_a_large_batch_after_small_ones_takes_no_page_anew_in_each_of_its_steps(between: int) -> None:
+def test_a_large_batch_after_small_ones_takes_no_page_anew_in_each_of_its_steps(
+    in_a_process: InAProcess, between: int
+) -> None:
     """Trap: held against what the small one needs, the large one's memory went back after each of its steps."""
     faults = in_a_process(
         f"""
@@ -148,10 +214,10 @@ def test_a_large_batch_after_small_ones_takes_no_page_anew_in_each_of_its_steps(
         for _ in range(12):
             training.micro_batch = 1024
             for _ in range({between}):
-                training.step(torch.randn(1024, 64))
+                training.step(torch.randn(1024, 8))
             training.micro_batch = 16384
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            training.step(torch.randn(16384, 64))
+            training.step(torch.randn(16384, 8))
             faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
         print(json.dumps(faults))
         """
@@ -161,7 +227,7 @@ def test_a_large_batch_after_small_ones_takes_no_page_anew_in_each_of_its_steps(
 
 
 @needs_glibc
-def test_other_threads_get_blocks_that_their_arenas_cannot_hold() -> None:
+def test_other_threads_get_blocks_that_their_arenas_cannot_hold(in_a_process: InAProcess) -> None:
     """Trap: an arena of another thread is at most 64 MiB, and mappings are off."""
     sizes = in_a_process(
         """
@@ -183,7 +249,9 @@ def test_other_threads_get_blocks_that_their_arenas_cannot_hold() -> None:
 
 @needs_glibc
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first closes first", "second closes first"])
-def test_memory_is_kept_until_the_last_of_several_trainings_closes(order: tuple[int, int]) -> None:
+def test_memory_is_kept_until_the_last_of_several_trainings_closes(
+    in_a_process: InAProcess, order: tuple[int, int]
+) -> None:
     seen = in_a_process(
         f"""
         trainings = [Training(model(), compute_loss=loss) for _ in range(2)]
@@ -209,7 +277,7 @@ def test_memory_is_kept_until_the_last_of_several_trainings_closes(order: tuple[
     ids=["variables", "tunables"],
 )
 def test_a_process_that_keeps_its_memory_already_is_left_alone(environment: dict[str, str]) -> None:
-    notes = in_a_process(
+    notes = executed(
         """
         training = Training(model(), compute_loss=loss)
         apply_uses(training, [KEEP])
@@ -223,7 +291,7 @@ def test_a_process_that_keeps_its_memory_already_is_left_alone(environment: dict
 
 
 @needs_glibc
-def test_where_memory_goes_back_all_the_same_it_says_so() -> None:
+def test_where_memory_goes_back_all_the_same_it_says_so(in_a_process: InAProcess) -> None:
     (note,) = in_a_process(
         """
         def train():

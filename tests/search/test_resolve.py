@@ -12,6 +12,7 @@ from advisor.methods.use import use
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
 from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.rates import Bandwidth, DeviceRates
 from advisor.search.asked import only_methods
 from advisor.search.resolve import resolve
 from advisor.search.resolved import Combination, ResolvedSpace
@@ -199,6 +200,29 @@ def test_the_hand_tuned_setting_is_what_an_experienced_person_has_on_this_device
     assert tuned(NATIVE_BF16, CPU) == ["fused_optimizer", "precision(dtype=bf16)", "retain_freed_memory"]
     assert tuned(FACTS, H100) == ["compile(scope=blocks)", "fused_optimizer", "precision(dtype=bf16)"]
     assert tuned(FACTS, V100) == ["compile(scope=blocks)", "fused_optimizer", "precision(dtype=fp16)"]
+
+
+@needs_glibc
+def test_beside_programs_that_keep_cores_busy_every_recipe_has_the_threads_that_were_fastest() -> None:
+    """Trap: with all of two threads a step took ten times as long beside one busy core, whatever else was tried."""
+
+    def threads(**rates: float) -> list[str]:
+        numbers = {int(name[1:]): rate for name, rate in rates.items()}
+        measured = DeviceRates(
+            matmul_flops_per_second={"float32": 1e11},
+            bandwidth=Bandwidth.constant(1e10),
+            fresh_bandwidth=Bandwidth.constant(1e10),
+            thread_rates=numbers,
+            measured=True,
+        )
+        facts = msgspec.structs.replace(NATIVE_BF16, device_rates=measured)
+        recipes = resolve(load_space("default"), facts, CPU).recipes
+        labels = [[use.label for use in one.uses if use.name == "intraop_threads"] for one in recipes]
+        assert all(one == labels[0] for one in labels)
+        return labels[0]
+
+    assert threads(_1=7e3, _2=12e3, _4=1e2) == ["intraop_threads(count=2)"]
+    assert threads(_1=7e3, _2=12e3, _4=20e3) == [], "on an idle machine all of them"
 
 
 @pytest.mark.parametrize("name", ["default", "all"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from advisor.decide.candidate import Role
-from advisor.session.candidates import append_candidate, read_candidates
+from advisor.problem.goal import GoalKind
+from advisor.session.candidates import append_candidate, read_candidates, without_chance
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, lost, measured
 from tests.decide.test_guard import found
@@ -35,3 +37,15 @@ def test_the_same_measurement_in_another_role_or_size_is_another_candidate(tmp_p
     for candidate in (first, *others):
         append_candidate(ledger, candidate)
     assert read_candidates(ledger) == [first, *others]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.LOST])
+def test_a_baseline_that_ended_by_chance_is_none_for_the_next_run(outcome: Outcome) -> None:
+    held_up, other = lost(outcome, role=Role.BASELINE), lost(outcome)
+    assert without_chance([held_up, other, measured(90)], GoalKind.FASTER) == [other, measured(90)]
+    assert without_chance([held_up, other, measured(90)], GoalKind.BIGGER) == [measured(90)]
+
+
+def test_a_baseline_that_failed_by_itself_stays_so() -> None:
+    failed = [lost(outcome, role=Role.BASELINE) for outcome in (Outcome.CRASHED, Outcome.FAILED, Outcome.OUT_OF_MEMORY)]
+    assert without_chance(failed, GoalKind.FASTER) == failed

@@ -187,11 +187,14 @@ def test_wrappers_that_fail_are_told_apart_by_their_devices(tmp_path: Path) -> N
         conclude(tmp_path, pairs, FakeTrials({DDP.label: Outcome.CRASHED}))
 
 
-def test_a_confirmation_out_of_time_leaves_a_recommendation_that_says_so(tmp_path: Path) -> None:
-    trials = FakeTrials({BEST.policy.label: Outcome.TIMEOUT})
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.LOST])
+def test_a_confirmation_that_ends_by_chance_leaves_a_recommendation_that_says_so(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    trials = FakeTrials({BEST.policy.label: outcome})
     recommendation = conclude(tmp_path, [BASELINE, BEST], trials)
     assert recommendation.winner == BEST
-    assert recommendation.confirmation.outcome is Outcome.TIMEOUT
+    assert recommendation.confirmation.outcome is outcome
     assert recommendation.confirmation.kept is None
 
 

@@ -151,12 +151,13 @@ def test_a_broken_leader_sets_no_pace_and_the_sampler_learns_it() -> None:
     assert search.kept[1].guard is not None, "the ledger has what was found"
 
 
-def test_only_what_ran_out_of_time_may_come_again() -> None:
+def test_only_what_ended_by_chance_may_come_again() -> None:
+    killed = msgspec.structs.replace(measured(1, CHECKPOINT), outcome=Outcome.LOST, measurement=None)
     late = msgspec.structs.replace(measured(1, BF16), outcome=Outcome.TIMEOUT, measurement=None)
     crashed = msgspec.structs.replace(measured(1, ADAM), outcome=Outcome.CRASHED, measurement=None)
-    search = Search([late, crashed, measured(80, CHECKPOINT)], FakeGuard())
+    search = Search([late, crashed, killed, measured(80, CHECKPOINT)], FakeGuard())
     search.loop.run()
-    assert search.proposer.to_try_again == [True, False, False]
+    assert search.proposer.to_try_again == [True, False, True, False]
 
 
 def test_what_does_not_lead_is_not_compared() -> None:

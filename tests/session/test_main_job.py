@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -25,8 +26,10 @@ QUICK = ("--memory-limit", "6MiB", "--time-limit", "90s")
 EXACT = ("--search-space", "exact", *QUICK)
 
 
-def tune(out: Path, *options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run_command(
+def tune(
+    out: Path, *options: str, cwd: Path, run: Callable[..., subprocess.CompletedProcess[str]] = run_command
+) -> subprocess.CompletedProcess[str]:
+    return run(
         "--goal", "faster", TINY, "--search-space", "smoke", "--trials", "3", *QUICK, "--output", out, *options,
         cwd=cwd,
     )  # fmt: skip
@@ -124,7 +127,7 @@ def test_the_same_command_again_answers_from_what_was_measured(
 ) -> None:
     out, first = tuned
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
-    again = tune(out, "--json", cwd=out.parent)
+    again = tune(out, "--json", cwd=out.parent, run=run_here)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["winner"] == json.loads(first.stdout)["winner"]
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from advisor.session import prediction_cache
 from tests.session.command import run_command, run_here
 
 MODEL = """\
@@ -37,6 +38,12 @@ PARAMETERS = 8 * (256 * 256 + 256) * 4
 @pytest.fixture(autouse=True)
 def model(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
+
+
+@pytest.fixture(autouse=True)
+def nobody_edits_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was predicted before an edit is predicted anew, also where somebody edits while the tests run."""
+    monkeypatch.setattr(prediction_cache, "_package_stamp", lambda: "as it is")
 
 
 def predicted(tmp_path: Path, *options: str) -> tuple[int, dict[str, object], str]:

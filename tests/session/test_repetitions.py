@@ -137,9 +137,10 @@ def test_what_does_not_run_a_second_time_is_not_recommended(outcome: Outcome) ->
     assert recommended(candidates, goal()).winner.policy.methods == (THREE,)
 
 
-def test_a_second_run_out_of_time_says_nothing_of_the_policy() -> None:
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.LOST])
+def test_a_second_run_that_ends_by_chance_says_nothing_of_the_policy(outcome: Outcome) -> None:
     candidates = [PLAIN, measured(150, ONE)]
-    _, kept = again(candidates, outcome=Outcome.TIMEOUT)
+    _, kept = again(candidates, outcome=outcome)
     assert kept == []
     assert recommended(candidates, goal()).winner.policy.methods == (ONE,)
 

@@ -14,8 +14,11 @@ import psutil
 from advisor.policy.policy import Policy
 from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.spec import TrialKind, TrialSpec
+from tests import quick_workers
 
 FAKE_WORKER = (sys.executable, "-u", str(Path(__file__).with_name("fake_worker.py")))
+
+_SERVERS = {"advisor.trial.fork_server", "tests.distributed.ranks", quick_workers.__file__}
 WORKLOADS = Path(__file__).with_name("workloads")
 
 
@@ -68,6 +71,6 @@ def my_children() -> list[psutil.Process]:
 
 def _forks(process: psutil.Process) -> bool:
     try:
-        return not {"advisor.trial.fork_server", "tests.distributed.ranks"}.isdisjoint(process.cmdline())
+        return not _SERVERS.isdisjoint(process.cmdline())
     except psutil.Error:
         return False

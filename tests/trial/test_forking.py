@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
-def starter() -> Iterator[WorkerStarter]:
+def starter(workers_as_usual: None) -> Iterator[WorkerStarter]:
     starter = WorkerStarter(WORKER_COMMAND, 120.0)
     yield starter
     starter.close()
@@ -141,7 +141,7 @@ class TestTheServer:
         assert connection.receive(time.monotonic() + 60) == Ready()
         psutil.Process(guardian.ppid()).kill()
         assert connection.receive(time.monotonic() + 30) == Exited(status=-signal.SIGKILL)
-        assert not is_running(guardian.pid)
+        assert wait_until(lambda: not is_running(guardian.pid))
         connection.end()
         another = Connection(starter.starting(()), tmp_path / "log.txt")
         assert starter._server is None

@@ -96,11 +96,21 @@ def test_ranks_that_lost_each_other_wait_for_no_cause_longer_than_the_grace(pair
     assert ended(pair, GRACE).result.reason == "rank 1: reset by peer"
 
 
-@pytest.mark.parametrize(("status", "how"), [(0, "ended with exit status 0"), (None, "went away")])
-def test_a_rank_that_dies_without_a_result_has_crashed(pair: Gathering, status: int | None, how: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "outcome", "how"),
+    [
+        (0, Outcome.CRASHED, "ended with exit status 0"),
+        (-signal.SIGSEGV, Outcome.CRASHED, "was ended by SIGSEGV"),
+        (-signal.SIGKILL, Outcome.LOST, "was ended by SIGKILL"),
+        (None, Outcome.LOST, "went away"),
+    ],
+)
+def test_a_rank_that_dies_without_a_result_has_crashed_or_was_lost(
+    pair: Gathering, status: int | None, outcome: Outcome, how: str
+) -> None:
     pair.report(0, fine(), 0.0)
     pair.death(1, status, 0.0)
-    assert ended(pair).result.outcome is Outcome.CRASHED
+    assert ended(pair).result.outcome is outcome
     assert ended(pair).result.reason == f"rank 1: it {how} without a result"
 
 

@@ -16,7 +16,7 @@ class Thing:
     """Something that a weak reference can point to."""
 
 
-@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_is_lost_in_a_callback_is_raised_at_the_next_look(
     name: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +67,17 @@ def test_the_handlers_of_before_come_back() -> None:
     with interruptions_kept():
         assert signal.getsignal(signal.SIGINT) is not before[0]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_closed_terminal_ends_nothing_that_was_told_to_outlive_it() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptions_kept():
+            os.kill(os.getpid(), signal.SIGHUP)
+            look_for_interruption()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_in_a_thread_nothing_is_changed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -63,6 +64,20 @@ def test_a_follower_gives_up_when_nobody_launches_anything(endpoint: str, tmp_pa
     assert not (tmp_path / "follower.txt").exists()
 
 
+def knocked(launcher: psutil.Process) -> list[socket.socket]:
+    """Strangers at every port of a launcher: those that say something wrong, or too much, and those that are silent."""
+    addresses = [one.laddr for one in launcher.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    assert len(addresses) == 2, "the store where ranks meet, and the door"
+    assert {address.ip for address in addresses} == {"127.0.0.1"}, "the address of the endpoint"
+    strangers = []
+    for address in addresses:
+        for said in (b"", b"x", b"\xff\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 2**16):
+            strangers.append(socket.create_connection(address, timeout=10.0))
+            with contextlib.suppress(OSError):  # not heard to the end
+                strangers[-1].sendall(said)
+    return strangers
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_follower_takes_part_in_launch_after_launch(
@@ -85,6 +100,15 @@ def test_a_follower_takes_part_in_launch_after_launch(
         assert follower.pid in [parent.pid for parent in second.parents()]
         assert follower.pid not in [parent.pid for parent in first.parents()]
         assert not any(is_running(process) for process in before)
+
+        launcher = first.parent()
+        assert launcher is not None
+        strangers = knocked(launcher)
+        again = runner.run(ranks.spec(2, repeat=1))
+        assert again.outcome is Outcome.OK, (again, runner.tail_of_log(again.key))
+        assert again.warm, "no stranger has ended the launcher"
+        for stranger in strangers:
+            stranger.close()
         follower.kill()
         assert wait_until(lambda: not second.is_running())
     assert wait_until(lambda: my_children() == [])

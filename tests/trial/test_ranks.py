@@ -145,7 +145,7 @@ def test_ranks_are_replaced_for_another_number(runner: Runner, ranks: Ranks) -> 
 
 
 _FAULTS = [
-    ("is killed", Outcome.CRASHED, "rank 1: it was ended by SIGKILL without a result"),
+    ("is killed", Outcome.LOST, "rank 1: it was ended by SIGKILL without a result"),
     ("exits", Outcome.CRASHED, "rank 1: it ended with exit status 0 without a result"),
     ("calls sys.exit", Outcome.FAILED, "rank 1: the model's code called sys.exit(3)"),
     ("raises", Outcome.FAILED, "rank 1: ValueError: my mistake"),
@@ -203,7 +203,7 @@ def test_a_launcher_that_dies_takes_its_ranks_along(runner: Runner, ranks: Ranks
     thread.start()
     result = runner.run(stopping)
     thread.join()
-    assert result.outcome is Outcome.CRASHED
+    assert result.outcome is Outcome.LOST
     assert "the worker was ended by SIGKILL without a result" in result.reason
     assert my_children() == []
     assert not any(is_running(process) for process in ranks.processes(2))

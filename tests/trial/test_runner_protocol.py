@@ -66,20 +66,20 @@ def test_a_confirmation_has_a_process_of_its_own(runner: Runner, events: list[Ru
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "outcome", "reason"),
     [
-        ("exits", "the worker ended with exit status 0 without a result"),
-        ("aborts", "the worker was ended by SIGABRT without a result"),
-        ("ends its group", "the worker was ended by SIGTERM without a result"),
-        ("writes half a result", "without a result"),
-        ("writes into our pipe", "without a result"),
+        ("exits", Outcome.CRASHED, "the worker ended with exit status 0 without a result"),
+        ("aborts", Outcome.CRASHED, "the worker was ended by SIGABRT without a result"),
+        ("ends its group", Outcome.LOST, "the worker was ended by SIGTERM without a result"),
+        ("writes half a result", Outcome.CRASHED, "without a result"),
+        ("writes into our pipe", Outcome.CRASHED, "without a result"),
     ],
 )
-def test_a_worker_that_ends_without_a_result_has_crashed(
-    runner: Runner, events: list[RunnerEvent], name: str, reason: str
+def test_a_worker_that_ends_without_a_result_has_crashed_or_was_lost(
+    runner: Runner, events: list[RunnerEvent], name: str, outcome: Outcome, reason: str
 ) -> None:
     result = runner.run(spec(name))
-    assert result.outcome is Outcome.CRASHED
+    assert result.outcome is outcome
     assert reason in result.reason
     assert runner.run(spec("well")).outcome is Outcome.OK
     assert starts(events) == 2
@@ -93,9 +93,9 @@ def test_a_result_that_was_complete_counts_although_the_worker_crashed_after_it(
     assert starts(events) == 2
 
 
-def test_a_kill_from_outside_is_a_crash_without_evidence_of_memory(runner: Runner) -> None:
+def test_a_kill_without_evidence_of_memory_is_from_outside(runner: Runner) -> None:
     result = runner.run(spec("is killed"))
-    assert result.outcome is Outcome.CRASHED
+    assert result.outcome is Outcome.LOST
     assert "SIGKILL" in result.reason
 
 
@@ -134,7 +134,8 @@ def test_a_result_that_was_complete_before_the_caller_left_is_its_answer(runner:
     assert my_children() == []
 
 
-def test_a_caller_does_not_wait_for_a_worker_to_start_either(tmp_path: Path) -> None:
+def test_a_caller_does_not_wait_for_a_worker_to_start_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.trial.connection._ENDING_SECONDS", 1.0)  # this program never ends by itself
     with (
         Runner(tmp_path, worker_command=(sys.executable, "-c", "import time; time.sleep(600)")) as runner,
         pytest.raises(CutShortError),
@@ -144,7 +145,7 @@ def test_a_caller_does_not_wait_for_a_worker_to_start_either(tmp_path: Path) -> 
 
 
 def test_nothing_that_the_model_started_outlives_its_trial(runner: Runner, tmp_path: Path) -> None:
-    hanging = spec("leaves children", time_limit_seconds=8.0)
+    hanging = spec("leaves children", time_limit_seconds=4.0)
     assert runner.run(hanging).outcome is Outcome.TIMEOUT
     folder = StudyFolder(tmp_path).trial(hanging.key).path
     for name in ("worker", "child", "stranger"):
@@ -234,11 +235,23 @@ def test_ranks_on_several_machines_that_do_not_start_ask_for_the_others(tmp_path
     assert "do they reach first:29400?" in together.reason
 
 
+def test_ranks_that_never_start_take_no_longer_than_their_trial_may(tmp_path: Path) -> None:
+    command = (*FAKE_WORKER, "--start=never")
+    together = spec("well", policy=Policy(micro_batch=4, methods=(use("ddp"),), gpu_count=2), time_limit_seconds=0.4)
+    with Runner(tmp_path, worker_command=command, shortest_start_limit_seconds=0.1) as runner:
+        assert "did not start within 0.4 s" in runner.run(together).reason
+    with Runner(tmp_path, worker_command=command, shortest_start_limit_seconds=0.6) as runner:
+        assert "did not start within 0.6 s" in runner.run(together).reason
+    with Runner(tmp_path, worker_command=command, start_limit_seconds=0.2) as runner:
+        assert "did not start within 0.2 s" in runner.run(together).reason
+    assert my_children() == []
+
+
 def test_a_worker_that_crashes_at_its_start_says_so_and_stores_nothing(tmp_path: Path) -> None:
     with Runner(tmp_path, worker_command=(*FAKE_WORKER, "--start=crash")) as runner:
         result = runner.run(spec("well"))
         assert "no such library" in runner.tail_of_log(spec("well").key)
-    assert result.outcome is Outcome.CRASHED
+    assert result.outcome is Outcome.LOST, "nothing of the trial has run"
     assert "exit status 7" in result.reason
     with Runner(tmp_path, worker_command=FAKE_WORKER) as runner:
         assert runner.run(spec("well")).outcome is Outcome.OK
@@ -260,6 +273,28 @@ def test_a_failed_trial_is_not_run_again_either(runner: Runner, events: list[Run
     runner.run(spec("exits"))
     assert runner.run(spec("exits")).outcome is Outcome.CRASHED
     assert starts(events) == 1
+
+
+@pytest.mark.parametrize("name", ["is killed", "hangs"])
+def test_what_ended_by_chance_is_run_again_by_the_next_runner(
+    runner: Runner, events: list[RunnerEvent], tmp_path: Path, name: str
+) -> None:
+    """Somebody ended its worker, or stopped it; this runner knows, and would only lose time over it again."""
+    trial = spec(name, time_limit_seconds=0.3)
+    first = runner.run(trial)
+    assert first.outcome.is_by_chance
+    assert runner.run(trial) == first
+    assert starts(events) == 1
+    later: list[RunnerEvent] = []
+    with Runner(tmp_path, on_event=later.append, worker_command=FAKE_WORKER) as another:
+        assert another.run(trial).outcome is first.outcome
+    assert starts(later) == 1
+
+
+def test_what_a_workload_does_itself_is_remembered_by_every_runner(runner: Runner, tmp_path: Path) -> None:
+    first = runner.run(spec("aborts"))
+    with Runner(tmp_path, worker_command=("no-such-program",)) as another:
+        assert another.run(spec("aborts")) == first
 
 
 def test_a_result_that_cannot_be_read_is_none(runner: Runner, tmp_path: Path) -> None:

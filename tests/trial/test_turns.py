@@ -45,6 +45,7 @@ def test_a_step_that_was_made_just_now_is_the_first_turn(monkeypatch: pytest.Mon
     assert seconds == pytest.approx([0.8] * 4)
 
 
+@pytest.mark.usefixtures("at_usual_speed")
 def test_a_short_step_that_was_made_just_now_only_begins_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     _, seconds = gain_in_turn(clock.larger, 16, clock.smaller, 8, PLAN, begun=(0.1,))

@@ -1,11 +1,14 @@
 """Ranks that meet in every step, as those of every distributed method do. Tests append who misbehaves, and how."""
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -51,5 +54,18 @@ def misbehave():
         os._exit(0)
     elif HOW == "allocates":
         torch.zeros(2**26)
+    elif HOW == "looks around":
+        Path(FOLDER, "listening").write_text(json.dumps(listening()))
     elif HOW == "disconnects":
         dist.destroy_process_group()
+
+
+def listening():
+    """Whatever waits to be reached, of the launcher and everything below it: process number, kind and address."""
+    launcher = psutil.Process().parent()
+    return [
+        (process.pid, socket.SocketKind(one.type).name, *one.laddr)
+        for process in (launcher.parent(), launcher, *launcher.children(recursive=True))
+        for one in process.net_connections("inet")
+        if one.status in (psutil.CONN_LISTEN, psutil.CONN_NONE)
+    ]

@@ -1,0 +1,38 @@
+"""What identifies a model includes the libraries that its classes come from, and no others."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+import torch
+import transformers
+import yaml
+
+from advisor.measure.identity import identity_of
+from tests.methods.tiny import gpt2, text
+
+
+class Own(torch.nn.Linear):
+    """The user's own code is no library; it is told by other means."""
+
+
+def libraries_of(model: torch.nn.Module) -> dict[str, str]:
+    return identity_of(model, text, 0).libraries
+
+
+def test_libraries_are_those_of_the_models_classes() -> None:
+    assert libraries_of(torch.nn.Linear(2, 2)) == {"torch": metadata.version("torch")}
+    assert libraries_of(Own(2, 2)) == {}
+    assert libraries_of(gpt2(1)) == {"torch": metadata.version("torch"), "transformers": transformers.__version__}
+
+
+def test_a_library_whose_package_has_another_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Own, "__module__", f"{yaml.__name__}.nodes")
+    assert {name.lower() for name in libraries_of(Own(2, 2))} == {"pyyaml"}
+
+
+def test_all_that_is_installed_is_looked_through_for_such_a_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap: that took a fifth of a second of every probe."""
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: pytest.fail("torch is called torch"))
+    assert list(libraries_of(torch.nn.Sequential(Own(2, 2)))) == ["torch"]

@@ -1,0 +1,78 @@
+"""Somebody ends a worker that everything rests on: the same command tries that again, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from tests.session.command import run_here
+from tests.trial.specs import my_children
+
+WORKLOADS = Path(__file__).parent / "workloads"
+QUICK = ("--search-space", "smoke", "--trials", "1", "--time-limit", "60s", "--device", "cpu", "--json")
+FASTER = (WORKLOADS / "tiny.py", "--memory-limit", "10MiB", *QUICK)
+BIGGER = (
+    WORKLOADS / "growing.py", "--goal", "bigger", "--min-throughput", "0.001x", "--memory-limit", "24MiB", *QUICK
+)  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+
+class Killer:
+    """Ends every process of the first trial of a kind that is waited for; counts the trials of each kind that run."""
+
+    def __init__(self, kind: TrialKind, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waiting_for: TrialKind | None = kind
+        self.ran: list[TrialKind] = []
+        wait = Runner._wait
+
+        def waited(runner: Runner, connection: Any, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool, str]:
+            self.ran.append(spec.kind)
+            if spec.kind is self.waiting_for:
+                self.waiting_for = None
+                for process in my_children():
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+            return wait(runner, connection, spec, *more)
+
+        monkeypatch.setattr(Runner, "_wait", waited)
+
+
+def answer(text: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def test_a_confirmation_that_was_killed_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killer = Killer(TrialKind.CONFIRM, monkeypatch)
+    killed = run_here(*FASTER, "--output", tmp_path / "out", cwd=tmp_path)
+    assert killed.returncode == 0, killed.stderr
+    assert answer(killed.stdout)["recommendation"]["confirmation"]["outcome"] == "lost"
+    killer.ran.clear()
+    again = run_here(*FASTER, "--output", tmp_path / "out", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert answer(again.stdout)["recommendation"]["confirmation"]["outcome"] == "ok"
+    assert TrialKind.CONFIRM in killer.ran
+    killer.ran.clear()
+    assert run_here(*FASTER, "--output", tmp_path / "out", cwd=tmp_path).returncode == 0
+    assert TrialKind.CONFIRM not in killer.ran, "now it is answered"
+
+
+@pytest.mark.parametrize("command", [FASTER, BIGGER], ids=["baseline", "floor"])
+def test_a_baseline_that_was_killed_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[Any, ...]
+) -> None:
+    killer = Killer(TrialKind.TIME, monkeypatch)
+    run_here(*command, "--output", tmp_path / "out", cwd=tmp_path)
+    assert killer.waiting_for is None
+    again = run_here(*command, "--output", tmp_path / "out", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    baseline = answer(again.stdout)["recommendation"]["baseline"]
+    assert baseline["outcome"] == "ok"
