@@ -28,6 +28,9 @@ __all__ = [
     "SizeRow",
 ]
 
+_MOST_NOISE = 0.5
+"""A confirming run that is further off is not explained by noise, however much there is."""
+
 _WORTH_A_LARGER_BATCH = 0.02
 """Gain below which a larger batch, which takes more memory and changes training, is not worth it."""
 
@@ -165,7 +168,12 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """
         if self.speedup is not None:
             return True
-        return self.kept is not None and abs(self.kept / (self.drift or 1.0) - 1) <= self.noise
+        return self.kept is not None and abs(self.kept / (self.drift or 1.0) - 1) <= self.tolerated
+
+    @property
+    def tolerated(self) -> float:
+        """The noise that explains a difference; a figure that is not known within half of itself confirms nothing."""
+        return min(self.noise, _MOST_NOISE)
 
     @property
     def kept(self) -> float | None:

@@ -154,7 +154,7 @@ def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
     error = _state_error(declared, found)
     if error is None:
         return _beyond(declared, found)
-    step = f"the first step changes {error.name} by {error.change:.4g}"
+    step = f"a step changes {error.name} by {error.change:.4g}"
     return Finding(what=f"{step}, that of plain training by {error.exact:.4g}", tolerated="the same")
 
 

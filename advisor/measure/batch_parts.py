@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from advisor.methods.batch import PLAIN, leaves_of
 
@@ -21,8 +22,8 @@ class Part(NamedTuple):
 
     Attributes:
         sizes: Of a tensor or an array; the length of a list; nothing for another object.
-        kind: ``"array"``, ``"list"``, ``"words"`` for a list of numbers or words, ``"object"``, or ``"inside"`` for
-            what is in an object.
+        kind: ``"array"``, ``"list"``, ``"words"`` for a list of numbers or words, ``"packed"`` for a packed sequence,
+            ``"object"``, or ``"inside"`` for what is in an object.
     """
 
     sizes: tuple[int, ...]
@@ -39,7 +40,7 @@ def parts_of(batch: Any) -> Parts:
         if leaf.shape is not None:
             parts[leaf.path] = Part(leaf.shape, _kind_of(leaf.value))
         elif not isinstance(leaf.value, PLAIN):
-            parts[leaf.path] = Part((), "object")
+            parts[leaf.path] = Part((), "packed" if isinstance(leaf.value, PackedSequence) else "object")
             for path, sizes in _inside(leaf.value, leaf.path, _DEPTH):
                 parts[path] = Part(sizes, "inside")
     return parts

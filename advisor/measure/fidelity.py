@@ -72,7 +72,7 @@ class FidelityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class StateError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that the first step changes otherwise than the exact run's.
+    """Something that a step changes otherwise than the exact run's.
 
     Attributes:
         name: Module and attribute.
@@ -129,7 +129,7 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             learn more slowly, so that nothing excuses it from learning as fast.
         gradient: The first gradient against the exact run's.
         gradient_reason: Why the gradients were not compared.
-        state: What the first step changes otherwise.
+        state: What a step changes otherwise.
         noise: What chance alone does; ``None`` where nothing had to be excused by it.
         reference: The policy of the exact run.
         micro_batch: Samples per step of each device, in both.

@@ -49,6 +49,7 @@ def identity_of(model: torch.nn.Module, make_batch: Callable[[int], Any], seed: 
         model=digest_of(*tensors, *modules),
         batches=digest_of(*_batches(make_batch, seed)),
         libraries=_libraries(model),
+        sources=_sources(model),
     )
 
 
@@ -94,3 +95,10 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _sources(model: torch.nn.Module) -> tuple[str, ...]:
+    """The files in which the model's classes are defined, but for those of torch."""
+    names = {type(module).__module__ for module in model.modules()}
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in names if name.partition(".")[0] != "torch")
+    return tuple(sorted(file for file in files if isinstance(file, str) and file.endswith(".py")))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from advisor.measure.outer_state import outer_places, outer_values
 
 __all__ = ["ModelState", "state_changes", "state_values"]
 
@@ -30,9 +32,10 @@ class ModelState:
 
     Args:
         model: The model.
+        functions: The user's own, in whose files there may be more that a pass changes.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, functions: Sequence[Callable[..., Any]] = ()) -> None:
         self._model = model
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         self._others: dict[tuple[str, str], Any] = {}
@@ -45,6 +48,14 @@ class ModelState:
                     self._others[name, attribute] = value.detach().clone()
                 elif isinstance(value, _COUNTS):
                     self._others[name, attribute] = value
+        self._places = outer_places(model.modules(), functions)
+        self._outer = outer_values(self._places)
+        self._outer_numbers = [
+            (holder, name, value)
+            for _, holder in self._places
+            for name, value in vars(holder).items()
+            if isinstance(value, int | float) and not name.startswith("__")
+        ]
 
     def restore(self) -> None:
         """Put everything back."""
@@ -62,6 +73,9 @@ class ModelState:
         for (name, attribute), value in self._others.items():
             module = modules[name]
             object.__setattr__(module, attribute, value.clone() if isinstance(value, torch.Tensor) else value)
+        for holder, attribute, value in self._outer_numbers:
+            if vars(holder).get(attribute) is not value:
+                setattr(holder, attribute, value)
 
     def difference(self, other: ModelState) -> list[str]:
         """What is not as in another state, by name."""
@@ -71,21 +85,21 @@ class ModelState:
             for key, value in self._others.items()
             if not _alike(value, other._others.get(key))
         ]
-        return names
+        return names + [name for name, value in self._outer.items() if not _alike(value, other._outer.get(name))]
 
 
 def state_changes(
-    modules: Mapping[str, torch.nn.Module], before: Mapping[str, Any], names: Sequence[str] | None = None
+    before: Mapping[str, Any], after: Mapping[str, Any], names: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """By how much what modules keep has changed: numbers, the length of collections, the norm of a tensor's change.
+    """By how much what is kept has changed: numbers, the length of collections, the norm of a tensor's change.
 
     Args:
-        modules: By their names in the user's model, whatever has been wrapped around them since.
         before: What :func:`state_values` held.
+        after: What it holds now.
         names: What to tell, changed or not; ``None`` for whatever has changed.
     """
     changes = {}
-    for name, value in state_values(modules).items():
+    for name, value in after.items():
         if names is not None and name not in names:
             continue
         change = _change(before.get(name), value)
@@ -95,7 +109,11 @@ def state_changes(
 
 
 def state_values(modules: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
-    """What modules keep: a copy of tensors, numbers, the length of collections."""
+    """What modules keep: a copy of tensors, numbers, the length of collections.
+
+    Args:
+        modules: By their names in the user's model, whatever has been wrapped around them since.
+    """
     values: dict[str, Any] = {}
     for name, module in modules.items():
         for attribute, value in (*module._buffers.items(), *vars(module).items()):

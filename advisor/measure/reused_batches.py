@@ -33,13 +33,19 @@ class ReusedBatches:
     def keep(self, batches: list[Any]) -> list[torch.Tensor]:
         """From now on these batches are used; returns the copies, which are data on the host as well."""
         self._kept = []
-        if self._writes is not False:
-            self._kept = [
-                _Kept(tensor, tensor.detach().clone(), tensor._version)
-                for tensor in tensors_in(batches)
-                if tensor.device.type == "cpu" and not tensor.is_inference()
-            ]
-        return [one.copy for one in self._kept]
+        return self.keep_too(batches)
+
+    def keep_too(self, batches: list[Any]) -> list[torch.Tensor]:
+        """From now on these are used beside the others; returns their copies."""
+        if self._writes is False:
+            return []
+        kept = [
+            _Kept(tensor, tensor.detach().clone(), tensor._version)
+            for tensor in tensors_in(batches)
+            if tensor.device.type == "cpu" and not tensor.is_inference()
+        ]
+        self._kept += kept
+        return [one.copy for one in kept]
 
     def restore(self) -> None:
         """After a step, or a pass without one: put back what it has overwritten."""

@@ -24,6 +24,8 @@ __all__ = ["find_layout", "samples_in"]
 _SIZES = (2, 3, 5, 4, 8, 6, 16)
 """What is asked for, until three are there: two may agree with a length by chance, and some make no odd batch."""
 
+_PACKED = "a packed sequence cannot be cut; return the padded tensor with its lengths, and pack it in the model"
+
 _GROWTH = 4
 _LARGEST = 65536
 _ENOUGH_SECONDS = 0.1
@@ -178,6 +180,12 @@ def _layout(batches: Sequence[Parts], counts: Sequence[int]) -> BatchLayout | No
             continue
         if kinds[path] == "object":
             dims[path], reasons[path] = UNCUT, "an object of a class that cannot be cut"
+            continue
+        if kinds[path] == "packed":
+            dims[path] = UNCUT
+            reasons[path] = (
+                "a packed sequence cannot be cut; return the padded tensor with its lengths, and pack it in the model"
+            )
             continue
         dims[path], reason = _dim(columns[path], counts, lengths)
         if reason:

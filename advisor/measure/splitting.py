@@ -8,28 +8,29 @@ the batch. A loss for which there are none looks at samples together, and cannot
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-import statistics
+import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.measure.looks import Look, emptied_looks
 from advisor.measure.model_state import ModelState
 from advisor.measure.no_dropout import without_dropout
-from advisor.methods.batch import count_targets, cut, leaves_of
+from advisor.measure.reductions import by_class, candidates
+from advisor.measure.weighing import Looked, error_of, passed
+from advisor.methods.class_weights import ClassWeights
 from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
 
-__all__ = ["Look", "Splitting", "splitting_of"]
-
-_MOST_ELEMENTS = 2**22
-"""Of a gradient that are looked at, spread evenly over every parameter."""
+__all__ = ["Splitting", "splitting_of"]
 
 _TOLERANCE = 2e-3
 _TOLERANCE_OF_TF32 = 5e-3
@@ -46,12 +47,6 @@ _BY_CHANCE = 3.0
 _FEWEST_DRAWS, _MOST_DRAWS, _DRAW_SECONDS = 3, 64, 0.5
 """Of random numbers with which the losses of a batch and of its pieces are looked at again, and for how long."""
 
-_BY_CHANCE_OF_LOSS = 3.0
-"""Standard errors that mean losses may be apart."""
-
-_MOST_VALUES = 64
-"""A tensor of more distinct values has no padding that is worth looking for."""
-
 
 class Splitting(NamedTuple):
     """What was found.
@@ -65,132 +60,236 @@ class Splitting(NamedTuple):
     changes: str
 
 
-class Look(NamedTuple):
-    """A batch to look at.
-
-    Attributes:
-        batch: On the host.
-        at: Samples in the first of two pieces.
-        samples: In the batch.
-    """
-
-    batch: Any
-    at: int
-    samples: int
-
-
-class _Pass(NamedTuple):
-    loss: float
-    gradient: npt.NDArray[np.float64]
-
-
-def splitting_of(training: Training, looks: Sequence[Look], dims: SampleDims, *, seed: Callable[[], None]) -> Splitting:
+def splitting_of(
+    training: Training,
+    looks: Sequence[Look],
+    dims: SampleDims,
+    *,
+    seed: Callable[[], None],
+    drawn: Sequence[Any] = (),
+    larger: Callable[[], Look | None] = lambda: None,
+) -> Splitting:
     """Hold one pass over a batch against passes over two pieces of it, for several batches where that is cheap.
 
     Parameters are not updated, and what the passes change in the model is put back. What is found of the first batch is
-    held against a second one unless it is what the training takes for granted and a pass takes long.
+    held against a second one, and against a piece without targets, unless it is what the training takes for granted and
+    a pass takes long.
 
     Args:
         training: Plain training.
         looks: The batches, and where each is cut.
         dims: Where a batch has its samples.
         seed: Seeds all generators for a pass, and puts back what the one before has written to its batch.
+        drawn: Batches of as many samples, among which one may have a piece without targets.
+        larger: Makes a look at more samples, where that may be had: of few of them perhaps no two are of one class.
 
     Raises:
         WorkloadError: A batch cannot be cut.
         Exception: What the user's code raises, perhaps for a piece alone.
     """
     with without_dropout(training.model):
-        state = ModelState(training.model)
+        looking = _Looking(training, dims, seed)
         try:
-            begin = time.perf_counter()
-            looked = [_look(training, looks[0], dims, state, seed)]
-            quick = time.perf_counter() - begin < _QUICK_SECONDS
-            for look in looks[1:]:
-                if not quick and looked[0].error(looked[0].usual()) <= _tolerance(training):
-                    break
-                looked.append(_look(training, look, dims, state, seed))
-            tolerance = _tolerance(training)
-            found = _found(looked, tolerance)
-            if found is None:
-                # Perhaps by chance, or for lack of digits: seen where the same batch is passed with other numbers.
-                with _SeesShort() as short:
-                    again = _pass(training, looks[0].batch, lambda: _other_numbers(seed))
-                chance = _BY_CHANCE * _error(again.gradient, looked[0].whole.gradient)
-                least = max(tolerance, _TOLERANCE_OF_HALF if short.seen else 0.0)
-                if chance > least:
-                    looked = [_drawn_again(training, one, state, seed) for one in looked]
-                found = _found(looked, max(least, chance), least)
-            changed = looked[0].changed
-            if changed and found is not None:
-                changed = _carried(training, looks[0].batch, state, seed, changed)
+            return looking.splitting(looks, drawn, larger)
         finally:
-            state.restore()
+            looking.state.restore()
             training.model.zero_grad(set_to_none=True)
-    if found is None:
-        return Splitting(None, looked[0].why_not())
-    words = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
-    return Splitting(found[0], f"a forward pass changes {words}, once for each micro-batch" if changed else "")
 
 
-def _look(training: Training, look: Look, dims: SampleDims, state: ModelState, seed: Callable[[], None]) -> _Looked:
-    pieces = cut(look.batch, (0, look.at, look.samples), dims)
-    state.restore()
-    whole = _pass(training, look.batch, seed)
-    after_whole = ModelState(training.model)
-    state.restore()
-    parts = [_pass(training, piece, seed) for piece in pieces]
-    seed()  # what is looked for in the batch is looked for in it as it was
-    changed = after_whole.difference(ModelState(training.model))
-    state.restore()
-    gradients = np.stack([one.gradient for one in (*parts, whole)])
-    products = gradients @ gradients.T
-    return _Looked(training, look.batch, pieces, whole, parts, dims, products, changed)
+class _Tolerance(NamedTuple):
+    """Largest relative errors.
+
+    Attributes:
+        gradient: Of a gradient.
+        loss: Of a loss, beside what chance does to its mean over the draws.
+    """
+
+    gradient: float
+    loss: float
+
+
+class _Looking:
+    """Makes the passes, from the same state of the model each time."""
+
+    def __init__(self, training: Training, dims: SampleDims, seed: Callable[[], None]) -> None:
+        self._training = training
+        self._dims = dims
+        self._seed = seed
+        self._draws = False
+        self._shuffles = False
+        self.state = self._state_now()
+
+    def splitting(self, looks: Sequence[Look], drawn: Sequence[Any], larger: Callable[[], Look | None]) -> Splitting:
+        begin, computed = time.perf_counter(), time.process_time()
+
+        def is_quick() -> bool:
+            # Of a machine that computes something else meanwhile, the clock says nothing.
+            return min(time.perf_counter() - begin, time.process_time() - computed) < _QUICK_SECONDS
+
+        looked = [self._look(looks[0])]
+        quick, least = is_quick(), _tolerance(self._training)
+        tolerance = _Tolerance(least, least)
+        if quick or looked[0].error(looked[0].usual()) > least:
+            looked += [self._look(look) for look in looks[1:2]]
+        found = _found(looked, tolerance, candidates([one.batch for one in looked], self._dims))
+        if found is None:
+            looked, found, tolerance = self._looked_closer(looked, tolerance)
+        for look in looks[2:]:  # what is unusual may be a coincidence
+            if found is None or found[0] is None or not is_quick():
+                break
+            looked.append(self._look(look))
+            tried = [found[0], *candidates([one.batch for one in looked], self._dims)]
+            found = _found(looked, tolerance, tried)
+        silent = not any(one.has_gradient for one in looked)
+        if found is not None and (silent or is_quick()):
+            more = self._looked_if_possible(larger)
+            if more is not None:
+                silent = silent and not more.has_gradient
+                looked.append(more)
+                before = [one for one in found if one is not None]
+                found = _found(looked, tolerance, [*before, *candidates([one.batch for one in looked], self._dims)])
+        if found is None:
+            return Splitting(None, looked[-1].why_not())
+        if silent:
+            return Splitting(None, "no batch that was looked at has a gradient, so that nothing is known of its pieces")
+        if self._shuffles:
+            return Splitting(
+                None,
+                "its samples are shuffled in the loss or the model (torch.randperm): what is paired "
+                "with what then depends on how many there are",
+            )
+        if quick or found[0] is not None:
+            found = self._with_empty_piece(found, looked, looks[0], drawn, tolerance)
+        changed = self._carried(looks[0].batch, looked[0].changed)
+        words = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
+        return Splitting(found[0], f"a forward pass changes {words}, once for each micro-batch" if changed else "")
+
+    def _state_now(self) -> ModelState:
+        return ModelState(self._training.model, [self._training.compute_loss])
+
+    def _look(self, look: Look) -> Looked:
+        pieces = look.pieces(self._dims)
+        self.state.restore()
+        whole = passed(self._training, look.batch, self._seed)
+        after_whole = self._state_now()
+        self.state.restore()
+        parts = [passed(self._training, piece, self._seed) for piece in pieces]
+        changed = after_whole.difference(self._state_now())
+        self.state.restore()
+        gradients = np.stack([one.gradient for one in (*parts, whole)])
+        products = gradients @ gradients.T
+        found = Looked(self._training, look.batch, pieces, whole, parts, self._dims, products, changed)
+        return self._drawn_again(found) if self._draws else found
+
+    def _looked_if_possible(self, larger: Callable[[], Look | None]) -> Looked | None:
+        try:
+            look = larger()
+            return None if look is None else self._look(look)
+        except Exception:  # it may not fit, or the data may end before
+            return None
+
+    def _looked_closer(
+        self, looked: list[Looked], tolerance: _Tolerance
+    ) -> tuple[list[Looked], tuple[Reduction | None] | None, _Tolerance]:
+        """Perhaps the loss weighs classes; or it is chance, or a lack of digits: a pass with other numbers tells."""
+        batch = looked[0].batch
+        with ClassWeights() as listening, _SeesShort() as short:
+            again = passed(self._training, batch, lambda: _other_numbers(self._seed))
+        self._shuffles = len(looked[0].pieces) > 1 and looked[0].samples in listening.shuffled
+        chance = _BY_CHANCE * error_of(again.gradient, looked[0].whole.gradient)
+        least = max(tolerance.loss, _TOLERANCE_OF_HALF if short.seen else 0.0)
+        if chance > least:
+            self._draws = True
+            looked = [self._drawn_again(one) for one in looked]
+        tolerance = _Tolerance(max(least, chance), least)
+        batches = [one.batch for one in looked]
+        tried = itertools.chain(candidates(batches, self._dims), by_class(batches, self._dims, listening.heard))
+        return looked, _found(looked, tolerance, tried), tolerance
+
+    def _with_empty_piece(
+        self,
+        found: tuple[Reduction | None],
+        looked: Sequence[Looked],
+        look: Look,
+        drawn: Sequence[Any],
+        tolerance: _Tolerance,
+    ) -> tuple[Reduction | None]:
+        """What was found, as it is for a piece without targets: of that, the other looks say nothing."""
+        usual = self._training.usual_reduction(look.batch)
+        reduction = usual if found[0] is None else found[0]
+        if reduction is None or reduction.kind == "sum" or not reduction.targets:
+            return found
+        batches = [one.batch for one in looked] + list(drawn)
+        new_values = self._training.device.type == "cpu"
+        for empty in emptied_looks(batches, look.at, look.samples, self._dims, reduction, new_values=new_values):
+            try:
+                emptied = self._look(empty)
+            except Exception:  # no loss takes such a piece: training on pieces will say so, too
+                return found
+            if not math.isfinite(emptied.whole.loss) or emptied.adds_up(emptied.weights(reduction), *tolerance):
+                return found
+            tried = [reduction, *candidates([one.batch for one in looked], self._dims)]
+            another = _found([*looked, emptied], tolerance, tried, usual=False)
+            if another is not None:
+                return another
+            even = all(one.is_even(reduction) for one in looked)
+            return (msgspec.structs.replace(reduction, needs="even targets" if even else "targets"),)
+        return found
+
+    def _drawn_again(self, looked: Looked) -> Looked:
+        """With the losses of further draws: chance may hide a factor in one gradient, not in a mean of losses."""
+        parts = [*looked.pieces, looked.batch]
+        drawn = [[one.loss] for one in (*looked.parts, looked.whole)]
+        begin = time.perf_counter()
+        for draw in range(1, _MOST_DRAWS):
+            if draw >= _FEWEST_DRAWS and time.perf_counter() - begin > _DRAW_SECONDS:
+                break
+            for part, losses in zip(parts, drawn, strict=True):
+                self.state.restore()
+                losses.append(passed(self._training, part, functools.partial(_other_numbers, self._seed, draw)).loss)
+        return looked._replace(drawn=drawn)
+
+    def _carried(self, batch: Any, changed: list[str]) -> list[str]:
+        """What a pass makes of its own earlier value; what it only stores, such as its last output, is no state."""
+        if not changed:
+            return []
+        self.state.restore()
+        passed(self._training, batch, self._seed)
+        once = self._state_now()
+        passed(self._training, batch, self._seed)
+        twice = set(once.difference(self._state_now()))
+        return [name for name in changed if name in twice]
 
 
 def _found(
-    looked: Sequence[_Looked], tolerance: float, tolerance_of_loss: float | None = None
+    looked: Sequence[Looked], tolerance: _Tolerance, tried: Iterable[Reduction], *, usual: bool = True
 ) -> tuple[Reduction | None] | None:
     """What pieces of every batch weigh, if they add up to it: nothing where the training weighs them so by itself.
 
     Args:
         looked: The passes.
-        tolerance: Largest relative error of a gradient.
-        tolerance_of_loss: Of a loss, beside what chance does to its mean over the draws; by default the same.
+        tolerance: Of what they add up to.
+        tried: What may be, the likeliest first.
+        usual: Whether it may be what the training takes for granted.
     """
-    loss = tolerance if tolerance_of_loss is None else tolerance_of_loss
-    if all(one.adds_up(one.usual(), tolerance, loss) for one in looked):
+    if usual and all(one.adds_up(one.usual(), *tolerance) for one in looked):
         return (None,)
-    for reduction in looked[0].candidates():
-        if all(one.adds_up(one.weights(reduction), tolerance, loss) for one in looked):
+    for reduction in itertools.chain.from_iterable(_variants(one, looked) for one in tried):
+        if all(one.adds_up(one.weights(reduction), *tolerance) for one in looked):
             return (reduction,)
     return None
 
 
-def _drawn_again(training: Training, looked: _Looked, state: ModelState, seed: Callable[[], None]) -> _Looked:
-    """With the losses of further draws: in one gradient chance may hide a factor, in a mean of losses it does not."""
-    parts = [*looked.pieces, looked.batch]
-    drawn = [[one.loss] for one in (*looked.parts, looked.whole)]
-    begin = time.perf_counter()
-    for draw in range(1, _MOST_DRAWS):
-        if draw >= _FEWEST_DRAWS and time.perf_counter() - begin > _DRAW_SECONDS:
-            break
-        for part, losses in zip(parts, drawn, strict=True):
-            state.restore()
-            losses.append(_pass(training, part, functools.partial(_other_numbers, seed, draw)).loss)
-    return looked._replace(drawn=drawn)
-
-
-def _carried(
-    training: Training, batch: Any, state: ModelState, seed: Callable[[], None], changed: list[str]
-) -> list[str]:
-    """What a pass makes of its own earlier value; what it only stores, such as its last output, is no state."""
-    state.restore()
-    _pass(training, batch, seed)
-    once = ModelState(training.model)
-    _pass(training, batch, seed)
-    twice = set(once.difference(ModelState(training.model)))
-    return [name for name in changed if name in twice]
+def _variants(reduction: Reduction, looked: Sequence[Looked]) -> Iterator[Reduction]:
+    """A reduction, and the same where a piece without targets counts as one with one target."""
+    if reduction.kind == "sum" or not reduction.targets:
+        yield reduction
+        return
+    counts = [one.counts(reduction) for one in looked]
+    if any(map(all, counts)):  # where one piece alone has targets, whatever looks at samples together may add up
+        yield reduction
+        if not all(map(all, counts)):
+            yield msgspec.structs.replace(reduction, at_least=1.0)
 
 
 class _SeesShort(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -210,31 +309,9 @@ class _SeesShort(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _other_numbers(seed: Callable[[], None], count: int = 1) -> None:
     seed()
     torch.rand(count)
-
-
-def _pass(training: Training, part: Any, seed: Callable[[], None]) -> _Pass:
-    seed()
-    training.model.zero_grad(set_to_none=True)
-    loss = training.forward(part)
-    training.backward(loss)
-    return _Pass(float(loss.detach()), _gradient(training.model))
-
-
-def _gradient(model: torch.nn.Module) -> npt.NDArray[np.float64]:
-    """Every n-th element of the gradient, on the host."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    stride = max(1, math.ceil(sum(parameter.numel() for parameter in parameters) / _MOST_ELEMENTS))
-    # numpy's, because on a CPU a meter may be counting torch's at that moment.
-    parts = []
-    for parameter in parameters:
-        if parameter.grad is None:
-            parts.append(np.zeros(len(range(0, parameter.numel(), stride))))
-        else:
-            grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-            if grad.is_complex():
-                grad = torch.view_as_real(grad.resolve_conj())
-            parts.append(grad.detach().flatten()[::stride].float().cpu().numpy().astype(np.float64))
-    return np.concatenate(parts)
+    np.random.rand(count)
+    for _ in range(count):
+        random.random()
 
 
 def _tolerance(training: Training) -> float:
@@ -242,109 +319,3 @@ def _tolerance(training: Training) -> float:
     if short:
         return _TOLERANCE_OF_HALF
     return _TOLERANCE if training.device.type == "cpu" else _TOLERANCE_OF_TF32
-
-
-def _error(found: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
-    norm = float(np.linalg.norm(exact))
-    return float(np.linalg.norm(found - exact)) / norm if norm else float(np.linalg.norm(found) > 0)
-
-
-class _Looked(NamedTuple):
-    """The passes that were made, and what follows from them."""
-
-    training: Training
-    batch: Any
-    pieces: list[Any]
-    whole: _Pass
-    parts: list[_Pass]
-    dims: SampleDims
-    products: npt.NDArray[np.float64]
-    """Of the gradients of the pieces and, last, of the whole."""
-    changed: list[str]
-    """What the pieces left otherwise in the model than the whole."""
-    drawn: Sequence[Sequence[float]] = ()
-    """Where numbers are drawn: the losses of several draws, of each piece and, last, of the whole."""
-
-    def usual(self) -> list[float]:
-        """The weights that the training gives the pieces."""
-        shares = self.training.shares(self.pieces)
-        return [sum(share for piece, share in shares if piece is one) for one in self.pieces]
-
-    def weights(self, reduction: Reduction) -> list[float]:
-        if reduction.kind == "sum":
-            return [1.0] * len(self.pieces)
-        counts = [count_targets(piece, reduction, self.dims) for piece in self.pieces]
-        return [count / sum(counts) for count in counts] if sum(counts) else [0.0] * len(counts)
-
-    def error(self, weights: Sequence[float]) -> float:
-        """How far the weighed pieces are off, in the gradient or in the loss, whichever is further; relative."""
-        return max(self._errors(weights))
-
-    def adds_up(self, weights: Sequence[float], tolerance: float, tolerance_of_loss: float) -> bool:
-        """Whether the weighed pieces are the whole, up to these relative errors and to what chance does to a loss."""
-        gradient, loss = self._errors(weights)
-        if not self.drawn:
-            return gradient <= tolerance and loss <= tolerance_of_loss
-        if gradient > tolerance:
-            return False
-        terms = [(weight, losses) for weight, losses in zip((*weights, -1.0), self.drawn, strict=True) if weight]
-        if not all(math.isfinite(one) for _, losses in terms for one in losses):
-            return False
-        difference = sum(weight * statistics.fmean(losses) for weight, losses in terms)
-        square = sum(weight**2 * statistics.variance(losses) / len(losses) for weight, losses in terms)
-        size = max(abs(weight * statistics.fmean(losses)) for weight, losses in terms)
-        return abs(difference) <= _BY_CHANCE_OF_LOSS * math.sqrt(square) + tolerance_of_loss * size
-
-    def _errors(self, weights: Sequence[float]) -> tuple[float, float]:
-        """Of the gradient and of the loss."""
-        counted = [number for number, weight in enumerate(weights) if weight]  # one without targets may be 0 / 0
-        terms = [weights[number] * self.parts[number].loss for number in counted]
-        place = [*counted, len(self.parts)]
-        difference = np.array([*(weights[number] for number in counted), -1.0])
-        products = self.products[np.ix_(place, place)]
-        if not counted or not np.isfinite(products).all() or not all(map(math.isfinite, (*terms, self.whole.loss))):
-            return math.inf, math.inf
-        square, whole = float(difference @ products @ difference), float(products[-1, -1])
-        gradient = math.sqrt(max(0.0, square) / whole) if whole else float(square > 0)
-        loss = abs(sum(terms) - self.whole.loss) / max(abs(self.whole.loss), *map(abs, terms), 1e-6)
-        return gradient, loss
-
-    def candidates(self) -> Iterator[Reduction]:
-        """What a loss may do, the most usual first."""
-        yield Reduction(kind="sum")
-        yield Reduction()
-        for leaf in reversed(list(leaves_of(self.batch))):  # targets follow inputs
-            tensor = leaf.value
-            if (
-                not isinstance(tensor, torch.Tensor)
-                or not tensor.dim()
-                or not isinstance(self.dims.get(leaf.path), int)
-            ):
-                continue
-            values = torch.unique(tensor)
-            if tensor.is_floating_point():
-                if not set(values.tolist()) <= {0.0, 1.0}:
-                    continue  # no mask
-                values = torch.zeros(1, dtype=torch.long)
-            elif len(values) > _MOST_VALUES:  # of words: padding is one of the outermost, or a usual one
-                outermost = torch.stack([values[0], values[1], values[-1]])
-                values = torch.unique(torch.cat([outermost, values[(values >= -100) & (values <= 3)]]))
-            for value in sorted((int(value) for value in values), key=_unusual):
-                for shifted in (False, True) if tensor.dim() > 1 else (False,):
-                    yield Reduction(targets=leaf.path, ignore_index=value, shifted=shifted)
-
-    def why_not(self) -> str:
-        off = self.error(self.usual())
-        words = f"by {100 * off:.2g} % of its gradient or loss" if math.isfinite(off) else "beyond all bounds"
-        own = self.training.counts_targets
-        counted = "count_targets does not count what the loss averages over, or " if own else ""
-        return (
-            f"the loss of a batch is not the weighed mean, nor the sum, of those of its micro-batches (off {words}): "
-            f"{counted}it looks at samples together, as normalization over a batch and negatives within it do"
-        )
-
-
-def _unusual(value: int) -> tuple[int, int]:
-    """How unusual it is that a value stands for no target."""
-    usual = (-100, 255, -1, 0)
-    return (usual.index(value), 0) if value in usual else (len(usual) + (value >= 0), abs(value))

@@ -1,4 +1,4 @@
-"""A batch as a tree of tensors: move it to a device, split it, count what its loss averages over.
+"""A batch as a tree of tensors: move it to a device, split it.
 
 A batch is any nesting of mappings, lists, tuples and dataclasses. Where nothing else is known its tensors hold the
 samples in dimension 0, and everything else (numbers, strings, ``None``, zero-dimensional tensors) is shared between
@@ -15,27 +15,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from advisor.errors import WorkloadError
 from advisor.problem.batch_layout import UNCUT, SampleDims
-from advisor.problem.reduction import Reduction
 
 __all__ = [
     "IGNORED_TARGET",
     "PLAIN",
     "Leaf",
     "assumed_dims",
-    "count_labels",
-    "count_targets",
     "cut",
     "leaves_of",
     "map_tensors",
     "move",
     "sample_count",
     "split",
+    "with_leaf",
 ]
 
 _LEAVES = (torch.Tensor, int, float, str, bytes, type(None))
@@ -75,6 +72,11 @@ def move(batch: Any, device: torch.device) -> Any:
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The batch with what ``function`` makes of every tensor."""
     return _mapped(_plain(batch), "", lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def with_leaf(batch: Any, path: str, value: Any) -> Any:
+    """The batch with another value at a path, and there alone: the same tensor may be in it twice."""
+    return _mapped(_plain(batch), "", lambda own, leaf: value if own == path else leaf)
 
 
 def sample_count(batch: Any, dims: SampleDims | None = None) -> int:
@@ -148,43 +150,6 @@ def cut(batch: Any, bounds: Sequence[int], dims: SampleDims) -> list[Any]:
     return [piece(start, end) for start, end in itertools.pairwise(bounds)]
 
 
-def count_labels(batch: Any, *, causal: bool) -> int | None:
-    """Targets that a token-level loss averages over, or ``None`` if the batch has no token labels.
-
-    Args:
-        batch: A mapping with integer ``labels`` of at least two dimensions, for an answer.
-        causal: Whether the loss predicts the next token, so that the first label of a sample is never a target.
-    """
-    labels = batch.get("labels") if isinstance(batch, Mapping) else None
-    if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
-        return None
-    if causal:
-        labels = labels[..., 1:]
-    if isinstance(labels, FakeTensor):
-        return labels.numel()  # In a trace there are no values: as if each were a target.
-    return int((labels != IGNORED_TARGET).sum())
-
-
-def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = None) -> float:
-    """What the mean of a loss is taken over.
-
-    Raises:
-        WorkloadError: The part that holds the targets is not there.
-    """
-    if not reduction.targets:
-        return float(sample_count(batch, dims))
-    for leaf in leaves_of(batch):
-        if leaf.path == reduction.targets and isinstance(leaf.value, torch.Tensor):
-            targets = leaf.value[..., 1:] if reduction.shifted else leaf.value
-            if isinstance(targets, FakeTensor):
-                return float(targets.numel())
-            return float((targets != reduction.ignore_index).sum())
-    raise WorkloadError(
-        f"the loss is a mean over the targets in {reduction.targets!r} of a batch, but this batch has no tensor there; "
-        "give batches as make_batch makes them, or pass count_targets"
-    )
-
-
 def leaves_of(batch: Any) -> Iterator[Leaf]:
     """Every leaf of a batch, and every list and plain tuple before what is in it."""
     yield from _leaves(_plain(batch), "")
@@ -193,7 +158,7 @@ def leaves_of(batch: Any) -> Iterator[Leaf]:
 def _leaves(node: Any, path: str) -> Iterator[Leaf]:
     children = _children(node)
     if children is None:
-        shape = getattr(node, "shape", None)
+        shape = None if getattr(node, "is_nested", False) else getattr(node, "shape", None)
         yield Leaf(path, node, tuple(int(size) for size in shape) if isinstance(shape, tuple) else None)
         return
     if type(node) in (list, tuple):
@@ -299,7 +264,11 @@ def assumed_dims(batch: Any, samples: int) -> SampleDims:
 
 def _slice(leaf: Any, dim: Any, start: int, end: int) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return leaf.narrow(dim, start, end - start)
+        if leaf.layout == torch.strided:
+            return leaf.narrow(dim, start, end - start)
+        rows = torch.arange(start, end, device=leaf.device)
+        part = leaf.to_sparse().index_select(dim, rows)
+        return part if leaf.layout == torch.sparse_coo else part.to_sparse(layout=leaf.layout)
     return leaf[(slice(None),) * dim + (slice(start, end),)] if dim else leaf[start:end]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Mapping
@@ -179,7 +180,27 @@ def _contexts_keeping_expensive() -> ContextPair:
     # than its recomputation, which starts without the copy, and the two would not match.
     torch.clear_autocast_cache()
     forward, recompute = create_selective_checkpoint_contexts(_keep_expensive)  # type: ignore[no-untyped-call]
-    return forward, recompute
+    return forward, _Recomputing(recompute)
+
+
+class _Recomputing(contextlib.AbstractContextManager[None]):
+    """Around a recomputation that uses what was kept: says what torch means where that was overwritten since."""
+
+    def __init__(self, inner: contextlib.AbstractContextManager[Any]) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> None:
+        self._inner.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
+        leaves = self._inner.__exit__(kind, error, traceback)
+        if isinstance(error, RuntimeError) and "has been mutated" in str(error):
+            raise MethodRefusedError(
+                "selective_checkpoint(recompute=elementwise) keeps what products of matrices, convolutions and "
+                "attention return, but a block of this model writes over one of these in place; write `x = x + y` "
+                "instead of `x += y`, and activations without `inplace=True`, or use checkpoint"
+            ) from error
+        return leaves
 
 
 def _keep_expensive(_context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from advisor.errors import WorkloadError
 from advisor.methods.batch import map_tensors
 from advisor.methods.world import World
 
-__all__ = ["weighed"]
+__all__ = ["require_even", "require_targets", "weighed"]
 
 
-def weighed(pieces: list[Any], count: Callable[[Any], tuple[float, bool]], world: World) -> list[tuple[Any, float]]:
+def weighed(
+    pieces: list[Any],
+    count: Callable[[Any], tuple[float, bool]],
+    world: World,
+    *,
+    at_least: float = 0.0,
+    samples: Callable[[Any], int] | None = None,
+) -> list[tuple[Any, float]]:
     """The micro-batches to compute, each with the factor of its loss.
 
     The factor is the micro-batch's share of all targets: a mean of means would be wrong where they differ in padding.
@@ -22,23 +30,64 @@ def weighed(pieces: list[Any], count: Callable[[Any], tuple[float, bool]], world
         pieces: The micro-batches of this process; all processes have the same number of them.
         count: What the loss of a micro-batch averages over, and whether that may differ between processes.
         world: The processes.
+        at_least: What the loss divides by where there are fewer targets.
+        samples: How many a micro-batch has, which is its share where no target is anywhere.
 
     Raises:
         WorkloadError: One of the processes has no target in its share; raised in all of them.
     """
     counts = [count(piece) for piece in pieces]
     own = sum(targets for targets, _ in counts)
-    total = _total(own, world) if any(differs for _, differs in counts) else own * world.size
-    # Without any target at all plain training gives NaN; equal shares keep it visible.
+    differs = any(one for _, one in counts)
+    total = _total(own, world, at_least) if differs else max(at_least, own * world.size)
+    # Without any target at all plain training gives NaN, or has the loss of something else, such as a penalty.
     if not total:
-        return [(piece, 1.0 / len(pieces)) for piece in pieces]
+        sizes = [1 if samples is None else samples(piece) for piece in pieces]
+        return [(piece, size / sum(sizes)) for piece, size in zip(pieces, sizes, strict=True)]
     # A micro-batch without target would be 0/0, and adds nothing to the gradient.
     useful = [
-        (piece, targets * world.size / total) for piece, (targets, _) in zip(pieces, counts, strict=True) if targets
+        (piece, max(targets, at_least) * world.size / total)
+        for piece, (targets, _) in zip(pieces, counts, strict=True)
+        if targets or at_least
     ]
     # Processes meet in every pass, so all must make the same number of them: another one is computed for nothing.
     idle = len(pieces) - len(useful) if world.size > 1 else 0
     return [(_another(useful[0][0]), 0.0) for _ in range(idle)] + useful
+
+
+def require_targets(shares: Sequence[tuple[Any, float]], pieces: int) -> None:
+    """Every micro-batch must have targets, where the loss of one without any was seen not to be weighed by them.
+
+    Raises:
+        WorkloadError: One has none.
+    """
+    without = pieces - sum(1 for _, share in shares if share)
+    if without:
+        raise WorkloadError(
+            f"every micro-batch must have a target, because the loss of one without any follows another rule, but "
+            f"{without} of {pieces} have none; leave samples without targets out of the batch, or give batches of at "
+            "most micro_batch samples"
+        )
+
+
+def require_even(shares: Sequence[tuple[Any, float]], samples: Callable[[Any], int], pieces: Sequence[Any]) -> None:
+    """Every micro-batch must have as many targets for each sample, where the loss is in part a mean over samples.
+
+    Raises:
+        WorkloadError: They have not.
+    """
+    share_of = {id(piece): share for piece, share in shares}
+    weights, sizes = [share_of.get(id(piece), 0.0) for piece in pieces], [samples(piece) for piece in pieces]
+    if not all(
+        math.isclose(weight, size / sum(sizes), rel_tol=1e-6)  # those of all processes, which have as many samples
+        for weight, size in zip(weights, sizes, strict=True)
+    ):
+        raise WorkloadError(
+            "every micro-batch must have as many targets for each sample, because the loss is in part a mean over "
+            f"targets and in part one over samples, but micro-batches of {', '.join(map(str, sizes))} samples have "
+            f"{', '.join(f'{100 * weight:.3g} %' for weight in weights)} of the targets. Give batches of at most "
+            "micro_batch samples, or make both parts means over the same"
+        )
 
 
 def _another(piece: Any) -> Any:
@@ -46,9 +95,11 @@ def _another(piece: Any) -> Any:
     return map_tensors(piece, lambda tensor: tensor.view_as(tensor))
 
 
-def _total(own: float, world: World) -> float:
+def _total(own: float, world: World, at_least: float) -> float:
     """Targets of all processes together."""
     total = world.total(own)
+    if at_least:
+        return max(at_least, total)
     without = world.total(float(own == 0)) if world.size > 1 else 0.0
     if without and total:
         raise WorkloadError(

@@ -14,13 +14,16 @@ import torch
 
 from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods import batch as batches
+from advisor.methods.batch import IGNORED_TARGET
+from advisor.methods.class_weights import check_weights
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
 from advisor.methods.phase import Phase
-from advisor.methods.shares import weighed
+from advisor.methods.shares import require_even, require_targets, weighed
 from advisor.methods.state_layout import lay_out_state
 from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device
+from advisor.methods.targets import count_labels, count_targets
 from advisor.methods.world import World
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
@@ -108,6 +111,7 @@ class Training:
         self.reduction = reduction
         self._shares: list[tuple[Any, float]] = []
         self._unknown = 0
+        self._unchecked_weights = () if reduction is None else reduction.class_weights
         self._replaced: list[torch.optim.Optimizer] = []
         self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
         self.after_forward: list[Callable[[torch.Tensor], None]] = []
@@ -272,6 +276,9 @@ class Training:
                 "give batches of at most micro_batch samples"
             )
         self._shares, self._unknown = self.shares(pieces), 0
+        if self._unchecked_weights:
+            check_weights(self, self._unchecked_weights)
+            self._unchecked_weights = ()
         return [piece for piece, _ in self._shares]
 
     def shares(self, pieces: list[Any]) -> list[tuple[Any, float]]:
@@ -279,7 +286,13 @@ class Training:
         if self.reduction is not None and self.reduction.kind == "sum":
             # Gradients are averaged over the processes.
             return [(piece, float(self.world.size)) for piece in pieces]
-        return weighed(pieces, self._targets, self.world)
+        reduction = self.reduction or Reduction()
+        shares = weighed(pieces, self._targets, self.world, at_least=reduction.at_least, samples=self._samples)
+        if reduction.needs == "targets":
+            require_targets(shares, len(pieces))
+        elif reduction.needs == "even targets":
+            require_even(shares, self._samples, pieces)
+        return shares
 
     @property
     def counts_targets(self) -> bool:
@@ -344,7 +357,7 @@ class Training:
     def complete_gradients(self) -> None:
         """Have all gradients of the step summed, and where the optimizer looks for them; a second call does nothing."""
         self.distribution.complete_gradients()
-        for callback in self.before_gradients_are_used:
+        for callback in list(self.before_gradients_are_used):  # One may remove itself.
             callback()
 
     def clip_grad_norm(self, max_norm: float) -> torch.Tensor:
@@ -414,16 +427,27 @@ class Training:
         """Undo the process-wide settings of the applied methods, last first; a second call does nothing."""
         self._closing.close()
 
+    def usual_reduction(self, batch: Any) -> Reduction | None:
+        """How the loss is reduced if nobody says so; ``None`` where the workload counts its targets itself."""
+        if self._count_targets is not None:
+            return None
+        if count_labels(batch, causal=self._causal) is None:
+            return Reduction()
+        return Reduction(targets="labels", ignore_index=IGNORED_TARGET, shifted=self._causal)
+
     def _targets(self, piece: Any) -> tuple[float, bool]:
         """What the loss of a piece averages over, and whether it may differ between processes: samples do not."""
         if self._count_targets is not None:
             return float(self._count_targets(piece)), True
         if self.reduction is not None:
-            return batches.count_targets(piece, self.reduction, self.sample_dims), bool(self.reduction.targets)
-        labels = batches.count_labels(piece, causal=self._causal)
+            return count_targets(piece, self.reduction, self.sample_dims), bool(self.reduction.targets)
+        labels = count_labels(piece, causal=self._causal)
         if labels is not None:
             return float(labels), True
-        return float(batches.sample_count(piece, self.sample_dims)), False
+        return float(self._samples(piece)), False
+
+    def _samples(self, piece: Any) -> int:
+        return batches.sample_count(piece, self.sample_dims)
 
 
 _Context = contextlib.AbstractContextManager[Any]

@@ -282,7 +282,7 @@ def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:
     if file.sample_dims is not None:
         document["sample_dims"] = dict(file.sample_dims)
     if file.reduction is not None:
-        document["reduction"] = msgspec.to_builtins(file.reduction)
+        document["reduction"] = {"kind": file.reduction.kind, **msgspec.to_builtins(file.reduction)}
     if file.evidence is not None:
         document["evidence"] = msgspec.to_builtins(file.evidence)
     if file.fingerprints is not None:

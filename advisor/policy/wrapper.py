@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
 from advisor.problem.batch_layout import BatchLayout
@@ -179,7 +181,7 @@ def _about_batches(layout: BatchLayout | None) -> str:
         about = "# Part of a batch: the dimension that has its samples, or None for what all of them share."
         text += f"{about}\nSAMPLE_DIMS = {{\n{dims}}}\n"
     if layout is not None and layout.reduction is not None:
-        values = {name: getattr(layout.reduction, name) for name in layout.reduction.__struct_fields__}
+        values = {"kind": layout.reduction.kind, **msgspec.to_builtins(layout.reduction)}  # but for what is usual
         options = ", ".join(f"{name}={value!r}" for name, value in values.items())
         about = "# How the loss of a batch follows from those of its micro-batches."
         text += f"{about}\nREDUCTION = advisor.Reduction({options})\n"

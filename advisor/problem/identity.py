@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.problem.fingerprint import digest_of, source_digest
-from advisor.problem.reads import Reads
+from advisor.problem.reads import EVERY_VARIABLE, Reads, depends_on_session
 
 __all__ = ["Identity", "ModelIdentity"]
 
@@ -31,12 +31,15 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         model: Digest of the names, shapes and types of parameters and buffers, and of the modules.
         batches: Digest of the parts of a batch, their types, and the sizes that all batches have.
         libraries: Installed distributions that the modules' classes come from -> version.
+        sources: Files of installed packages, but for torch, in which these classes are defined: a package of the user's
+            own may be installed anew, or changed, under the same version.
     """
 
     parameters: int
     model: str
     batches: str
     libraries: dict[str, str] = {}
+    sources: tuple[str, ...] = ()
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,12 +49,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         salt: Of the digests of variables.
         environment: Variable that the user's code looked up -> digest of its value, ``None`` where it was not set.
         files: File that it read -> digest of the content, ``None`` where it did not exist.
+        folders: Folder that it listed -> digest of the names in it.
         model: What the probe saw.
     """
 
     salt: str
     environment: dict[str, str | None] = {}
     files: dict[str, str | None] = {}
+    folders: dict[str, str | None] = {}
     model: ModelIdentity | None = None
 
     @classmethod
@@ -61,18 +66,22 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return cls(
             salt=salt,
             environment={name: _variable(name, salt) for name in reads.environment},
-            files={path: _content(path) for path in reads.files},
+            files={path: _content(path) for path in (*reads.files, *(() if model is None else model.sources))},
+            folders={path: _names(path) for path in reads.folders},
             model=model,
         )
 
     def changes(self) -> list[str]:
         """What is not as it was, in words; nothing is run for it."""
         found = [
-            f"the environment variable {name}"
+            "an environment variable (the model's code goes through all of them)"
+            if name == EVERY_VARIABLE
+            else f"the environment variable {name}"
             for name, known in self.environment.items()
             if _variable(name, self.salt) != known
         ]
         found += [f"the file {path}" for path, known in self.files.items() if _content(path) != known]
+        found += [f"the files in {path}" for path, known in self.folders.items() if _names(path) != known]
         if self.model is not None:
             for name, version in self.model.libraries.items():
                 now = _version(name)
@@ -92,6 +101,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def _variable(name: str, salt: str) -> str | None:
+    if name == EVERY_VARIABLE:
+        every = sorted((one, value) for one, value in os.environ.items() if not depends_on_session(one))
+        return digest_of(salt, *(f"{one}={value}" for one, value in every))
     value = os.environ.get(name)
     return None if value is None else digest_of(salt, value)
 
@@ -101,6 +113,15 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _names(path: str) -> str | None:
+    """What is in a folder, but for what Python and editors put there."""
+    try:
+        names = sorted(name for name in os.listdir(path) if not name.startswith((".", "__pycache__")))
+    except OSError:
+        return None
+    return digest_of(*names)
 
 
 def _content(path: str) -> str | None:

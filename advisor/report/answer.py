@@ -189,7 +189,7 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     text = f"Confirmed in a fresh process: {figures}."
     if not confirmation.as_promised:
         text = (
-            f"Not confirmed: in a fresh process {figures}, and {format_spread(confirmation.noise)} would be noise. "
+            f"Not confirmed: in a fresh process {figures}, and {format_spread(confirmation.tolerated)} would be noise. "
             "This machine's figures are not reproducible now: look for what else runs on it, and give the same "
             "command again."
         )

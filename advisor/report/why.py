@@ -63,8 +63,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         sentences = [*larger, fidelity_sentence(recommendation.winner), untried_sentence(recommendation)]
         return tuple(sentence for sentence in sentences if sentence)
     sentences = [
-        *_promise(recommendation, goal),
-        _data_bound(recommendation),
+        *_speed(recommendation, goal),
         _larger_batch(recommendation),
         _against_hand_tuned(recommendation, goal),
         _runner_up(recommendation, goal),
@@ -93,22 +92,31 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     )
 
 
+def _speed(answer: Recommendation, goal: Goal) -> tuple[str, ...]:
+    """What training will see of it first: where it waits for its data, what steps alone do comes after that."""
+    first, *others = _promise(answer, goal)
+    waits = _data_bound(answer)
+    if not waits:
+        return first, *others
+    return waits, f"Where batches are there in time, {first[0].lower()}{first[1:]}", *others
+
+
 def _data_bound(answer: Recommendation) -> str:
     """What a whole step is where making a batch takes longer than training on it."""
     own = _measurement(answer.winner)
     if own.making_seconds <= own.step_seconds:
         return ""
     making, samples = format_seconds(own.making_seconds), format_count(answer.winner.policy.global_batch, "sample")
-    text = f"make_batch takes {making} for {samples}, longer than the step itself: "
+    longer = f"make_batch takes {making} for {samples}, longer than the step itself"
     whole = _whole_rate(own)
-    if answer.baseline is None or answer.baseline.policy == answer.winner.policy:
-        return f"{text}where training waits for that it does {format_rate(whole)} samples/s, and the data is the bound."
-    if not _measurement(answer.baseline).making_seconds:  # measured before this was looked at
-        return f"{text}where training waits for that it does {format_rate(whole)} samples/s, and the data is the bound."
+    is_known = answer.baseline is not None and _measurement(answer.baseline).making_seconds > 0
+    if answer.baseline is None or answer.baseline.policy == answer.winner.policy or not is_known:
+        rate = f"{format_rate(whole)} samples/s"
+        return f"{_subject(answer.winner)} does {rate} where it waits for its data, which is the bound: {longer}."
     times = whole / _whole_rate(_measurement(answer.baseline))
     return (
-        f"{text}where training waits for that it is {times:.2f} times as fast as the baseline, which waits as well, "
-        "and the data is the bound: more loader workers help, methods do not."
+        f"{_subject(answer.winner)} is {times:.2f} times as fast as the baseline where both wait for their data, which "
+        f"is the bound: {longer}. More loader workers help, methods do not."
     )
 
 

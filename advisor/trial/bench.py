@@ -45,6 +45,8 @@ __all__ = ["Bench", "finite"]
 _DISTINCT_BATCHES = 2
 _DISTINCT_BATCHES_TO_LEARN = 4
 """Where losses are compared over many steps: one batch learned by heart says little of a training."""
+_VARIOUS_BATCHES, _VARIOUS_SECONDS = 16, 0.1
+"""Of small batches among which those are chosen that say most of a loss."""
 _SEEDS_OF_A_RANK = 1_000_003
 """Between the seeds of two ranks: more than a trial has steps."""
 
@@ -145,6 +147,19 @@ class Bench:
             self._host_data.add(self.reused.keep([*batches, self._largest]), self.device)
         self._batches = (samples, batches)
         self.making_seconds = statistics.median(self._making) if self.layout.sizes is not None else min(self._making)
+        return batches
+
+    def various_batches(self, samples: int) -> list[Any]:
+        """Those of :meth:`batches` and, as long as they cost nothing, some more, which only a look is worth."""
+        batches = list(self.batches(samples))
+        end = time.perf_counter() + _VARIOUS_SECONDS
+        while len(batches) < _VARIOUS_BATCHES and time.perf_counter() < end:
+            try:
+                [batch] = make_batches(self._make_batch, samples, 1, self.spec.seed, first=len(batches))
+                self._check(batch, samples)
+            except Exception:  # the data may end here
+                break
+            batches.append(batch)
         return batches
 
     def largest_batch(self, samples: int, step: int = 0) -> Any:
@@ -271,6 +286,10 @@ class Bench:
         """The workload's own functions and constants, those that it has, as :func:`apply_policy` takes them."""
         names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
         return {name: value for name in names if (value := getattr(self.workload, name))}
+
+    def user_functions(self) -> list[Callable[..., Any]]:
+        """Those of the workload, in whose file there may be more that a step changes."""
+        return [self.workload.build_model, *(one for one in (self.workload.compute_loss,) if one is not None)]
 
     def identity_of(self, model: torch.nn.Module) -> ModelIdentity:
         """What the user's model and its batches are, before anything is done to it."""

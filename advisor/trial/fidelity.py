@@ -12,6 +12,7 @@ import torch
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.first_gradient import FirstGradient
 from advisor.measure.model_state import state_changes, state_values
+from advisor.measure.outer_state import outer_places, outer_values
 from advisor.measure.sharded import own_part
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
@@ -59,6 +60,13 @@ def record_fidelity(bench: Bench) -> FidelityRecord:
                 break
             bench.tell(f"comparing losses, step {index + 1} of {spec.fidelity_steps}")
             batch = batches[index % len(batches)]
+            if index == 1:
+                outside = _StateOutside(bench, training)
+                losses.append(
+                    finite(until_updated(training, functools.partial(outside.step, batch, index), agree), index)
+                )
+                state = {**state, **outside.found}
+                continue
             if index > 0:
                 step = functools.partial(_step, bench, training, batch, index)
                 losses.append(finite(until_updated(training, step, agree), index))
@@ -94,7 +102,27 @@ class _StateChanges:
         """Make a step; one that is repeated counts once."""
         before = state_values(self._modules)
         loss = _step(self._bench, self._training, batch, index)
-        self.found = state_changes(self._modules, before, self._bench.spec.watched_state)
+        self.found = state_changes(before, state_values(self._modules), self._bench.spec.watched_state)
+        return loss
+
+
+class _StateOutside:
+    """What a step changes outside of modules, where earlier trials may have left something: so it is not the first.
+
+    A condition that every step sets anew is then no change, and a counter is one in every training.
+    """
+
+    def __init__(self, bench: Bench, training: Training) -> None:
+        self._bench = bench
+        self._training = training
+        self._places = outer_places(training.model.modules(), bench.user_functions())
+        self.found: dict[str, float] = {}
+
+    def step(self, batch: Any, index: int) -> torch.Tensor:
+        """Make a step; one that is repeated counts once."""
+        before = outer_values(self._places)
+        loss = _step(self._bench, self._training, batch, index)
+        self.found = state_changes(before, outer_values(self._places), self._bench.spec.watched_state)
         return loss
 
 

@@ -14,8 +14,9 @@ import torch
 
 from advisor.measure.batches import tokens_per_sample
 from advisor.measure.device_rates import device_rates
+from advisor.measure.looks import Look, uneven_looks
 from advisor.measure.memory import MemoryMeter
-from advisor.measure.splitting import Look, Splitting, splitting_of
+from advisor.measure.splitting import Splitting, splitting_of
 from advisor.measure.thread_rates import sharing_among, thread_rates, undisturbed_threads
 from advisor.methods import structure
 from advisor.methods.compiler import why_not_compiled
@@ -35,6 +36,9 @@ __all__ = ["probe"]
 _TO_SPLIT = ((3, 2), (5, 3), (6, 4))
 """Samples of the batch that is looked at whole, and of the first of two uneven pieces; the first that works. One sample
 alone is none that every model takes, nor is an odd number."""
+
+_LARGER = (16, 9)
+"""The same of a look at more samples, where that is quick."""
 
 _Option = bool | int | float | str | None
 
@@ -158,10 +162,12 @@ def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splittin
         if most is not None and samples > most:
             continue
         try:
-            one, other = bench.batches(samples)[:2]
-            looks = [Look(one, first, samples), Look(other, samples - first, samples)]
-            with meter.guarding(one):
-                return splitting_of(training, looks, bench.layout.dims, seed=seed)
+            drawn = bench.various_batches(samples)
+            looks = uneven_looks(drawn, first, samples, bench.layout.dims)
+            with meter.guarding(drawn[0]):
+                return splitting_of(
+                    training, looks, bench.layout.dims, seed=seed, drawn=drawn, larger=lambda: _larger_look(bench)
+                )
         except Exception as error:  # one sample alone may be none that this model takes
             if is_out_of_memory(error, bench.device, bench.refusals):
                 bench.empty_cache()
@@ -171,6 +177,13 @@ def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splittin
         return Splitting(None, "")
     words = f"{type(raised).__name__}: {raised}".splitlines()[0]
     return Splitting(None, f"its pieces cannot be computed alone ({words})")
+
+
+def _larger_look(bench: Bench) -> Look | None:
+    samples, first = _LARGER
+    if bench.layout.most_samples is not None and samples > bench.layout.most_samples:
+        return None
+    return Look(bench.batches(samples)[0], first, samples)
 
 
 def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[str, ...]]:

@@ -308,6 +308,7 @@ def _beside_smaller(
     alone: float,
 ) -> tuple[Timing, Speedup]:
     """Time the steps in turn with those at a smaller batch of the same training, after one of ``alone`` seconds."""
+    bench.reused.keep_too([before.batch])
 
     def larger_step() -> None:
         training.micro_batch = policy.micro_batch

@@ -94,7 +94,7 @@ MOVED = StateError(name="0.mean", change=0.5, exact=0.4)
 def test_what_advances_twice_a_step_is_broken_in_every_class_but_that_of_another_model(declared: Fidelity) -> None:
     counted = found(state=(TWICE,))
     assert observed_class(declared, counted) is None
-    assert why_worse(declared, counted).what == "the first step changes 0.calls by 2, that of plain training by 1"
+    assert why_worse(declared, counted).what == "a step changes 0.calls by 2, that of plain training by 1"
     assert observed_class(Fidelity.MODEL, counted) is Fidelity.MODEL
 
 

@@ -28,7 +28,7 @@ def changes(keeper: Keeper, names: tuple[str, ...] | None = None, **values: Any)
     before = state_values({"a": keeper})
     for name, value in values.items():
         setattr(keeper, name, value)
-    return state_changes({"a": keeper}, before, names)
+    return state_changes(before, state_values({"a": keeper}), names)
 
 
 def test_nothing_changes_where_nothing_was_done() -> None:
@@ -63,4 +63,4 @@ def test_parameters_are_no_state() -> None:
     with torch.no_grad():
         before = state_values({"": keeper})
         keeper.weight += 1
-    assert state_changes({"": keeper}, before) == {}
+    assert state_changes(before, state_values({"": keeper})) == {}

@@ -62,3 +62,14 @@ def test_a_rank_without_any_target_is_an_error_on_every_rank(pieces: list[Any], 
 
 def test_no_target_anywhere_stays_visible_as_it_is_in_plain_training() -> None:
     assert weighed([0, 0], by_target, World()) == [(0, 0.5), (0, 0.5)]
+
+
+def test_a_piece_without_targets_counts_as_one_target_where_the_loss_divides_by_at_least_one() -> None:
+    assert weighed([0, 2], by_target, World(), at_least=1.0) == [(0, 0.5), (2, 1.0)]
+    assert weighed([0], by_target, Pretended(3), at_least=1.0) == [(0, 2 / 3)]
+
+
+def test_without_any_target_pieces_count_by_their_samples() -> None:
+    """What is left of the loss is a penalty, or a mean over samples."""
+    sizes = iter([3, 1])
+    assert weighed([0, 0], by_target, World(), samples=lambda _: next(sizes)) == [(0, 0.75), (0, 0.25)]

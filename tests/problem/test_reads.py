@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from advisor.problem.identity import Identity
+from advisor.problem.reads import EVERY_VARIABLE, Reads
+
 _RECORD = """
 import json, runpy, sys
 from advisor.problem.reads import reads_so_far, recording_reads
@@ -65,7 +68,6 @@ def test_one_that_is_not_set_is_noted_too(tmp_path: Path) -> None:
         "dict(os.environ)",
         "os.environ.copy()",
         "{**os.environ}",
-        "[value for name, value in os.environ.items() if name.startswith('A_')]",
         "import subprocess; subprocess.run(['true'], env={**os.environ, 'X': '1'})",
         "os.environ['A_3'] = '1'",
         "import tempfile; tempfile.gettempdir()",
@@ -75,6 +77,28 @@ def test_one_that_is_not_set_is_noted_too(tmp_path: Path) -> None:
 )
 def test_what_copies_all_or_sets_or_is_a_librarys_own_is_not(tmp_path: Path, line: str) -> None:
     assert read_by(tmp_path, line, A_1="1")[0] == []
+
+
+def test_code_that_goes_through_all_variables_may_depend_on_any(tmp_path: Path) -> None:
+    line = "SIZES = {name: value for name, value in os.environ.items() if name.startswith('A_')}"
+    assert read_by(tmp_path, line, A_1="1")[0] == ["*"]
+    assert read_by(tmp_path, "for name in os.environ:\n    pass", A_1="1")[0] == ["*"]
+
+
+def test_what_another_process_is_called_with_and_what_safetensors_opens_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text("")
+    _, files = read_by(
+        tmp_path,
+        """
+        import subprocess, sys
+        subprocess.run([sys.executable, "make.py"], check=True)
+        import numpy, safetensors.numpy
+        safetensors.numpy.save_file({"a": numpy.ones(3)}, "weights.safetensors")
+        with safetensors.safe_open("weights.safetensors", "numpy"):
+            pass
+        """,
+    )
+    assert files == ["make.py", "user_model.py", "weights.safetensors"]
 
 
 def test_files_that_are_read_are_noted_whether_they_are_there_or_not(tmp_path: Path) -> None:
@@ -120,3 +144,30 @@ def test_the_environment_is_itself_again_afterwards() -> None:
     with recording_reads(), recording_reads():
         assert type(os.environ) is not before
     assert type(os.environ) is before
+
+
+def test_folders_that_are_listed_are_part_of_what_a_study_holds_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_1", "1")
+    known = Identity.of(Reads(environment=(EVERY_VARIABLE,), folders=(str(tmp_path),)), None)
+    (tmp_path / "__pycache__").mkdir()
+    monkeypatch.setenv("SSH_TTY", "/dev/pts/3")
+    assert known.changes() == []
+    (tmp_path / "another.txt").write_text("")
+    monkeypatch.setenv("A_5", "1")
+    assert known.changes() == [
+        "an environment variable (the model's code goes through all of them)",
+        f"the files in {tmp_path}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["os.listdir('data')", "list(os.walk('data'))", "list(pathlib.Path('data').glob('*'))"]
+)
+def test_a_folder_is_noted_however_it_is_listed(tmp_path: Path, line: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "user_model.py").write_text(f"import os, pathlib\n{line}\n")
+    code = _RECORD.replace("reads.files]", "reads.folders]")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True, cwd=tmp_path)
+    assert json.loads(done.stdout)[1] == [str(tmp_path / "data")]

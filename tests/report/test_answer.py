@@ -148,7 +148,7 @@ def test_a_confirmation_beyond_the_users_limit_says_so(preference: Preference, s
 def test_a_run_far_from_its_promise_with_nothing_beside_it_is_explained() -> None:
     """The baseline itself won, so that no other figure tells a slow machine from a wrong promise."""
 
-    def said(promised: float, baseline: float | None = None) -> str:
+    def said(promised: float, baseline: float | None = None, noise: float = 0.05) -> str:
         again = timed(0.32, BF16, gpu_count=4).measurement
         return confirmation_words(
             Confirmation(
@@ -156,9 +156,12 @@ def test_a_run_far_from_its_promise_with_nothing_beside_it_is_explained() -> Non
                 measurement=again,
                 promised_samples_per_second=promised,
                 baseline_samples_per_second=baseline,
+                noise=noise,
             )
         )
 
+    assert said(25.0, noise=3.75).startswith("Not confirmed"), "trap: ±375 % explained four times as much"
+    assert "±50% would be noise" in said(25.0, noise=3.75)
     assert "This machine's figures are not reproducible now" in said(150.0)
     assert said(150.0).startswith("Not confirmed: in a fresh process the wrapper trains")
     assert said(101.0).startswith("Confirmed in a fresh process")

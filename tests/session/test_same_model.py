@@ -152,8 +152,8 @@ def test_a_value_that_was_read_is_not_written_anywhere(project: Project, monkeyp
 def test_a_model_that_is_another_for_a_reason_that_nobody_sees_is_told_by_its_parameters(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_folder = _MODEL.replace('int(os.environ.get("MODEL_LAYERS", "2"))', 'len(list(HERE.glob("*.layer"))) + 2')
-    project.model.write_text(by_folder)
+    by_a_file = _MODEL.replace('int(os.environ.get("MODEL_LAYERS", "2"))', '(HERE / "one.layer").exists() + 2')
+    project.model.write_text(by_a_file)
     project.tune()
     (project.folder / "one.layer").touch()
     with pytest.raises(OutputFolderError, match=r"the model \(416 parameters then, 688 now\)"):
@@ -161,7 +161,7 @@ def test_a_model_that_is_another_for_a_reason_that_nobody_sees_is_told_by_its_pa
 
 
 def test_a_model_that_can_no_longer_be_built_is_no_answer_of_yesterday(project: Project) -> None:
-    broken = 'if "broken" in os.listdir(HERE):\n    raise ValueError("broken")\n\ndef make_batch'
+    broken = 'if (HERE / "broken").exists():\n    raise ValueError("broken")\n\ndef make_batch'
     project.model.write_text(_MODEL.replace("def make_batch", broken))
     project.tune()
     (project.folder / "broken").touch()

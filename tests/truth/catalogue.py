@@ -10,7 +10,7 @@ from typing import Any
 
 from advisor.problem.reduction import Reduction
 
-__all__ = ["REFUSED", "WORKLOADS", "Workload"]
+__all__ = ["PADDED", "REFUSED", "TEXT_MODEL", "WORKLOADS", "Workload", "with_loss"]
 
 _HEAD = """
 import dataclasses
@@ -30,7 +30,7 @@ def make_batch(batch_size):
     return torch.randn(batch_size, 8), torch.randint(6, (batch_size,))
 """
 
-_TEXT_MODEL = """
+TEXT_MODEL = """
 class Text(nn.Module):
     def __init__(self):
         super().__init__()
@@ -71,12 +71,13 @@ class Workload:
         return _HEAD + self.text
 
 
-def _loss(line: str, model: str = _MLP, batch: str = _PAIR) -> str:
+def with_loss(line: str, model: str = _MLP, batch: str = _PAIR) -> str:
+    """A file whose loss is these lines."""
     body = "\n".join(f"    {one}" for one in line.strip().splitlines())
     return f"{model}{batch}\ndef compute_loss(model, batch):\n{body}\n"
 
 
-_PADDED = """
+PADDED = """
 def make_batch(batch_size):
     ids = torch.randint(1, 40, (batch_size, 12))
     for number, row in enumerate(ids):
@@ -86,64 +87,64 @@ def make_batch(batch_size):
 
 WORKLOADS: dict[str, Workload] = {
     # ---- how a loss is reduced
-    "mean": Workload(_loss("return F.cross_entropy(model(batch[0]), batch[1])")),
+    "mean": Workload(with_loss("return F.cross_entropy(model(batch[0]), batch[1])")),
     "sum": Workload(
-        _loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum")'), reduction=Reduction(kind="sum")
+        with_loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum")'), reduction=Reduction(kind="sum")
     ),
     "sum over a constant": Workload(
-        _loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum") / 32'),
+        with_loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum") / 32'),
         reduction=Reduction(kind="sum"),
     ),
     "sum of squares": Workload(
-        _loss("return ((model(batch[0]).mean(1) - batch[1]) ** 2).sum()"), reduction=Reduction(kind="sum")
+        with_loss("return ((model(batch[0]).mean(1) - batch[1]) ** 2).sum()"), reduction=Reduction(kind="sum")
     ),
-    "mean squared error": Workload(_loss("return F.mse_loss(model(batch[0]).mean(1), batch[1].float())")),
+    "mean squared error": Workload(with_loss("return F.mse_loss(model(batch[0]).mean(1), batch[1].float())")),
     "sum over the batch size": Workload(
-        _loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum") / len(batch[1])')
+        with_loss('return F.cross_entropy(model(batch[0]), batch[1], reduction="sum") / len(batch[1])')
     ),
-    "label smoothing": Workload(_loss("return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1)")),
+    "label smoothing": Workload(with_loss("return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1)")),
     "per sample, stacked": Workload(
-        _loss("return torch.stack([F.cross_entropy(o, y) for o, y in zip(model(batch[0]), batch[1])]).mean()")
+        with_loss("return torch.stack([F.cross_entropy(o, y) for o, y in zip(model(batch[0]), batch[1])]).mean()")
     ),
     # ---- targets that do not count
     "labels of text": Workload(
-        _loss(
+        with_loss(
             'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten())',
-            _TEXT_MODEL,
-            _PADDED.format(padding=-100),
+            TEXT_MODEL,
+            PADDED.format(padding=-100),
         )
     ),
     "padding of 0": Workload(
-        _loss(
+        with_loss(
             'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=0)',
-            _TEXT_MODEL,
-            _PADDED.format(padding=0),
+            TEXT_MODEL,
+            PADDED.format(padding=0),
         ),
         reduction=Reduction(targets="labels", ignore_index=0),
     ),
     "padding of -1": Workload(
-        _loss(
+        with_loss(
             'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=-1)',
-            _TEXT_MODEL,
-            _PADDED.format(padding=-1),
+            TEXT_MODEL,
+            PADDED.format(padding=-1),
         ),
         reduction=Reduction(targets="labels", ignore_index=-1),
     ),
     "the next token, padding of -1": Workload(
-        _loss(
+        with_loss(
             "logits = model(batch['ids'])[:, :-1]\n"
             "return F.cross_entropy(logits.flatten(0, 1), batch['labels'][:, 1:].flatten(), ignore_index=-1)",
-            _TEXT_MODEL,
-            _PADDED.format(padding=-1),
+            TEXT_MODEL,
+            PADDED.format(padding=-1),
         ),
         reduction=Reduction(targets="labels", ignore_index=-1, shifted=True),
     ),
     "a mask of what counts": Workload(
-        _loss(
+        with_loss(
             "each = F.cross_entropy(model(batch['ids']).flatten(0, 1), batch['ids'].flatten(), reduction='none')\n"
             "mask = batch['mask'].flatten()\n"
             "return (each * mask).sum() / mask.sum()",
-            _TEXT_MODEL,
+            TEXT_MODEL,
             """
 def make_batch(batch_size):
     mask = torch.arange(12)[None] < torch.randint(3, 12, (batch_size, 1))
@@ -153,7 +154,7 @@ def make_batch(batch_size):
         reduction=Reduction(targets="mask", ignore_index=0),
     ),
     "a void class in a segmentation": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch[0]), batch[1], ignore_index=255)",
             "def build_model():\n    return nn.Conv2d(3, 5, 3, padding=1)\n",
             """
@@ -166,7 +167,7 @@ def make_batch(batch_size):
         reduction=Reduction(targets="1", ignore_index=255),
     ),
     "one class for each sample, of which many are void": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch[0]), batch[1], ignore_index=255)",
             batch="""
 def make_batch(batch_size):
@@ -179,11 +180,11 @@ def make_batch(batch_size):
         reduction=Reduction(targets="1", ignore_index=255),
     ),
     "a mask of floats": Workload(
-        _loss(
+        with_loss(
             "each = F.cross_entropy(model(batch['ids']).flatten(0, 1), batch['ids'].flatten(), reduction='none')\n"
             "mask = batch['mask'].flatten()\n"
             "return (each * mask).sum() / mask.sum()",
-            _TEXT_MODEL,
+            TEXT_MODEL,
             """
 def make_batch(batch_size):
     mask = torch.arange(12)[None] < torch.randint(3, 12, (batch_size, 1))
@@ -193,36 +194,38 @@ def make_batch(batch_size):
         reduction=Reduction(targets="mask", ignore_index=0),
     ),
     "weights of classes in the mean": Workload(
-        _loss("return F.cross_entropy(model(batch[0]), batch[1], weight=torch.tensor([1.0, 5.0, 2.0, 9.0, 3.0, 7.0]))"),
-        changes="looks at samples together",
+        with_loss(
+            "return F.cross_entropy(model(batch[0]), batch[1], weight=torch.tensor([1.0, 5.0, 2.0, 9.0, 3.0, 7.0]))"
+        ),
+        reduction=Reduction(targets="1", class_weights=(1.0, 5.0, 2.0, 9.0, 3.0, 7.0)),
     ),
     "counted by the user": Workload(
-        _loss(
+        with_loss(
             'return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten(), ignore_index=0)',
-            _TEXT_MODEL,
-            _PADDED.format(padding=0),
+            TEXT_MODEL,
+            PADDED.format(padding=0),
         )
         + "\ndef count_targets(batch):\n    return (batch['labels'] != 0).sum()\n"
     ),
     "counted wrongly by the user": Workload(
-        _loss(
+        with_loss(
             "each = F.cross_entropy(model(batch['ids']).flatten(0, 1), batch['labels'].flatten(), reduction='none')\n"
             "return (each / (1 + torch.arange(len(each)))).sum() / len(each) ** 0.5",
-            _TEXT_MODEL,
-            _PADDED.format(padding=0),
+            TEXT_MODEL,
+            PADDED.format(padding=0),
         )
         + "\ndef count_targets(batch):\n    return (batch['labels'] != 0).sum()\n",
         changes="count_targets does not count what the loss averages over",
     ),
     # ---- other losses that people write
     "a focal loss": Workload(
-        _loss(
+        with_loss(
             "each = F.cross_entropy(model(batch[0]), batch[1], reduction='none')\n"
             "return ((1 - (-each).exp()) ** 2 * each).mean()"
         )
     ),
     "logits of several labels": Workload(
-        _loss(
+        with_loss(
             "return F.binary_cross_entropy_with_logits(model(batch[0]), batch[1])",
             batch="""
 def make_batch(batch_size):
@@ -231,7 +234,7 @@ def make_batch(batch_size):
         )
     ),
     "a teacher": Workload(
-        _loss(
+        with_loss(
             "output, taught = model(batch[0]), TEACHER(batch[0]).softmax(-1)\n"
             "distilled = F.kl_div(output.log_softmax(-1), taught, reduction='batchmean')\n"
             "return 0.5 * distilled + 0.5 * F.cross_entropy(output, batch[1])"
@@ -239,7 +242,7 @@ def make_batch(batch_size):
         + "\nTEACHER = nn.Linear(8, 6).requires_grad_(False)\n"
     ),
     "a triplet in every sample": Workload(
-        _loss(
+        with_loss(
             "anchor, near, far = (model(one) for one in (batch['anchor'], batch['near'], batch['far']))\n"
             "return F.triplet_margin_loss(anchor, near, far)",
             batch="""
@@ -249,7 +252,7 @@ def make_batch(batch_size):
         )
     ),
     "pairs that are ranked": Workload(
-        _loss(
+        with_loss(
             "better, worse = model(batch[0]).mean(1), model(batch[1]).mean(1)\n"
             "return -F.logsigmoid(better - worse).mean()",
             batch="""
@@ -259,11 +262,11 @@ def make_batch(batch_size):
         )
     ),
     "all pairs within the batch": Workload(
-        _loss("score = model(batch[0]).mean(1)\nreturn F.softplus(score[:, None] - score[None, :]).mean()"),
+        with_loss("score = model(batch[0]).mean(1)\nreturn F.softplus(score[:, None] - score[None, :]).mean()"),
         changes="looks at samples together",
     ),
     "two views with a temperature": Workload(
-        _loss(
+        with_loss(
             "one, other = (F.normalize(model(view), dim=-1) for view in batch)\n"
             "return F.cross_entropy(one @ other.T / 0.2, torch.arange(len(one)))",
             batch="""
@@ -275,7 +278,7 @@ def make_batch(batch_size):
         changes="looks at samples together",
     ),
     "sequences of several lengths, aligned": Workload(
-        _loss(
+        with_loss(
             "scores = model(batch['x']).log_softmax(-1).transpose(0, 1)\n"
             "return F.ctc_loss(scores, batch['y'], batch['x_lengths'], batch['y_lengths'])",
             batch="""
@@ -287,11 +290,11 @@ def make_batch(batch_size):
         )
     ),
     "tokens that were masked": Workload(
-        _loss(
+        with_loss(
             "logits = model(batch['ids'])\n"
             "where = batch['labels'] != -100\n"
             "return F.cross_entropy(logits[where], batch['labels'][where])",
-            _TEXT_MODEL,
+            TEXT_MODEL,
             """
 def make_batch(batch_size):
     ids = torch.randint(1, 40, (batch_size, 12))
@@ -302,7 +305,7 @@ def make_batch(batch_size):
         )
     ),
     "a weight for every sample": Workload(
-        _loss(
+        with_loss(
             "each = F.cross_entropy(model(batch['x']), batch['y'], reduction='none')\n"
             "return (batch['weight'] * each).mean()",
             batch="""
@@ -312,7 +315,7 @@ def make_batch(batch_size):
         )
     ),
     "weights of samples that add up to one": Workload(
-        _loss(
+        with_loss(
             "each = F.cross_entropy(model(batch['x']), batch['y'], reduction='none')\n"
             "return (batch['weight'] * each).sum() / batch['weight'].sum()",
             batch="""
@@ -320,10 +323,10 @@ def make_batch(batch_size):
     return {"x": torch.randn(batch_size, 8), "y": torch.randint(6, (batch_size,)), "weight": torch.rand(batch_size)}
 """,
         ),
-        changes="looks at samples together",
+        reduction=Reduction(targets="weight", counted="values"),
     ),
     "an auxiliary loss and a penalty": Workload(
-        _loss(
+        with_loss(
             "hidden = model[0](batch[0])\n"
             "penalty = sum(parameter.square().sum() for parameter in model.parameters())\n"
             "loss = F.cross_entropy(model[2](model[1](hidden)), batch[1])\n"
@@ -331,14 +334,14 @@ def make_batch(batch_size):
         )
     ),
     "a sum, and a penalty beside it": Workload(
-        _loss(
+        with_loss(
             "penalty = sum(parameter.square().sum() for parameter in model.parameters())\n"
             "return F.cross_entropy(model(batch[0]), batch[1], reduction='sum') + penalty"
         ),
         changes="looks at samples together",
     ),
     "a reconstruction summed within samples": Workload(
-        _loss(
+        with_loss(
             "output = model(batch)\nreturn ((output - batch[:, :6]) ** 2).flatten(1).sum(1).mean()",
             batch="""
 def make_batch(batch_size):
@@ -348,7 +351,7 @@ def make_batch(batch_size):
     ),
     # ---- other batches
     "mappings in mappings": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch['inputs']['x']), batch['targets']['classes']['y'])",
             batch="""
 def make_batch(batch_size):
@@ -358,7 +361,7 @@ def make_batch(batch_size):
         )
     ),
     "a named tuple": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch.x), batch.y)",
             batch="""
 class Batch(typing.NamedTuple):
@@ -371,7 +374,7 @@ def make_batch(batch_size):
         )
     ),
     "a number for the whole batch": Workload(
-        _loss(
+        with_loss(
             "return batch['scale'] * batch['factor'] * F.cross_entropy(model(batch['x']), batch['y'])",
             batch="""
 def make_batch(batch_size):
@@ -381,7 +384,7 @@ def make_batch(batch_size):
         )
     ),
     "names of files": Workload(
-        _loss(
+        with_loss(
             "assert len(batch['names']) == len(batch['x'])\nreturn F.cross_entropy(model(batch['x']), batch['y'])",
             batch="""
 def make_batch(batch_size):
@@ -391,7 +394,7 @@ def make_batch(batch_size):
         )
     ),
     "images, channels last": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch[0]).mean((2, 3)), batch[1])",
             "def build_model():\n    return nn.Conv2d(3, 6, 3, padding=1).to(memory_format=torch.channels_last)\n",
             """
@@ -402,7 +405,7 @@ def make_batch(batch_size):
         )
     ),
     "a square mask that all share": Workload(
-        _loss(
+        with_loss(
             "hidden = model[0](batch['x'])\n"
             "mixed = batch['mask'].softmax(-1) @ hidden\n"
             "return F.cross_entropy(model[2](model[1](mixed)).mean(1), batch['y'])",
@@ -415,20 +418,20 @@ def make_batch(batch_size):
         dims={"x": 0, "y": 0, "mask": None},
     ),
     "overlap within every sample": Workload(
-        _loss(
+        with_loss(
             "given, wanted = model(batch[0]).softmax(-1), F.one_hot(batch[1], 6)\n"
             "return (1 - (2 * (given * wanted).sum(1) + 1) / (given.sum(1) + wanted.sum(1) + 1)).mean()"
         )
     ),
     "overlap over the batch": Workload(
-        _loss(
+        with_loss(
             "given, wanted = model(batch[0]).softmax(-1), F.one_hot(batch[1], 6)\n"
             "return 1 - (2 * (given * wanted).sum() + 1) / (given.square().sum() + wanted.sum() + 1)"
         ),
         changes="looks at samples together",
     ),
     "a list of sequences": Workload(
-        _loss(
+        with_loss(
             "means = torch.stack([one.mean(0) for one in batch['x']])\n"
             "return F.cross_entropy(model(means), batch['y'])",
             batch="""
@@ -441,14 +444,14 @@ def make_batch(batch_size):
     ),
     # ---- losses that look at samples together
     "negatives within the batch": Workload(
-        _loss(
+        with_loss(
             "features = F.normalize(model(batch[0]), dim=-1)\n"
             "return F.cross_entropy(features @ features.T.roll(1, 0) / 0.1, torch.arange(len(features)))"
         ),
         changes="looks at samples together",
     ),
     "normalized without running statistics": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch[0]), batch[1])",
             "def build_model():\n"
             "    normalization = nn.BatchNorm1d(16, track_running_stats=False)\n"
@@ -457,19 +460,19 @@ def make_batch(batch_size):
         changes="looks at samples together",
     ),
     "normalized by hand": Workload(
-        _loss("x = batch[0]\nreturn F.cross_entropy(model((x - x.mean(0)) / (x.std(0) + 1)), batch[1])"),
+        with_loss("x = batch[0]\nreturn F.cross_entropy(model((x - x.mean(0)) / (x.std(0) + 1)), batch[1])"),
         changes="looks at samples together",
     ),
     "the largest loss of a batch": Workload(
-        _loss("return F.cross_entropy(model(batch[0]), batch[1], reduction='none').max()"),
+        with_loss("return F.cross_entropy(model(batch[0]), batch[1], reduction='none').max()"),
         changes="looks at samples together",
     ),
     "the root of a mean": Workload(
-        _loss("return F.mse_loss(model(batch[0]).mean(1), batch[1].float()).sqrt()"),
+        with_loss("return F.mse_loss(model(batch[0]).mean(1), batch[1].float()).sqrt()"),
         changes="looks at samples together",
     ),
     "two means, one of which has fewer targets": Workload(
-        _loss(
+        with_loss(
             "output = model(batch[0])\n"
             "few = batch[1] < 3\n"
             "return F.cross_entropy(output, batch[1]) + output[few].square().sum() / few.sum().clamp(min=1)"
@@ -491,7 +494,7 @@ class Counting(nn.Linear):
 def build_model():
     return Counting()
 """
-        + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
+        + with_loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
         changes="changes passes",
     ),
     "a counter in Python": Workload(
@@ -506,7 +509,7 @@ class Counting(nn.Linear):
 def build_model():
     return nn.Sequential(Counting(8, 6))
 """
-        + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
+        + with_loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
         changes="changes 0.calls",
     ),
     "an output that is kept": Workload(
@@ -524,10 +527,10 @@ class Keeping(nn.Linear):
 def build_model():
     return Keeping()
 """
-        + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
+        + with_loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
     ),
     "an autocast of the user's own": Workload(
-        _loss(
+        with_loss(
             "with torch.autocast('cpu', torch.bfloat16):\n"
             "    output = model(batch[0])\n"
             "return F.cross_entropy(output.float(), batch[1])",
@@ -549,31 +552,31 @@ class Counting(nn.Linear):
 def build_model():
     return Counting()
 """
-        + _loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
+        + with_loss("return F.cross_entropy(model(batch[0]), batch[1])", ""),
     ),
     # ---- chance
     "dropout": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch[0]), batch[1])",
             "def build_model():\n    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 6))\n",
         )
     ),
     "dropout, and a sum": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch[0]), batch[1], reduction='sum')",
             "def build_model():\n    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 6))\n",
         ),
         reduction=Reduction(kind="sum"),
     ),
     "a function that drops out, and a sum": Workload(
-        _loss(
+        with_loss(
             "hidden = F.dropout(model[0](batch[0]), 0.5)\n"
             "return F.cross_entropy(model[2](model[1](hidden)), batch[1], reduction='sum')"
         ),
         reduction=Reduction(kind="sum"),
     ),
     "attention with dropout": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch[0]).mean(1), batch[1])",
             "def build_model():\n    return nn.TransformerEncoderLayer(8, 2, 16, 0.3, batch_first=True)\n",
             """
@@ -583,14 +586,14 @@ def make_batch(batch_size):
         )
     ),
     "strong noise, and a sum": Workload(
-        _loss(
+        with_loss(
             "noise = 2 * torch.randn_like(batch[0])\n"
             "return F.cross_entropy(model(batch[0] + noise), batch[1], reduction='sum')"
         ),
         reduction=Reduction(kind="sum"),
     ),
     "a variational autoencoder with noise, and a sum": Workload(
-        _loss(
+        with_loss(
             "mean, variance = model(batch).chunk(2, -1)\n"
             "latent = mean + torch.randn(mean.shape) * (0.5 * variance).exp()\n"
             "divergence = 0.5 * (mean ** 2 + variance.exp() - 1 - variance).sum()\n"
@@ -604,13 +607,13 @@ def make_batch(batch_size):
         reduction=Reduction(kind="sum"),
     ),
     "noise that is added": Workload(
-        _loss("return F.cross_entropy(model(batch[0] + 0.3 * torch.randn_like(batch[0])), batch[1])")
+        with_loss("return F.cross_entropy(model(batch[0] + 0.3 * torch.randn_like(batch[0])), batch[1])")
     ),
     # ---- how a batch is made
     "time first": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())",
-            _TEXT_MODEL,
+            TEXT_MODEL,
             """
 def make_batch(batch_size):
     ids = torch.randint(40, (10, batch_size))
@@ -620,7 +623,7 @@ def make_batch(batch_size):
         dims={"0": 1, "1": 1},
     ),
     "lengths in a list": Workload(
-        _loss(
+        with_loss(
             "output = model(batch['x'])\n"
             "each = [F.cross_entropy(o[:n], y[:n]) for o, y, n in zip(output, batch['y'], batch['lengths'])]\n"
             "return torch.stack(each).mean()",
@@ -632,7 +635,7 @@ def make_batch(batch_size):
         )
     ),
     "weights of classes": Workload(
-        _loss(
+        with_loss(
             "each = F.cross_entropy(model(batch['x']), batch['y'], reduction='none')\n"
             "return (batch['weights'][batch['y']] * each).mean()",
             batch="""
@@ -644,7 +647,7 @@ def make_batch(batch_size):
         dims={"x": 0, "y": 0, "weights": None},
     ),
     "a dataclass": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch.x), batch.y)",
             batch="""
 @dataclasses.dataclass
@@ -658,7 +661,7 @@ def make_batch(batch_size):
         )
     ),
     "a list of images of several sizes": Workload(
-        _loss(
+        with_loss(
             "features = torch.stack([image.flatten(1).mean(1) for image in batch[0]])\n"
             "return F.cross_entropy(model(features), batch[1])",
             batch="""
@@ -669,7 +672,7 @@ def make_batch(batch_size):
         dims={"0": 0, "1": 0},
     ),
     "samples last": Workload(
-        _loss(
+        with_loss(
             "return F.cross_entropy(model(batch['x'].T), batch['y'])",
             batch="""
 def make_batch(batch_size):
@@ -679,7 +682,7 @@ def make_batch(batch_size):
         dims={"x": 1, "y": 0},
     ),
     "batches of even sizes": Workload(
-        _loss(
+        with_loss(
             "assert len(batch[0]) % 2 == 0, len(batch[0])\nreturn F.cross_entropy(model(batch[0]), batch[1])",
             batch="""
 def make_batch(batch_size):
@@ -692,20 +695,20 @@ def make_batch(batch_size):
         micro_batch=4,
     ),
     "a model that takes no single sample": Workload(
-        _loss("return F.cross_entropy(model(batch[0]).squeeze(), batch[1])"),
+        with_loss("return F.cross_entropy(model(batch[0]).squeeze(), batch[1])"),
         micro_batch=3,
     ),
 }
 
 REFUSED: dict[str, str] = {
-    "a loader of a fixed batch": _loss(
+    "a loader of a fixed batch": with_loss(
         "return F.cross_entropy(model(batch[0]), batch[1])",
         batch="""
 def make_batch(batch_size):
     return torch.randn(32, 8), torch.randint(6, (32,))
 """,
     ),
-    "a loader of its own": _loss(
+    "a loader of its own": with_loss(
         "return F.cross_entropy(model(batch[0]), batch[1])",
         batch="""
 LOADER = torch.utils.data.DataLoader(
@@ -715,7 +718,7 @@ def make_batch(batch_size):
     return next(iter(LOADER))
 """,
     ),
-    "samples that are filtered": _loss(
+    "samples that are filtered": with_loss(
         "return F.cross_entropy(model(batch[0]), batch[1])",
         batch="""
 def make_batch(batch_size):

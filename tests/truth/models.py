@@ -208,6 +208,9 @@ def build_model():
 """,
     ),
     "activations in place": _block(_init(_MLP) + _forward("return x + self.b(F.relu(self.a(x), inplace=True))")),
+    "outputs that are added to in place": _block(
+        _init(_MLP) + _forward("y = self.b(self.a(x).tanh())", "y += x", "return y")
+    ),
     # ---- chance
     "dropout": _block(_init(_MLP, "self.d = nn.Dropout(0.3)") + _forward(f"return x + self.d({_BRANCH})")),
     "a function that drops out": _block(

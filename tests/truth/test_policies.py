@@ -34,7 +34,6 @@ POLICIES: dict[str, tuple[MethodUse, ...]] = {
 TOLERANCE = {Fidelity.ROUNDING: 1e-3, Fidelity.PRECISION: 0.2}
 
 RAISE = {
-    ("activations in place (model)", "selective"): "has been mutated",  # what torch's own selective checkpoint says
     # On a CPU without bfloat16 of its own, oneDNN has no LSTM in it.
     ("a recurrent net (model)", "bf16"): "could not create a primitive descriptor",
 }

@@ -1,0 +1,115 @@
+"""Listen to a loss for what no batch holds: the weights that it gives classes, and whether it shuffles samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from advisor.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from advisor.methods.training import Training
+
+__all__ = ["MOST_CLASSES", "ClassWeighing", "ClassWeights", "check_weights"]
+
+MOST_CLASSES = 1024
+"""Longer vectors are not looked at: they would be most of a policy file."""
+
+
+_MOST_HEARD = 64
+
+
+class ClassWeighing(NamedTuple):
+    """How a loss weighs classes.
+
+    Attributes:
+        weights: Of every class.
+        ignore_index: The class that does not count; ``None`` where that was not said.
+    """
+
+    weights: tuple[float, ...]
+    ignore_index: int | None
+
+
+class ClassWeights(TorchFunctionMode):
+    """While it is entered: notes vectors by which a loss weighs classes, or that it looks up, and what it shuffles.
+
+    Attributes:
+        heard: What it noted.
+        shuffled: Of how many things an order was drawn.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[ClassWeighing] = []
+        self.shuffled: set[int] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in ("cross_entropy", "nll_loss"):
+            given = dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args, strict=False))
+            given.update(kwargs or {})
+            self._note(given.get("weight"), given.get("ignore_index", -100))
+        elif name == "randperm" and isinstance(result, torch.Tensor):
+            self.shuffled.add(result.numel())
+        elif name in ("__getitem__", "gather", "index_select", "take") and args:
+            self._note(args[0], None)
+        return result
+
+    def _note(self, vector: Any, ignore_index: int | None) -> None:
+        if (
+            isinstance(vector, torch.Tensor)
+            and vector.dim() == 1
+            and vector.is_floating_point()
+            and not vector.requires_grad
+            and 2 <= len(vector) <= MOST_CLASSES
+            and len(self.heard) < _MOST_HEARD
+        ):
+            weighing = ClassWeighing(tuple(vector.detach().double().cpu().tolist()), ignore_index)
+            if weighing not in self.heard:
+                self.heard.append(weighing)
+
+
+def check_weights(training: Training, expected: tuple[float, ...]) -> None:
+    """Listen to the next step, before it updates anything: weights that have changed would weigh micro-batches wrongly.
+
+    Args:
+        training: About to make a step of several micro-batches.
+        expected: What the weights were when it was found out how the loss is reduced.
+    """
+    listening = ClassWeights()
+
+    def listen() -> ClassWeights:
+        return listening
+
+    def check() -> None:
+        training.forward_contexts.remove(listen)
+        training.before_gradients_are_used.remove(check)
+        if listening.heard and not any(_are_alike(one.weights, expected) for one in listening.heard):
+            raise WorkloadError(
+                "the loss must weigh classes as it did when the policy was measured, since micro-batches are weighed "
+                f"by that, but the weights are {_words(listening.heard[0].weights)} now, and were {_words(expected)}. "
+                "Tune again, or say what the loss averages over with count_targets"
+            )
+
+    training.forward_contexts.append(listen)
+    training.before_gradients_are_used.append(check)
+
+
+def _are_alike(weights: tuple[float, ...], expected: tuple[float, ...]) -> bool:
+    """Up to a factor, which a mean does not know."""
+    if len(weights) != len(expected):
+        return False
+    factor = max(weights) / max(expected) if max(expected) else 1.0
+    return all(math.isclose(one, factor * other, rel_tol=1e-4) for one, other in zip(weights, expected, strict=True))
+
+
+def _words(weights: tuple[float, ...]) -> str:
+    return ", ".join(f"{one:.4g}" for one in weights[:4]) + (" ..." if len(weights) > 4 else "")
