@@ -23,13 +23,17 @@ while os.getppid() == parent:
 def one_core_busy(wanted: bool = True) -> Iterator[None]:
     """Keep a core busy inside the block.
 
+    The program is in a session of its own, as one that somebody else started: Linux shares a core among sessions
+    (autogroups) first, and threads that wait for each other stall far more beside another session than beside a
+    process of their own.
+
     Args:
         wanted: Whether to.
     """
     if not wanted:
         yield
         return
-    with subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())]) as process:
+    with subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())], start_new_session=True) as process:
         try:
             yield
         finally:
