@@ -43,6 +43,12 @@ def measured(out: Path) -> int:
         return 0
 
 
+def tried_before(out: Path) -> tuple[int, set[str]]:
+    """How many lines the ledger has, compared ones included, and the policies that have figures."""
+    lines = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    return len(lines), {json.dumps(line["policy"]) for line in lines if line["outcome"] == "ok"}
+
+
 def wait_for_measurements(out: Path, count: int, command: subprocess.Popen[str]) -> list[psutil.Process]:
     """Wait until some policies are measured and a trial is under way; the processes below the command."""
     deadline = time.monotonic() + 200
@@ -156,13 +162,14 @@ def test_a_search_that_was_killed_goes_on_without_repeating_a_finished_trial(tmp
 
     finished = {path: path.stat().st_mtime_ns for path in out.glob("trials/*/result.json")}
     assert len(finished) >= 4, "the probe, a sizing and two timings"
-    before = measured(out)
-    again = run_here(TINY, *EXACT, "--output", out, "--trials", str(before + 1), "--json", cwd=tmp_path)
+    tried, measured_policies = tried_before(out)
+    again = run_here(TINY, *EXACT, "--output", out, "--trials", str(tried + 1), "--json", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     for path, written in finished.items():
         assert path.stat().st_mtime_ns == written, f"{path} was run again"
     ranking = json.loads(again.stdout)["recommendation"]["ranking"]
-    assert len(ranking) > before
+    assert tried_before(out)[0] > tried, "it goes on"
+    assert measured_policies <= {json.dumps(candidate["policy"]) for candidate in ranking}, "nothing finished is lost"
     assert all(candidate["loss_drift"] is not None for candidate in ranking), "the loss guard works after a resume"
     assert (out / "policy.yaml").exists()
 
