@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.machinery
 import importlib.util
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -124,6 +125,16 @@ def _load_file(path: Path, import_paths: tuple[str, ...]) -> ModuleType:
     return _load_private(path)
 
 
+class _FreshSource(importlib.machinery.SourceFileLoader):
+    """Compiles the file as ``python FILE`` does, without a cache.
+
+    Python takes a cached compilation for that of an edited file of the same length and second.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _load_private(path: Path) -> ModuleType:
     # Registered in sys.modules so that pickle, dataclasses and typing find the classes defined in it.
     name = f"momadvise_workload_{path.stem}"
@@ -133,13 +144,15 @@ def _load_private(path: Path) -> ModuleType:
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise WorkloadError(f"a model file must be a Python file, but {path} is not.")
+    loader = _FreshSource(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        _run_import(functools.partial(spec.loader.exec_module, module), str(path))
+        _run_import(functools.partial(loader.exec_module, module), str(path))
     except BaseException:
         del sys.modules[name]
         raise

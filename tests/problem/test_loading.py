@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,18 @@ def message(tmp_path: Path, extra: str, base: str = BASE) -> str:
     with pytest.raises(WorkloadError) as caught:
         load(tmp_path, extra, base)
     return str(caught.value)
+
+
+def test_an_edit_of_the_same_length_and_second_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    stamp = 1_700_000_000
+    for width in (2, 3):
+        path = tmp_path / "train.py"
+        path.write_text(BASE.replace("width: int = 2", f"width: int = {width}"))
+        os.utime(path, (stamp, stamp))
+        sys.modules.pop("momadvise_workload_train", None)
+        workload = load_workload(resolve_source(path))
+        assert workload.make_batch(1).shape == (1, width)
 
 
 def test_functions_and_constants_are_found_by_name(tmp_path: Path) -> None:
