@@ -302,7 +302,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         not_measured: Candidates that were refused, screened or failed, with reasons.
         refused_settings: Method setting -> reason, for settings that no policy could use here.
         tie: Whether the winner's gain over the baseline is inside the noise.
-        noise: Relative noise used for ties.
+        noise: Relative noise used for the tie with the baseline.
+        repeats: What repetitions of the same policy differed by, a part of the noise between any two.
         why: Sentences that explain the choice with figures.
         untried: How many combinations of the space were not tried.
         untried_is_bound: Whether there are more of them than that, in a space too large to count.
@@ -327,3 +328,4 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     frontier: Frontier | None = None
     growth: Growth | None = None
     untried_is_bound: bool = False
+    repeats: float = 0.0

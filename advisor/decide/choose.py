@@ -96,6 +96,7 @@ def choose(
         refused_settings=dict(refused_settings),
         tie=tie,
         noise=noise,
+        repeats=ranking.repeats,
         why=(),
         untried=untried,
         stopped_because=stopped_because,

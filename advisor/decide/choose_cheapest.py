@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from advisor.decide.candidate import Candidate, Frontier, Recommendation, Role
 from advisor.decide.frontier import Placed, dominated_points, frontier_of, placed
-from advisor.decide.noise import SMALLEST_NOISE, noise_between
+from advisor.decide.noise import SMALLEST_NOISE
 from advisor.decide.preference import knee_of, pick_of, within_limit
-from advisor.decide.ranking import Ranking, measurement_of
+from advisor.decide.ranking import Ranking, noise_of_lead
 from advisor.decide.score import gain, scores
 from advisor.problem.goal import Goal
 
@@ -39,7 +39,7 @@ def choose_cheapest(
     winner, baseline = points[pick].candidate, ranking.in_role(Role.BASELINE)
     noise, tie = max(SMALLEST_NOISE, ranking.repeats), False
     if baseline is not None:
-        noise = noise_between(measurement_of(winner), measurement_of(baseline), ranking.repeats)
+        noise = noise_of_lead(winner, baseline, ranking.repeats)
         tie = (
             _stands_for_a_better(points[pick], ranking, goal)
             if winner is baseline
@@ -54,6 +54,7 @@ def choose_cheapest(
         refused_settings=dict(refused_settings),
         tie=tie,
         noise=noise,
+        repeats=ranking.repeats,
         why=(),
         untried=untried,
         stopped_because=stopped_because,

@@ -10,7 +10,7 @@ from advisor.decide.guard import observed_class, why_worse
 from advisor.decide.score import maximizes, score
 from advisor.measure.measurement import StopReason
 from advisor.problem.goal import Fidelity, Goal, GoalKind
-from advisor.problem.units import format_bytes, format_percent, format_times_spread
+from advisor.problem.units import format_bytes, format_percent, format_times, format_times_spread
 from advisor.trial.outcome import Outcome
 
 __all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]
@@ -63,7 +63,7 @@ def _why_not_confirmed(candidate: Candidate) -> str | None:
     if confirmed is None or confirmed.low > 1 or always:
         return candidate.not_confirmed or None
     return (
-        f"its wrapper ran {confirmed.value:.2f} times as fast as the baseline in turn with it "
+        f"its wrapper ran {format_times(confirmed.value)} as fast as the baseline in turn with it "
         f"({format_times_spread(confirmed.low, confirmed.high, confirmed.value)}), which is no gain beyond the noise"
     )
 

@@ -3,7 +3,7 @@
 At a fixed price the cost of a policy is proportional to devices x latency. So the exact frontier has at most one point
 for each number of devices (the fastest there), and more devices earn a place only by being faster than fewer.
 
-Two measurements closer than their noise are a tie (:func:`~advisor.decide.noise.noise_between`), here as for
+Two measurements closer than their noise are a tie (:func:`~advisor.decide.ranking.noise_of_lead`), here as for
 ``faster``:
 
 1. Every exact point is represented by the simplest policy that ties with it in both figures (never by one that plain
@@ -26,8 +26,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, DominatedPoint, FrontierPoint, Role
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced
-from advisor.decide.noise import noise_between
-from advisor.decide.ranking import Ranking, measurement_of
+from advisor.decide.ranking import Ranking, noise_of_lead
 from advisor.decide.simplicity import simplicity
 from advisor.problem.goal import Goal
 
@@ -158,4 +157,4 @@ def _apart(first: float, second: float) -> float:
 
 def _noise(one: Placed, other: Placed, ranking: Ranking) -> float:
     """Relative noise of either figure: at a fixed price and number of devices they are proportional."""
-    return noise_between(measurement_of(one.candidate), measurement_of(other.candidate), ranking.repeats)
+    return noise_of_lead(one.candidate, other.candidate, ranking.repeats)

@@ -79,6 +79,7 @@ def choose_largest(
         refused_settings=dict(refused_settings),
         tie=False,
         noise=max(SMALLEST_NOISE, repeats),
+        repeats=repeats,
         why=(),
         untried=untried,
         stopped_because=stopped_because,

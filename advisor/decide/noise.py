@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 
 __all__ = ["SMALLEST_NOISE", "noise_between", "noise_of", "repeat_noise"]
@@ -27,12 +28,18 @@ def repeat_noise(groups: Iterable[Sequence[Measurement]]) -> float:
     return widest
 
 
-def noise_of(measurement: Measurement) -> float:
+def noise_of(measurement: Measurement, speedup: Speedup | None) -> float:
     """By what share a figure would differ if it were measured again: a standard deviation, for the search's model.
 
     Half the width of a 95 % interval is two of them. A figure of one step has no interval: half of it may be chance.
+    Of what took turns with a leader only these turns count: what the leader's own ratio is off by, others share.
+
+    Args:
+        measurement: The figure.
+        speedup: Over the baseline, where it follows from turns.
     """
-    return min(0.5, max(SMALLEST_NOISE, measurement.relative_spread / 2))
+    spread = measurement.relative_spread if speedup is None else speedup.own_spread
+    return min(0.5, max(SMALLEST_NOISE, spread / 2))
 
 
 def noise_between(first: Measurement, second: Measurement, repeats: float = 0.0) -> float:

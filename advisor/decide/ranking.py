@@ -70,7 +70,7 @@ def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
         eligible=eligible,
         finished=tuple(candidate for candidate in eligible if not is_outpaced(candidate)) or eligible,
         not_measured=not_measured,
-        repeats=repeat_noise([measurement_of(candidate) for candidate in group] for group in groups),
+        repeats=_repeats(groups),
     )
 
 
@@ -78,7 +78,8 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
     """Relative difference of two measured candidates that may be chance.
 
     What took turns with the baseline differs from it by the interval of that ratio, however widely the baseline's own
-    steps were spread.
+    steps were spread. Two that took turns with the same leader differ by what these turns say: how widely the ratio of
+    leader and baseline is spread is the same for both.
 
     Args:
         first: One of them.
@@ -89,6 +90,8 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
         first, second = second, first
     if first.role is Role.BASELINE and second.speedup is not None:
         return max(SMALLEST_NOISE, measurement_of(second).relative_spread, repeats)
+    if first.speedup is not None and second.speedup is not None:
+        return max(SMALLEST_NOISE, first.speedup.spread_beside(second.speedup), repeats)
     return noise_between(measurement_of(first), measurement_of(second), repeats)
 
 
@@ -96,6 +99,12 @@ def measurement_of(candidate: Candidate) -> Measurement:
     """The figures of a measured candidate."""
     assert candidate.measurement is not None, "only measured candidates are ranked"
     return candidate.measurement
+
+
+def _repeats(groups: Sequence[Sequence[Candidate]]) -> float:
+    """What repetitions differed by: where trainings take turns, of those that did; a baseline's own stalls cancel."""
+    in_turn = [group for group in groups if all(candidate.speedup is not None for candidate in group)]
+    return repeat_noise([measurement_of(candidate) for candidate in group] for group in in_turn or groups)
 
 
 def _by_policy(measured: Sequence[Candidate]) -> list[list[Candidate]]:

@@ -35,6 +35,8 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         high: Upper end.
         rounds: In how many rounds both took their turn.
         least: The smallest ratio of any of them; 0 where it is not known.
+        links: Where it is a product, the value of each measured ratio and half its interval's log, the one over the
+            common baseline first.
     """
 
     value: float
@@ -42,6 +44,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     high: float
     rounds: int
     least: float = 0.0
+    links: tuple[tuple[float, float], ...] = ()
 
     @property
     def relative_spread(self) -> float:
@@ -63,8 +66,34 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         value = self.value * further.value
         above = math.hypot(math.log(self.high / self.value), math.log(further.high / further.value))
         below = math.hypot(math.log(self.value / self.low), math.log(further.value / further.low))
-        rounds = min(self.rounds, further.rounds)
-        return Speedup(value=value, low=value * math.exp(-below), high=value * math.exp(above), rounds=rounds)
+        return Speedup(
+            value=value,
+            low=value * math.exp(-below),
+            high=value * math.exp(above),
+            rounds=min(self.rounds, further.rounds),
+            links=(*self._all_links, *further._all_links),
+        )
+
+    def spread_beside(self, other: Speedup) -> float:
+        """Relative half-width of the interval of this over another speedup over the same baseline.
+
+        What both follow from cancels: of two that took turns with the same leader, how far the leader is ahead of a
+        baseline that stalls.
+        """
+        own, others = list(self._all_links), list(other._all_links)
+        if self.links or other.links:
+            while own and others and own[0] == others[0]:
+                del own[0], others[0]
+        return math.expm1(math.hypot(*(half for _, half in (*own, *others))))
+
+    @property
+    def own_spread(self) -> float:
+        """Relative half-width of the interval of the last ratio alone."""
+        return math.expm1(self._all_links[-1][1])
+
+    @property
+    def _all_links(self) -> tuple[tuple[float, float], ...]:
+        return self.links or ((self.value, math.log(self.high / self.low) / 2),)
 
 
 class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):

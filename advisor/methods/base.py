@@ -141,6 +141,7 @@ class Method(abc.ABC):
         costs: What it costs, in a few words ("about one more forward pass").
         pays: When to use it.
         does_not_pay: When not to.
+        rests_on: A sentence on what its gain rests on that need not stay as it was measured; empty where there is none.
         stage: When it is applied.
         parameters: Its parameters with their choices.
         decides: What it alone decides ("which activations of the blocks are kept"): two methods that decide the same
@@ -172,6 +173,7 @@ class Method(abc.ABC):
     costs: ClassVar[str]
     pays: ClassVar[str]
     does_not_pay: ClassVar[str]
+    rests_on: ClassVar[str] = ""
     stage: ClassVar[Stage]
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     decides: ClassVar[str] = ""

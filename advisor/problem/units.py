@@ -23,6 +23,7 @@ __all__ = [
     "format_rate",
     "format_seconds",
     "format_spread",
+    "format_times",
     "format_times_spread",
     "format_usd",
     "parse_bytes",
@@ -235,6 +236,16 @@ def format_spread(share: float) -> str:
         '±2.1%'
     """
     return f"±{format_percent(share)}"
+
+
+def format_times(value: float) -> str:
+    """How many times as fast something is.
+
+    Example:
+        >>> format_times(1.666), format_times(1083.1)
+        ('1.67 times', '1,083 times')
+    """
+    return f"{value:.2f} times" if value < 100 else f"{value:,.0f} times"
 
 
 def format_times_spread(low: float, high: float, value: float) -> str:

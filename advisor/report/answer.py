@@ -22,6 +22,7 @@ from advisor.problem.units import (
     format_percent,
     format_rate,
     format_spread,
+    format_times,
     format_times_spread,
 )
 from advisor.report.frontier_table import FrontierTable
@@ -179,7 +180,7 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
         promise = confirmation.promise
         return (
             f"Confirmed: the wrapper and the baseline took {format_count(promise.rounds, 'turn')} each in fresh "
-            f"processes. The promise is {promise.value:.2f} times the baseline, "
+            f"processes. The promise is {format_times(promise.value)} the baseline, "
             f"{format_times_spread(promise.low, promise.high, promise.value)}, at a peak of {peak}."
         )
     figures = (

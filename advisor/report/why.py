@@ -10,6 +10,7 @@ from advisor.decide.ranking import noise_of_lead
 from advisor.decide.score import gain, score
 from advisor.decide.simplicity import simplicity
 from advisor.measure.measurement import Measurement
+from advisor.methods.catalogue import get_method
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.units import (
     format_bytes,
@@ -18,6 +19,7 @@ from advisor.problem.units import (
     format_rate,
     format_seconds,
     format_spread,
+    format_times,
     format_times_spread,
 )
 from advisor.report.sentences import (
@@ -69,6 +71,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         _runner_up(recommendation, goal),
         _fastest_that_may_not_win(recommendation, goal),
         _what_limits(recommendation, goal),
+        *_what_may_change(recommendation.winner),
         fidelity_sentence(recommendation.winner),
         compared_sentence(recommendation),
         untried_sentence(recommendation),
@@ -85,7 +88,7 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     rate = _rate(baseline)
     spread = format_times_spread(promise.low, promise.high, promise.value)
     return (
-        f"{_subject(answer.winner)} is {promise.value:.2f} times as fast as the baseline, {spread} "
+        f"{_subject(answer.winner)} is {format_times(promise.value)} as fast as the baseline, {spread} "
         f"({training_words(baseline)}), in turn with it in fresh processes.",
         f"At the speed that the machine had for the baseline that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
@@ -115,8 +118,8 @@ def _data_bound(answer: Recommendation) -> str:
         return f"{_subject(answer.winner)} does {rate} where it waits for its data, which is the bound: {longer}."
     times = whole / _whole_rate(_measurement(answer.baseline))
     return (
-        f"{_subject(answer.winner)} is {times:.2f} times as fast as the baseline where both wait for their data, which "
-        f"is the bound: {longer}. More loader workers help, methods do not."
+        f"{_subject(answer.winner)} is {format_times(times)} as fast as the baseline where both wait for their data, "
+        f"which is the bound: {longer}. More loader workers help, methods do not."
     )
 
 
@@ -134,6 +137,11 @@ def _larger_batch(answer: Recommendation) -> str:
         f"A step has {answer.winner.policy.global_batch} samples instead of {own}: choose the learning rate anew (a "
         f"loss that is a sum grows with them), or keep them with --global-batch {own}."
     )
+
+
+def _what_may_change(winner: Candidate) -> list[str]:
+    """What the methods' gain rests on that need not stay."""
+    return [method.rests_on for use in winner.policy.methods if (method := get_method(use.name)).rests_on]
 
 
 def _subject(winner: Candidate) -> str:
@@ -184,7 +192,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     if answer.tie:
         return f"It ties with {reference}: {_signed(ahead)}, inside the noise of {noise}."
     if ahead >= 0:
-        return f"That is {1 + ahead:.2f} times {reference}, where the noise is {noise}."
+        return f"That is {format_times(1 + ahead)} {reference}, where the noise is {noise}."
     reason = why_not_eligible(baseline, goal)
     assert reason is not None or is_outpaced(baseline), "an eligible baseline that is faster would have won"
     lead = format_percent(_gain(baseline, winner, goal))
@@ -296,7 +304,7 @@ def _fastest_eligible(answer: Recommendation, goal: Goal) -> Candidate:
 
 
 def _noise(answer: Recommendation, first: Candidate, second: Candidate) -> float:
-    return max(answer.noise, noise_of_lead(first, second))
+    return noise_of_lead(first, second, answer.repeats)
 
 
 def _gain(candidate: Candidate, reference: Candidate, goal: Goal) -> float:

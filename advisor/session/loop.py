@@ -324,7 +324,7 @@ class SearchLoop:
             largest = max(one.policy.micro_batch for one in found if is_measured(one))
             attributes["largest_batch"] = largest
             self._learn([one for one in found if one is not candidate], largest)
-            value, noise = objectives(candidate, self._goal), noise_of(candidate.measurement)
+            value, noise = objectives(candidate, self._goal), noise_of(candidate.measurement, candidate.speedup)
             constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
             if candidate.guard is not None:
                 constraints["fidelity"] = 0.0 if is_faithful(candidate, self._goal) else 1.0
@@ -363,5 +363,5 @@ class SearchLoop:
                     Combination.of(one.policy),
                     objectives(one, self._goal),
                     {"micro_batch": one.policy.micro_batch, "largest_batch": largest_batch},
-                    noise=noise_of(one.measurement),
+                    noise=noise_of(one.measurement, one.speedup),
                 )

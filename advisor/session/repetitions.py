@@ -116,7 +116,7 @@ def _doubtful(
         if one.measurement is None or is_outpaced(one) or label not in best or one.policy != best[label].policy:
             continue
         if figures[label]:  # The first was told to the search.
-            thought[label] = thought[label].after(score(one, goal), noise_of(one.measurement))
+            thought[label] = thought[label].after(score(one, goal), noise_of(one.measurement, one.speedup))
         figures[label].append(score(one, goal))
     again = worth_repeating(thought, figures)
     found = [] if again is None else [best[again]]

@@ -267,3 +267,14 @@ def test_what_took_turns_with_the_baseline_beats_it_however_widely_its_own_steps
     assert not answer.tie
     assert answer.noise == pytest.approx(0.04)
     assert decide([baseline(100, spread=0.6), measured(130, CHECKPOINT, spread=0.04)]).tie, "two figures on their own"
+
+
+def test_beside_a_baseline_that_stalls_those_that_took_turns_with_each_other_are_told_apart() -> None:
+    leader = Speedup(value=9.0, low=1.3, high=64.0, rounds=6)
+    faster = leader.times(Speedup(value=2.0, low=1.9, high=2.1, rounds=6))
+    simple = msgspec.structs.replace(measured(900, BF16, micro_batch=16, spread=3.0), speedup=leader)
+    large = msgspec.structs.replace(measured(1800, BF16, micro_batch=64, spread=3.0), speedup=faster)
+    stalled = [baseline(100, spread=0.9), baseline(10, spread=0.9)]
+    assert decide([*stalled, simple, large]).winner == large
+    alone = [msgspec.structs.replace(one, speedup=None) for one in (simple, large)]
+    assert decide([*stalled, *alone]).winner.policy.micro_batch == 16, "two figures with wide intervals prove nothing"

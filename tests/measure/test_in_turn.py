@@ -143,3 +143,16 @@ def test_speedups_multiply_and_their_errors_add_in_squares() -> None:
     assert both.value == pytest.approx(3.0)
     assert both.standard_error == pytest.approx(math.hypot(over_plain.standard_error, over_that.standard_error))
     assert both.rounds == 3
+
+
+def test_what_two_took_turns_with_cancels_between_them() -> None:
+    leader = Speedup(value=20.0, low=5.0, high=80.0, rounds=4)
+    first = leader.times(Speedup(value=1.2, low=1.2 / 1.03, high=1.2 * 1.03, rounds=6))
+    second = leader.times(Speedup(value=0.8, low=0.8 / 1.04, high=0.8 * 1.04, rounds=6))
+    assert first.relative_spread > 1.0
+    assert first.spread_beside(leader) == pytest.approx(0.03)
+    assert first.own_spread == pytest.approx(0.03)
+    assert first.spread_beside(second) == pytest.approx(math.expm1(math.hypot(math.log(1.03), math.log(1.04))))
+    apart = Speedup(value=20.0, low=5.0, high=80.0, rounds=4)
+    assert apart.spread_beside(leader) == pytest.approx(math.expm1(math.sqrt(2) * math.log(4.0)))
+    assert first.spread_beside(Speedup(value=18.0, low=4.5, high=72.0, rounds=4)) > 3.0

@@ -7,6 +7,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.measure.in_turn import Speedup
+from advisor.methods.use import MethodUse
 from advisor.problem.goal import Fidelity, Goal
 from advisor.report.why import explain, explained
 from advisor.trial.outcome import Outcome
@@ -263,3 +264,10 @@ def test_what_led_and_was_not_confirmed_is_no_proof_that_nothing_is_faster() -> 
     assert "nothing measured was faster" not in text
     slower = msgspec.structs.replace(measured(90, CHECKPOINT), not_confirmed="what led it was not confirmed")
     assert "nothing measured was faster" in why([baseline(100), slower])
+
+
+def test_a_gain_that_rests_on_what_else_runs_says_so() -> None:
+    threads = MethodUse(name="intraop_threads", parameters={"count": 1})
+    said = "when that changes, give the same command anew"
+    assert said in " ".join(explain(decide([baseline(100), measured(300, threads)]), goal()))
+    assert said not in " ".join(explain(decide([baseline(100), measured(300, CHECKPOINT)]), goal()))
