@@ -64,10 +64,11 @@ def compared_sentence(answer: Recommendation) -> str:
     compared |= {_label(one) for one in answer.ranking if one.comparison is not None}
     if not compared or len(compared | timed) < 2:
         return ""
-    return (
-        f"{format_count(len(compared | timed), 'combination')} of methods were compared: {len(timed)} of them timed at "
-        "length, in turn with the baseline or a faster combination, the others by short steps in turn."
-    )
+    count, in_turn = len(compared | timed), "in turn with the baseline or a faster combination"
+    head = f"{format_count(count, 'combination')} of methods were compared"
+    if len(timed) == count:
+        return f"{head}, all of them timed at length {in_turn}."
+    return f"{head}: {len(timed)} of them timed at length, {in_turn}, the others by short steps in turn."
 
 
 def _label(candidate: Candidate) -> str:

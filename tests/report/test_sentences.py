@@ -40,6 +40,14 @@ def test_combinations_that_were_compared_and_timed_are_counted_once_each() -> No
     )
 
 
+def test_where_all_that_were_compared_were_timed_there_are_no_others() -> None:
+    said = compared_sentence(decide([baseline(100), compared(130, BF16), timed(140, 130, BF16)]))
+    assert said == (
+        "2 combinations of methods were compared, all of them timed at length in turn with the baseline or a faster "
+        "combination."
+    )
+
+
 def test_where_nothing_was_compared_nothing_is_said() -> None:
     assert compared_sentence(decide([baseline(100), measured(120, BF16), lost(Outcome.SCREENED, ADAM)])) == ""
 
