@@ -23,6 +23,7 @@ from advisor.search.storage import check_storage
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
+from advisor.session.emit import put_right
 from advisor.session.foreseen import check_foreseen
 from advisor.session.limits import memory_budget
 from advisor.session.other_load import notes_on_load
@@ -107,7 +108,10 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             stored = load_answer(folder)
             settled = stored if stored is not None and _searched_enough(stored, request) else None
             if settled is not None and _picks_alike(settled.goal, goal):
-                return _with_note_if_too_large(settled, memory.limit_bytes)
+                put_notes = put_right(settled, kept.fingerprints, folder)
+                if put_notes is not None:
+                    settled = msgspec.structs.replace(settled, notes=(*settled.notes, *put_notes))
+                    return _with_note_if_too_large(settled, memory.limit_bytes)
             if kept.memory_limit_bytes > memory.limit_bytes:
                 notes.append("less memory is free now than when this study began; its limit was kept")
             notes += notes_on_load(hardware)

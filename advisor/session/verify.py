@@ -6,7 +6,6 @@ folder that is gone afterwards.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import msgspec
 from advisor.decide.verdict import Check, Kept, memory_check, speed_check, step_checks
 from advisor.decide.verification import Verification
 from advisor.errors import MethodRefusedError, NothingMeasuredError, PolicyError, WorkloadError
+from advisor.files import PrivateFolder
 from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import judge, worst_fidelity
@@ -87,10 +87,10 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
             tell(event.text)
 
     with (
-        tempfile.TemporaryDirectory(prefix="momadvise-verify-") as folder,
-        Runner(Path(folder), on_event=hear) as runner,
+        PrivateFolder("verify") as folder,
+        Runner(folder, on_event=hear) as runner,
     ):
-        verifier = _Verifier(request, file, hardware, budget.limit_bytes, StudyFolder(Path(folder)), runner)
+        verifier = _Verifier(request, file, hardware, budget.limit_bytes, StudyFolder(folder), runner)
         return verifier.run()
 
 
