@@ -33,6 +33,7 @@ from advisor.session.same_model import what_has_changed
 from advisor.session.study import check_folder, default_folders, locked, open_study, study_marker
 from advisor.session.tuning import Tuning
 from advisor.session.versions import versions
+from advisor.surroundings import check_working_folder, refused
 
 __all__ = ["run_session"]
 
@@ -50,6 +51,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
         KeyboardInterrupt: Interrupted before there was anything to answer with.
     """
     request.check()
+    check_working_folder()
     if request.storage is not None:
         check_storage(request.storage)
     if request.goal is GoalKind.BIGGER:
@@ -125,10 +127,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
                 raise  # whoever read our output is gone; the folder is all right
             except OSError as error:
                 # The user's code runs in other processes: what fails here is our own reading and writing.
-                raise OutputFolderError(
-                    f"The output folder must stay writable while momadvise runs, but {error.filename or folder.path}: "
-                    f"{error.strerror or error}. What was measured is kept; run the same command again to go on."
-                ) from error
+                raise refused(error, folder.path) from error
 
     if request.output is not None:
         answer = in_folder(request.output)

@@ -30,6 +30,7 @@ from advisor.problem.units import format_bytes, format_count, format_rate
 from advisor.problem.workload import WorkloadSource
 from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
 from advisor.session.versions import versions
+from advisor.surroundings import check_working_folder
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
@@ -74,6 +75,7 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
         UserError: A mistake that the user can fix.
         NothingMeasuredError: Plain training, which the policy is held against, does not run; or time ran out.
     """
+    check_working_folder()
     file = load_policy_file(request.policy_file)
     _check_meant(file, request)
     hardware = detect_hardware(request.device)

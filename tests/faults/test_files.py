@@ -118,7 +118,7 @@ def test_nothing_else_in_the_package_replaces_a_file() -> None:
         (path.relative_to(PACKAGE).as_posix(), line.strip())
         for path in PACKAGE.rglob("*.py")
         for line in path.read_text().splitlines()
-        if wrote.search(line)
+        if wrote.search(line) and "os.devnull" not in line
     }
     elsewhere = {(name, line) for name, line in found if name != "files.py"}
     assert elsewhere == {
