@@ -58,6 +58,8 @@ class WorkerStarter:
             give_back(server)
 
     def _borrowed(self, environment: Mapping[str, str]) -> ForkServer:
+        if self._server is not None and self._server.is_closed:
+            raise UnforkableError("the process that forks has ended, or was stopped")
         server = borrow(environment)  # another one if the environment has changed
         self.close()
         self._server = server
