@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from advisor.report.streams import streams_kept
 from advisor.trial.interruption import interruptions_kept
 
 if TYPE_CHECKING:
@@ -183,19 +183,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fit, 4 a promise is not kept, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    try:
+    with streams_kept() as streams:
         try:
             with interruptions_kept():
-                return _dispatch(arguments)
-        finally:
-            sys.stdout.flush()  # here, where a reader that is gone can be told from a failure
-    except KeyboardInterrupt:
-        print("momadvise: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of a pipe went away (`momadvise ... | head`): nothing is left to tell anybody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+                status = _dispatch(arguments)
+        except KeyboardInterrupt:
+            print("momadvise: interrupted", file=sys.stderr)
+            status = EXIT_INTERRUPTED
+        except SystemExit as ended:  # the parser's
+            status = ended.code if isinstance(ended.code, int) else EXIT_USER_ERROR
+        sys.stdout.flush()
+        if streams.lost is None:
+            return status
+        print(
+            f"momadvise: error: what is printed must find room, but standard output: {streams.lost.strerror}. Make "
+            "room and run the same command again: nothing that has finished is lost.",
+            file=sys.stderr,
+        )
+        return EXIT_USER_ERROR
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -227,6 +232,11 @@ def _dispatch(arguments: list[str]) -> int:
             print(json_error(error))
         _print_error(error)
         return status
+    except OSError as error:  # of a verb that has not named it itself
+        from advisor.surroundings import refused
+
+        _print_error(refused(error))
+        return EXIT_USER_ERROR
 
 
 def _advise(options: argparse.Namespace) -> int:
@@ -388,7 +398,10 @@ def _print_answer(answer: Answer, *, with_timings: bool) -> None:
 
 def _as_seen_from_here(path: Path) -> Path:
     """The path a person would type: relative where it lies below the current folder."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except OSError:  # deleted
+        return path
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
@@ -440,11 +453,7 @@ def _console() -> Console:
     """A console on stdout."""
     from rich.console import Console
 
-    class Piped(Console):
-        def on_broken_pipe(self) -> NoReturn:
-            raise BrokenPipeError  # rich would end the program with status 1, which says that nothing was measured
-
-    return Piped()
+    return Console()
 
 
 def _print_error(error: BaseException) -> None:

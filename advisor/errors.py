@@ -11,7 +11,8 @@
     │   ├── MethodRefusedError     a method cannot apply to this model, hardware or policy
     │   ├── HardwareError          the device asked for is not there
     │   ├── OptionError            an option has a value outside its rule
-    │   └── OutputFolderError      the output folder is foreign, in use, or cannot be written
+    │   ├── OutputFolderError      the output folder is foreign, in use, or cannot be written
+    │   └── SurroundingsError      the system refuses something that is needed
     ├── TrialError                 one trial ended badly where an answer was needed
     │   ├── NothingFitsError       no policy fits below the memory limit
     │   ├── FloorNotMetError       no size of the model keeps the throughput that was asked for
@@ -40,6 +41,7 @@ __all__ = [
     "PolicyError",
     "PreferenceNotMetError",
     "SearchSpaceError",
+    "SurroundingsError",
     "TrialError",
     "UserError",
     "WorkloadError",
@@ -102,6 +104,10 @@ class OptionError(UserError):
 
 class OutputFolderError(UserError):
     """The output folder belongs to another study, is in use, or cannot be written."""
+
+
+class SurroundingsError(UserError):
+    """The system refuses something that is needed: a disk that is full, a folder that is gone, a limit of processes."""
 
 
 class TrialError(MomadviseError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from advisor.decide.candidate import Recommendation
+from advisor.files import write_whole
 from advisor.policy.policy import Policy
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.facts import Facts
@@ -38,6 +38,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         exhausted: Whether every policy of the space was tried.
         notes: What the user should know about the run.
         cached: Whether this answer was read back instead of measured now.
+        digests: Name of a file that applies it -> digest of its content.
         timings: What the run was busy with -> seconds, in the order of its first time.
     """
 
@@ -56,6 +57,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     exhausted: bool
     notes: tuple[str, ...] = ()
     cached: bool = False
+    digests: dict[str, str] = {}
     timings: dict[str, float] = {}
 
     @property
@@ -91,11 +93,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def store_answer(answer: Answer, folder: StudyFolder) -> None:
-    """Write the answer atomically."""
-    path = folder.answer
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(answer)))
-    os.replace(temporary, path)
+    """Write the answer: the old one or this one is there at every moment."""
+    write_whole(folder.answer, msgspec.json.format(msgspec.json.encode(answer)))
 
 
 def load_answer(folder: StudyFolder) -> Answer | None:
@@ -103,7 +102,5 @@ def load_answer(folder: StudyFolder) -> Answer | None:
     try:
         answer = msgspec.json.decode(folder.answer.read_bytes(), type=Answer)
     except (OSError, msgspec.DecodeError):
-        return None
-    if not (folder.policy.exists() and folder.wrapper.exists()):
         return None
     return msgspec.structs.replace(answer, cached=True, folder=str(folder.path))

@@ -7,8 +7,8 @@ model every n-th element is kept: a sample of millions has the same relative err
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from advisor.files import write_whole
 from advisor.measure.fidelity import GradientError
 from advisor.measure.sharded import whole
 from advisor.methods.distribution import plain_names
@@ -195,10 +196,5 @@ def _every_nth(gradient: torch.Tensor, stride: int) -> npt.NDArray[np.float32]:
 
 def _write(path: Path, stride: int, caught: _Values) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        gradient = {name: torch.from_numpy(values) for name, values in caught.items()}
-        torch.save({"stride": stride, "gradient": gradient}, temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    gradient = {name: torch.from_numpy(values) for name, values in caught.items()}
+    write_whole(path, functools.partial(torch.save, {"stride": stride, "gradient": gradient}))

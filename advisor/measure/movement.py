@@ -6,8 +6,8 @@ large model every n-th element is kept.
 
 from __future__ import annotations
 
+import functools
 import math
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from advisor.files import write_whole
 from advisor.measure.fidelity import NOT_FINITE
 
 __all__ = ["Movement"]
@@ -71,17 +72,12 @@ class Movement:
     def save(self, path: Path) -> None:
         """Write it: the old file or a whole new one is there at every moment."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         content = {
             "stride": self._stride,
             "steps": [_tensors(step) for step in self._steps],
             "buffers": _tensors(self._buffers),
         }
-        try:
-            torch.save(content, temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, functools.partial(torch.save, content))
 
     def compare(self, path: Path) -> tuple[tuple[float, ...], str]:
         """Hold it against a file that :meth:`save` wrote.

@@ -10,6 +10,7 @@ import msgspec
 import yaml
 
 from advisor.errors import MethodRefusedError, PolicyError
+from advisor.files import write_whole
 from advisor.methods.compose import validate_use
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.policy.policy import Policy
@@ -24,6 +25,7 @@ __all__ = [
     "Fingerprints",
     "PolicyFile",
     "load_policy_file",
+    "policy_source",
     "write_policy_file",
 ]
 
@@ -260,12 +262,11 @@ def _explained(message: str) -> str:
     return f"{message}. The fields there are: {', '.join(valid)}." if valid else message
 
 
-def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:
-    """Write a policy file atomically: a reader sees the old file or the new one, never half of one.
+def policy_source(file: PolicyFile, *, header: str) -> str:
+    """The text of a policy file.
 
     Args:
-        file: What to write.
-        path: Where to.
+        file: What it says.
         header: Comment lines for people (without the leading ``#``).
     """
     document: dict[str, Any] = {
@@ -288,7 +289,9 @@ def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:
     if file.fingerprints is not None:
         document["fingerprints"] = msgspec.to_builtins(file.fingerprints)
     comment = "".join(f"# {line}".rstrip() + "\n" for line in header.splitlines())
-    text = comment + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    return comment + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+
+
+def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:
+    """Write a policy file: a reader sees the old file or the new one, never half of one."""
+    write_whole(path, policy_source(file, header=header))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from advisor.files import write_whole
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
 from advisor.problem.batch_layout import BatchLayout
@@ -219,8 +219,7 @@ def write_wrapper(
     machines: int = 1,
     layout: BatchLayout | None = None,
 ) -> None:
-    """Write the wrapper atomically."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write the wrapper: a reader sees the old file or the new one, never half of one."""
     text = wrapper_source(
         policy,
         headline=headline,
@@ -230,5 +229,4 @@ def write_wrapper(
         machines=machines,
         layout=layout,
     )
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, text)

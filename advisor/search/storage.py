@@ -135,7 +135,13 @@ def quietly(where: Path | str | None) -> Iterator[None]:
             warnings.simplefilter("ignore", ExperimentalWarning)
             yield
     except (OSError, sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, optuna.exceptions.StorageInternalError) as error:
-        cause = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())
+        own = _of_sqlite(error)
+        cause = " ".join(str(own or getattr(error, "orig", None) or error.__cause__ or error).split())
+        if own is not None and own.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            raise OutputFolderError(
+                f"momadvise must be able to write what it finds, but {where} cannot be written: {cause}. Make room and "
+                "run the same command again: nothing that has finished is lost."
+            ) from error
         if isinstance(where, str):
             raise OptionError(
                 f"--storage must be readable and writable for Optuna, but {_shown(where)}: {cause}. Check the URL and "
@@ -147,6 +153,13 @@ def quietly(where: Path | str | None) -> Iterator[None]:
         ) from error
     finally:
         logger.setLevel(level)
+
+
+def _of_sqlite(error: BaseException | None) -> sqlite3.Error | None:
+    """SQLite's own error, below those of the libraries that use it."""
+    while error is not None and not (isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode")):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _open_storage(where: Path | str | None) -> BaseStorage | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
+from advisor.files import add_line
 from advisor.problem.goal import GoalKind
 
 __all__ = ["append_candidate", "read_candidates", "without_chance"]
@@ -16,12 +16,7 @@ __all__ = ["append_candidate", "read_candidates", "without_chance"]
 
 def append_candidate(path: Path, candidate: Candidate) -> None:
     """Add a candidate to the file, on disk before this returns."""
-    with path.open("ab") as file:
-        if file.tell() and not path.read_bytes().endswith(b"\n"):
-            file.write(b"\n")  # a killed process left a torn line; it must not swallow this one
-        file.write(msgspec.json.encode(candidate) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    add_line(path, msgspec.json.encode(candidate))
 
 
 def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Candidate]:

@@ -9,38 +9,30 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.choose import choose
-from advisor.decide.cost import cost_evidence
 from advisor.decide.eligible import is_measured, why_not_eligible
-from advisor.decide.guard import comparison_evidence
 from advisor.decide.promise import promised, shown
 from advisor.decide.repeat import MOST_REPEATED
 from advisor.errors import NothingMeasuredError
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
-from advisor.policy.file import Evidence, Fingerprints, PolicyFile, write_policy_file
-from advisor.policy.wrapper import size_lines, write_wrapper
-from advisor.problem.batch_layout import BatchLayout
 from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.hardware import Hardware
 from advisor.problem.rates import DeviceRates
-from advisor.problem.sizes import size_words
-from advisor.problem.units import format_bytes, format_rate
-from advisor.report.comparison import comparison_sentence
+from advisor.problem.units import format_rate
 from advisor.report.progress import Progress
 from advisor.report.why import explain, explained
 from advisor.search.counting import Count
 from advisor.search.resolved import Combination
 from advisor.search.standing import Standing
 from advisor.session.budget import TimeBudget
+from advisor.session.emit import Emission, emit, take_back
 from advisor.session.guard import Guard
 from advisor.session.leaders import settled
 from advisor.session.repetitions import ROUNDS, measure_leaders_again, times_measured
 from advisor.session.trials import Trials
 from advisor.session.where_time_goes import with_time_explained
-from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 
-__all__ = ["Conclusion", "confirm", "emit_policy", "emit_wrapper"]
+__all__ = ["Conclusion", "confirm"]
 
 _KEPT = 0.9
 """Share of the promised throughput below which a confirmation needs the baseline beside it."""
@@ -52,40 +44,22 @@ _CONFIRMATIONS = 3
 """Winners that are tried in turn when a wrapper does not run; the search measured them in another process."""
 
 
-class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
+class Conclusion(Emission, frozen=True, kw_only=True):
     """What choosing needs to know besides the candidates.
 
     Attributes:
-        goal: The goal.
         refused_settings: Setting -> why no policy could use it.
         untried: Combinations that were not tried; of a space too large to count, a bound.
         stopped_because: Why the search ended.
-        folder: Where the files go.
-        workload: Name of the workload.
-        hardware: The device.
-        fingerprints: What the measurements hold for.
-        date: Day of the measurement, ISO format.
-        workload_options: What the workload defines itself, to be passed to the wrapper.
-        size_arguments: Function -> the size arguments that it takes.
-        layout: Where a batch has its samples, and how its loss follows from those of its parts.
         device_rates: What the probe measured of the device; ``None`` if it could not.
         standings: Label of a combination -> what the search's model thinks of it; empty where it has none.
     """
 
-    goal: Goal
     refused_settings: dict[str, str]
     untried: Count
     stopped_because: str
-    folder: StudyFolder
-    workload: str
-    hardware: Hardware
-    fingerprints: Fingerprints
-    date: str
-    workload_options: tuple[str, ...] = ()
-    size_arguments: dict[str, tuple[str, ...]] = {}
-    layout: BatchLayout | None = None
     device_rates: DeviceRates | None = None
-    standings: dict[str, Standing] = {}
+    standings: dict[str, Standing] = msgspec.field(default_factory=dict)
 
     def choose(self, candidates: Sequence[Candidate]) -> Recommendation:
         """The recommendation from these candidates, explained.
@@ -113,6 +87,7 @@ def confirm(
     keep: Callable[[Candidate], None],
     budget: TimeBudget,
     progress: Progress,
+    say: Callable[[str], None] | None = None,
     repeat: bool = True,
 ) -> tuple[Recommendation, bool]:
     """Write the winner's files, run its wrapper, and fall back to the next best if that fails.
@@ -127,6 +102,7 @@ def confirm(
         keep: Called with every candidate that was compared, to write it down.
         budget: The session's clock.
         progress: Told what is under way.
+        say: Hears what the user should know; the progress by default.
         repeat: Whether the leaders are measured once more first, if there is time.
 
     Returns:
@@ -137,6 +113,7 @@ def confirm(
         KeyboardInterrupt: Interrupted before a confirmation ended.
         TrialError: No winner is left, or too many wrappers failed; no policy is left in the folder then.
     """
+    say = say or progress.note
     failures: list[str] = []
     # Who leads after the leaders were measured again may have been measured once, and be as lucky as they were.
     rounds = max(ROUNDS, MOST_REPEATED) if conclusion.standings else ROUNDS
@@ -158,8 +135,7 @@ def confirm(
         recommendation = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
         winner = recommendation.winner
         assert winner.measurement is not None
-        emit_wrapper(conclusion, recommendation)
-        emit_policy(conclusion, recommendation)
+        emit(conclusion, recommendation, say)
         progress.stage(f"running the emitted wrapper in a fresh process: {_name(winner)}")
         result = _at_size_of(winner, trials).confirm(winner.policy, str(conclusion.folder.wrapper), repeat=0)
         confirmed, promise = _promise(result.speedup, winner, candidates, _rates_of_baseline(recommendation, trials))
@@ -209,7 +185,7 @@ def confirm(
         if result.outcome is Outcome.OK or result.outcome.is_by_chance:
             # Out of time is a busy machine, not a broken policy: the search measured it. The answer says that it is
             # not confirmed, and the same command confirms it again.
-            emit_policy(conclusion, recommendation)
+            emit(conclusion, recommendation, say)
             return recommendation, interrupted
         reason = f"its wrapper, run in a fresh process, ended as {result.outcome.value}"
         if result.reason:
@@ -219,8 +195,7 @@ def confirm(
         for position, candidate in enumerate(candidates):
             if candidate.policy.key == winner.policy.key and candidate.model_size == winner.model_size:
                 candidates[position] = msgspec.structs.replace(candidate, outcome=result.outcome, reason=reason)
-    conclusion.folder.policy.unlink(missing_ok=True)
-    conclusion.folder.wrapper.unlink(missing_ok=True)
+    take_back(conclusion.folder)
     raise NothingMeasuredError(
         f"A policy must run in a fresh process before it is recommended, but the best {_CONFIRMATIONS} did not. "
         + "; ".join(failures)
@@ -356,95 +331,6 @@ def _at_size_of(candidate: Candidate, trials: Trials) -> Trials:
 def _rate(measurement: Measurement | None) -> float:
     assert measurement is not None
     return measurement.samples_per_second
-
-
-def emit_policy(conclusion: Conclusion, recommendation: Recommendation) -> None:
-    """Write ``policy.yaml`` for the recommendation's winner."""
-    winner = recommendation.winner
-    measurement = winner.measurement
-    assert measurement is not None
-    baseline = recommendation.baseline.measurement if recommendation.baseline is not None else None
-    cheapest = conclusion.goal.kind is GoalKind.CHEAPEST
-    confirmation = recommendation.confirmation
-    confirmed = confirmation.measurement if confirmation is not None else None
-    promise = confirmation.promise if confirmation is not None else None
-    growth = recommendation.growth
-    evidence = Evidence(
-        goal=conclusion.goal.kind.value,
-        date=conclusion.date,
-        samples_per_second=measurement.samples_per_second,
-        relative_spread=measurement.relative_spread,
-        peak_bytes=measurement.memory.peak_bytes,
-        memory_limit_bytes=conclusion.goal.limit_on(winner.policy.gpu_count),
-        fidelity=winner.fidelity.value,
-        loss_drift=winner.loss_drift,
-        comparison=comparison_evidence(winner),
-        not_compared=winner.not_compared or None,
-        speedup_over_baseline=None if promise is None else (promise.value, promise.low, promise.high),
-        baseline_samples_per_second=None if baseline is None else baseline.samples_per_second,
-        baseline_batch=None if recommendation.baseline is None else recommendation.baseline.policy.global_batch,
-        confirmed_samples_per_second=None if confirmed is None else confirmed.samples_per_second,
-        confirmed_peak_bytes=None if confirmed is None else confirmed.memory.peak_bytes,
-        tie=recommendation.tie,
-        trials=len(recommendation.ranking),
-        cost=cost_evidence(winner, conclusion.goal) if cheapest else None,
-        why=list(recommendation.why),
-        model_size=winner.model_size or None,
-        parameter_count=winner.parameter_count,
-        floor_samples_per_second=None if growth is None else growth.floor_samples_per_second,
-    )
-    version, layout = conclusion.fingerprints.versions["momadvise"], conclusion.layout
-    write_policy_file(
-        PolicyFile(
-            policy=winner.policy,
-            sample_dims=None if layout is None else layout.sample_dims,
-            reduction=None if layout is None else layout.reduction,
-            evidence=evidence,
-            fingerprints=conclusion.fingerprints,
-        ),
-        conclusion.folder.policy,
-        header=f"Written by momadvise {version} for {conclusion.workload} on {conclusion.hardware.name}.\n"
-        "Apply it with advisor.apply_policy(this file, model), or with the wrapper.py beside it.",
-    )
-
-
-def emit_wrapper(conclusion: Conclusion, recommendation: Recommendation) -> None:
-    """Write ``wrapper.py`` for the recommendation's winner; what is run to confirm it is this very file."""
-    winner, baseline = recommendation.winner, recommendation.baseline
-    versions = conclusion.fingerprints.versions
-    details = [
-        f"Found by momadvise {versions['momadvise']} on {conclusion.date} with torch {versions.get('torch', '?')}, "
-        f"goal {conclusion.goal.kind.value}.",
-        f"Measured: {_figures(winner)}.",
-    ]
-    if baseline is not None:
-        details.append(f"Baseline: {_figures(baseline)}.")
-    compared = comparison_sentence(winner)
-    if compared:
-        details.append(compared)
-    if winner.model_size:
-        parameters = f"{winner.parameter_count:,} parameters" if winner.parameter_count else "of its own"
-        details.append(f"Size of the model: {size_words(winner.model_size)} ({parameters}).")
-    write_wrapper(
-        winner.policy,
-        conclusion.folder.wrapper,
-        headline=f"How to train {conclusion.workload} on {conclusion.hardware.name}: {_name(winner)}.",
-        details="\n".join(details),
-        options=conclusion.workload_options,
-        size=size_lines(winner.model_size, conclusion.size_arguments),
-        machines=conclusion.goal.machines,
-        layout=conclusion.layout,
-    )
-
-
-def _figures(candidate: Candidate) -> str:
-    measurement, policy = candidate.measurement, candidate.policy
-    assert measurement is not None
-    each = " of each device" if policy.gpu_count > 1 else ""
-    return (
-        f"{format_rate(measurement.samples_per_second)} samples/s, peak {format_bytes(measurement.memory.peak_bytes)}"
-        f"{each} at {policy.global_batch} samples per optimizer step"
-    )
 
 
 def _name(candidate: Candidate) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from advisor.errors import MethodRefusedError, NothingPredictedError, OptionError, WorkloadError
+from advisor.files import PrivateFolder
 from advisor.methods.compose import judge
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
@@ -192,8 +192,8 @@ def _answered(spec: TrialSpec, tell: Callable[[str], None]) -> TrialResult:
             tell(event.text)
 
     with (
-        tempfile.TemporaryDirectory(prefix="momadvise-predict-") as folder,
-        Runner(Path(folder), on_event=hear) as runner,
+        PrivateFolder("predict") as folder,
+        Runner(folder, on_event=hear) as runner,
     ):
         result = runner.run(spec)
         printed = runner.tail_of_log(result.key)

@@ -18,6 +18,7 @@ import msgspec
 import platformdirs
 
 import advisor.errors
+from advisor.files import clear_left_files, write_whole
 from advisor.problem.identity import Identity
 from advisor.problem.reads import Reads
 from advisor.session.versions import versions
@@ -85,11 +86,10 @@ class PredictionCache:
             result=result,
             identity=Identity.of(result.reads or Reads(), None),
         )
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(msgspec.json.encode(kept))
-            os.replace(temporary, path)
+            clear_left_files(path.parent)
+            write_whole(path, msgspec.json.encode(kept))
             for old in sorted(self._folder.glob("*.json"), key=_written, reverse=True)[_MOST_FILES:]:
                 old.unlink(missing_ok=True)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 
 import msgspec
 import psutil
 
 from advisor.errors import WorkloadError
+from advisor.files import PrivateFolder
 from advisor.policy.policy import Policy
 from advisor.problem.fingerprint import digest_of
 from advisor.problem.identity import Identity
@@ -61,7 +60,7 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
         measure_seconds=_SECONDS,
         time_limit_seconds=_SECONDS,
     )
-    with tempfile.TemporaryDirectory(prefix="momadvise-") as apart, Runner(Path(apart)) as runner:
+    with PrivateFolder("look") as apart, Runner(apart) as runner:
         result = runner.run(look)  # nothing of it is the study's
     if result.identity is not None:
         changes = known.changes_of_model(result.identity)

@@ -13,6 +13,7 @@ import filelock
 import msgspec
 
 from advisor.errors import OutputFolderError
+from advisor.policy.file import Fingerprints
 from advisor.problem.hardware import Hardware
 from advisor.session.request import TuneRequest
 from advisor.trial.folder import StudyFolder, write_atomically
@@ -40,6 +41,13 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     versions: dict[str, str]
     request: str
     memory_limit_bytes: int
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """The same as a policy file says it."""
+        return Fingerprints(
+            workload=self.workload, hardware=self.hardware, versions=self.versions, request=self.request
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -135,6 +143,7 @@ def open_study(path: Path, marker: StudyMarker) -> tuple[StudyFolder, StudyMarke
     folder = StudyFolder(path.absolute())
     stored = check_folder(path, marker)
     if stored is not None:
+        folder.clear_left_files()
         return folder, stored
     try:
         folder.path.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from advisor.search.storage import check_storage
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
+from advisor.session.emit import put_right
 from advisor.session.foreseen import check_foreseen
 from advisor.session.limits import memory_budget
 from advisor.session.other_load import notes_on_load
@@ -32,6 +33,7 @@ from advisor.session.same_model import what_has_changed
 from advisor.session.study import check_folder, default_folders, locked, open_study, study_marker
 from advisor.session.tuning import Tuning
 from advisor.session.versions import versions
+from advisor.surroundings import check_working_folder, refused
 
 __all__ = ["run_session"]
 
@@ -49,6 +51,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
         KeyboardInterrupt: Interrupted before there was anything to answer with.
     """
     request.check()
+    check_working_folder()
     if request.storage is not None:
         check_storage(request.storage)
     if request.goal is GoalKind.BIGGER:
@@ -107,7 +110,10 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             stored = load_answer(folder)
             settled = stored if stored is not None and _searched_enough(stored, request) else None
             if settled is not None and _picks_alike(settled.goal, goal):
-                return _with_note_if_too_large(settled, memory.limit_bytes)
+                put_notes = put_right(settled, kept.fingerprints, folder)
+                if put_notes is not None:
+                    settled = msgspec.structs.replace(settled, notes=(*settled.notes, *put_notes))
+                    return _with_note_if_too_large(settled, memory.limit_bytes)
             if kept.memory_limit_bytes > memory.limit_bytes:
                 notes.append("less memory is free now than when this study began; its limit was kept")
             notes += notes_on_load(hardware)
@@ -121,10 +127,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
                 raise  # whoever read our output is gone; the folder is all right
             except OSError as error:
                 # The user's code runs in other processes: what fails here is our own reading and writing.
-                raise OutputFolderError(
-                    f"The output folder must stay writable while momadvise runs, but {error.filename or folder.path}: "
-                    f"{error.strerror or error}. What was measured is kept; run the same command again to go on."
-                ) from error
+                raise refused(error, folder.path) from error
 
     if request.output is not None:
         answer = in_folder(request.output)

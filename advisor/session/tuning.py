@@ -15,7 +15,6 @@ from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
 from advisor.decide.score import directions
 from advisor.errors import WorkloadError
-from advisor.policy.file import Fingerprints
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
@@ -30,7 +29,8 @@ from advisor.session.budget import TimeBudget
 from advisor.session.candidates import append_candidate, read_candidates, without_chance
 from advisor.session.climb import SizeSearch
 from advisor.session.compare import ComparingEvaluator
-from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
+from advisor.session.conclude import Conclusion, confirm
+from advisor.session.emit import digests, emit
 from advisor.session.evaluate import Evaluator
 from advisor.session.fixed import resolve_on_devices, with_global_batch
 from advisor.session.guard import Guard
@@ -219,6 +219,7 @@ class Tuning:
             complete=not interrupted,
             exhausted=exhausted,
             notes=tuple(self._notes),
+            digests=digests(conclusion, recommendation),
             timings=timings_of(trials.spent, self._budget.elapsed_seconds),
         )
         store_answer(answer, self._folder)
@@ -310,12 +311,7 @@ class Tuning:
             folder=self._folder,
             workload=self._request.source.name,
             hardware=self._hardware,
-            fingerprints=Fingerprints(
-                workload=self._marker.workload,
-                hardware=self._marker.hardware,
-                versions=self._marker.versions,
-                request=self._marker.request,
-            ),
+            fingerprints=self._marker.fingerprints,
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,
@@ -341,6 +337,7 @@ class Tuning:
                     keep=self._keep,
                     budget=self._budget,
                     progress=self._progress,
+                    say=self._say,
                     repeat=self._settled is None,
                 )
             except KeyboardInterrupt:
@@ -357,8 +354,7 @@ class Tuning:
                 promised_samples_per_second=winner.samples_per_second,
             ),
         )
-        emit_wrapper(conclusion, recommendation)
-        emit_policy(conclusion, recommendation)
+        emit(conclusion, recommendation, self._say)
         return recommendation, True
 
 

@@ -6,7 +6,6 @@ folder that is gone afterwards.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import msgspec
 from advisor.decide.verdict import Check, Kept, memory_check, speed_check, step_checks
 from advisor.decide.verification import Verification
 from advisor.errors import MethodRefusedError, NothingMeasuredError, PolicyError, WorkloadError
+from advisor.files import PrivateFolder
 from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import judge, worst_fidelity
@@ -30,6 +30,7 @@ from advisor.problem.units import format_bytes, format_count, format_rate
 from advisor.problem.workload import WorkloadSource
 from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
 from advisor.session.versions import versions
+from advisor.surroundings import check_working_folder
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
@@ -74,6 +75,7 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
         UserError: A mistake that the user can fix.
         NothingMeasuredError: Plain training, which the policy is held against, does not run; or time ran out.
     """
+    check_working_folder()
     file = load_policy_file(request.policy_file)
     _check_meant(file, request)
     hardware = detect_hardware(request.device)
@@ -87,10 +89,10 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
             tell(event.text)
 
     with (
-        tempfile.TemporaryDirectory(prefix="momadvise-verify-") as folder,
-        Runner(Path(folder), on_event=hear) as runner,
+        PrivateFolder("verify") as folder,
+        Runner(folder, on_event=hear) as runner,
     ):
-        verifier = _Verifier(request, file, hardware, budget.limit_bytes, StudyFolder(Path(folder)), runner)
+        verifier = _Verifier(request, file, hardware, budget.limit_bytes, StudyFolder(folder), runner)
         return verifier.run()
 
 

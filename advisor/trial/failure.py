@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 
 import torch
@@ -29,6 +30,8 @@ _NCCL_REFUSED = "'out of memory'"
 _GLOO = "gloo/"
 """In every message of gloo's transport: the file that raised."""
 _ROOM_ON_DEVICE = 256 * 2**20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No fault of a trial's: when there is room, it may end otherwise."""
 
 
 class DivergedError(Exception):
@@ -87,6 +90,10 @@ def failed_result(
         else:
             reason = f"host memory ran out: {_first_line(cause)}"
         return TrialResult(key=key, outcome=outcome, reason=reason)
+    full = next((cause for cause in _chain(error) if isinstance(cause, OSError) and cause.errno in _FULL), None)
+    if full is not None:
+        where = f"{full.filename}: " if full.filename else ""
+        return TrialResult(key=key, outcome=Outcome.LOST, reason=f"the disk is full: {where}{full.strerror}")
     if isinstance(error, DivergedError):
         return TrialResult(key=key, outcome=Outcome.DIVERGED, reason=str(error))
     if isinstance(error, FewerSamplesError):

@@ -16,6 +16,7 @@ from advisor.measure.outer_state import outer_places, outer_values
 from advisor.measure.sharded import own_part
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
+from advisor.trial.folder import writing
 from advisor.trial.updating import settling_steps, until_updated
 
 __all__ = ["OTHER_CHANCE", "one_rounding_off", "record_fidelity"]
@@ -78,7 +79,8 @@ def record_fidelity(bench: Bench) -> FidelityRecord:
             losses.append(finite(loss, index))
             state = changed.found
             if spec.write_gradient_to is not None:
-                first.save(Path(spec.write_gradient_to))
+                with writing(Path(spec.write_gradient_to)):
+                    first.save(Path(spec.write_gradient_to))
             if spec.exact_gradient is not None:
                 gradient, reason = first.compare(Path(spec.exact_gradient))
             del first, changed

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from advisor.errors import OutputFolderError
+from advisor.files import clear_left_files, write_whole
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
@@ -32,13 +32,13 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputFolderError(
-            f"the output folder must be a folder that can be written, but {path} cannot: {error.strerror or error}. "
-            "Make room or give permission there and run the same again: nothing that has finished is lost."
+            f"momadvise must be able to write what it finds, but {path} cannot be written: {error.strerror or error}. "
+            "Make room or give permission there and run the same command again: nothing that has finished is lost."
         ) from error
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file so that at every moment, a crash or a full disk included, either the old or the new one is there.
+    """Write a file whole (:func:`advisor.files.write_whole`), or say what to do.
 
     Args:
         path: The file; its folder exists.
@@ -47,18 +47,8 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     Raises:
         OutputFolderError: It could not be written; the old file, if any, is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    data = content.encode() if isinstance(content, str) else content
     with writing(path):
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(path, content)
 
 
 class TrialFolder:
@@ -197,9 +187,19 @@ class StudyFolder:
         return self.path / "policy.yaml"
 
     @property
+    def emitted(self) -> Path:
+        """Digests of every policy and wrapper that was written here: another one was edited."""
+        return self.path / "emitted.json"
+
+    @property
     def wrapper(self) -> Path:
         """The wrapper that applies the policy."""
         return self.path / "wrapper.py"
+
+    def clear_left_files(self) -> None:
+        """Remove halves of files that were being written when a process was killed; with the lock held."""
+        for folder in (self.path, *self.trials.glob("*/")):
+            clear_left_files(folder)
 
     def trial(self, key: str) -> TrialFolder:
         """The files of one trial."""

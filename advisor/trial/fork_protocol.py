@@ -6,8 +6,8 @@ import msgspec
 
 __all__ = ["LARGEST_MESSAGE", "End", "Fork", "ForkAnswer", "ForkRequest", "Forked", "Look", "Seen", "Unforkable"]
 
-LARGEST_MESSAGE = 2**18
-"""Bytes; an environment that is larger is one for which workers are started without us."""
+LARGEST_MESSAGE = 2**17
+"""Bytes, of the 208 KiB that Linux takes in a packet by default; with a larger environment workers are started."""
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+import psutil
 
 from advisor.trial.fork_protocol import (
     LARGEST_MESSAGE,
@@ -28,12 +30,23 @@ from advisor.trial.fork_protocol import (
 )
 from advisor.trial.process import Process
 
-__all__ = ["ForkServer", "UnforkableError", "borrow", "can_fork", "give_back", "servers_are_kept"]
+__all__ = [
+    "ForkServer",
+    "UnforkableError",
+    "borrow",
+    "can_fork",
+    "check_environment",
+    "give_back",
+    "servers_are_kept",
+]
 
 _COMMAND = (sys.executable, "-P", "-u", "-m", "advisor.trial.fork_server")
 
 _ANSWER_SECONDS = 30.0
 _END_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_LOOKS_AT_STOPPED = 5
+_TOO_LARGE = "its environment is too large to be handed on"
 
 _READ_LATE = frozenset({"COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "_"})
 """Variables that no library looks at while it is loaded: all others must be the same for one process to serve."""
@@ -101,13 +114,16 @@ class ForkServer:
         answer = self._ask(request, seconds, [*descriptors.values(), output])
         if not isinstance(answer, Forked):
             self.close()
-            raise UnforkableError(answer.reason if isinstance(answer, Unforkable) else "it has ended")
+            raise UnforkableError(answer.reason if isinstance(answer, Unforkable) else "it has ended, or was stopped")
         return _ForkedProcess(self, answer.process)
 
     def ask(self, request: Look | End) -> Seen | None:
         """How a process has ended; ``None`` when this server itself has."""
         seconds = _ANSWER_SECONDS + (request.seconds if isinstance(request, End) else 0.0)
-        answer = self._ask(request, seconds)
+        try:
+            answer = self._ask(request, seconds)
+        except TimeoutError:  # who does not answer is not waited for again
+            return None
         assert answer is None or isinstance(answer, Seen), f"{request} must not be answered by {answer}"
         return answer
 
@@ -118,25 +134,35 @@ class ForkServer:
             if process is None:
                 return
             self._channel.close()
+            if _is_stopped(process):
+                process.kill()
             try:
                 process.wait(timeout=_END_SECONDS)
             except subprocess.TimeoutExpired:  # it still loads its libraries, say
                 process.kill()
                 process.wait()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it forks no more."""
+        return self._process is None
+
     def _ask(self, request: ForkRequest, seconds: float, descriptors: Sequence[int] = ()) -> ForkAnswer | None:
-        message = msgspec.json.encode(request)
-        if len(message) > LARGEST_MESSAGE:
-            raise UnforkableError("its environment is too large to be handed on")
+        message = _encoded(request)
         with self._lock:
             if self._process is None:
                 return None
             try:
                 self._channel.settimeout(seconds)
                 socket.send_fds(self._channel, [message], list(descriptors))
-                data = self._channel.recv(LARGEST_MESSAGE)
+                data = self._received(time.monotonic() + seconds)
             except (BrokenPipeError, ConnectionResetError):
                 data = b""
+            except OSError as error:
+                self.close()
+                if error.errno in (errno.EMSGSIZE, errno.ENOBUFS):  # how much fits is for the system to say
+                    raise UnforkableError(_TOO_LARGE) from None
+                raise
             except BaseException:  # the answer to this question must never be taken for that to the next
                 self.close()
                 raise
@@ -145,6 +171,47 @@ class ForkServer:
                 return None
         answer: ForkAnswer = msgspec.json.decode(data, type=ForkAnswer)
         return answer
+
+    def _received(self, deadline: float) -> bytes:
+        """What it answers; nothing if it has ended, or was stopped from outside.
+
+        A whole job may be stopped and continued again, one process after the other: it is looked at several times.
+        """
+        assert self._process is not None, "somebody is asked"
+        stopped = 0
+        while stopped < _LOOKS_AT_STOPPED:
+            remaining = deadline - time.monotonic()
+            if select.select([self._channel], [], [], max(0.0, min(remaining, _LOOK_SECONDS)))[0]:
+                return self._channel.recv(LARGEST_MESSAGE)
+            if remaining <= 0:
+                raise TimeoutError
+            stopped = stopped + 1 if _is_stopped(self._process) else 0
+        return b""
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Whether workers with this environment can be forked, before any process is started for it.
+
+    Raises:
+        UnforkableError: They cannot.
+    """
+    _encoded(Fork(arguments=[], flags=[], folder="", environment=dict(environment)))
+
+
+def _encoded(request: ForkRequest) -> bytes:
+    try:
+        message = msgspec.json.encode(request)
+    except UnicodeEncodeError:
+        raise UnforkableError("its environment has bytes that are not UTF-8") from None
+    if len(message) > LARGEST_MESSAGE:
+        raise UnforkableError(_TOO_LARGE)
+    return message
+
+
+def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    return False
 
 
 class _ForkedProcess:
@@ -194,8 +261,8 @@ def borrow(environment: Mapping[str, str]) -> ForkServer:
     """The process that forks workers with this environment, started if there is none; see :func:`give_back`."""
     key = _key(environment)
     with _LOCK:
-        if key not in _SERVERS:
-            _SERVERS[key] = ForkServer(environment)
+        if key not in _SERVERS or _SERVERS[key].is_closed:
+            _SERVERS[key], _USERS[key] = ForkServer(environment), 0
         _USERS[key] = _USERS.get(key, 0) + 1
         return _SERVERS[key]
 
@@ -203,8 +270,8 @@ def borrow(environment: Mapping[str, str]) -> ForkServer:
 def give_back(server: ForkServer) -> None:
     """Say that it is no longer needed; the last to say so ends it."""
     with _LOCK:
-        key = next(key for key, one in _SERVERS.items() if one is server)
-        _USERS[key] -= 1
+        for key in [key for key, one in _SERVERS.items() if one is server]:  # none if another has taken its place
+            _USERS[key] -= 1
     if not _KEEPERS:
         _end_unused()
 

@@ -6,15 +6,14 @@ import contextlib
 import datetime
 import ipaddress
 import os
-import shutil
 import socket
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
+
+from advisor.files import PrivateFolder
 
 __all__ = [
     "FileMeeting",
@@ -28,7 +27,6 @@ __all__ = [
 ]
 
 _LONGEST_MEETING = datetime.timedelta(minutes=10)
-_FOLDER = "momadvise-ranks-"
 
 
 class FileMeeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -91,36 +89,27 @@ class PrivateFile:
     def __init__(self, *, in_memory: bool | None = None) -> None:
         self.descriptor: int | None = None
         """What a rank must inherit, if anything."""
-        self._folder: str | None = None
+        self._folder: PrivateFolder | None = None
         if in_memory is not False and Path("/proc/self/fd").is_dir() and hasattr(os, "memfd_create"):
             with contextlib.suppress(OSError):  # not permitted, say
                 self.descriptor = os.memfd_create("momadvise-ranks")
         if self.descriptor is None:
             assert not in_memory, "this system keeps no files in memory"
-            _clear_left_folders()
-            self._folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
+            self._folder = PrivateFolder("ranks")
 
     @property
     def meeting(self) -> FileMeeting:
         """For the ranks that start with the descriptor."""
         if self._folder is None:
             return FileMeeting(path=f"/proc/self/fd/{self.descriptor}")
-        return FileMeeting(path=f"{self._folder}/store")
+        return FileMeeting(path=str(self._folder.path / "store"))
 
     def close(self) -> None:
         """Nobody meets there any more."""
         if self.descriptor is not None:
             os.close(self.descriptor)
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _clear_left_folders() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
-        process = folder.name.removeprefix(_FOLDER).partition("-")[0]
-        with contextlib.suppress(OSError):
-            if process.isdecimal() and not psutil.pid_exists(int(process)) and folder.stat().st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
+            self._folder.close()
 
 
 def loopback_only() -> dict[str, str]:

@@ -133,10 +133,10 @@ class _Worker:
         def tell(text: str) -> None:
             self._tell(Progress(text=text))
 
-        result, leftover = run_trial(request.spec, tell, prepared=prepared, reference=reference)
         try:
+            result, leftover = run_trial(request.spec, tell, prepared=prepared, reference=reference)
             TrialFolder(Path(request.folder)).write_result(result)
-        except OutputFolderError as error:  # run_trial raises nothing: this is ours, and no fault of the trial
+        except OutputFolderError as error:
             self._tell(Unwritten(reason=str(error)))
             return
         if prepared is None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from advisor.trial.connection import WORKER_COMMAND, child_environment
-from advisor.trial.forking import ForkServer, UnforkableError, borrow, can_fork, give_back
+from advisor.trial.forking import ForkServer, UnforkableError, borrow, can_fork, check_environment, give_back
 from advisor.trial.process import Process, Start, execute
 
 __all__ = ["WorkerStarter"]
@@ -41,10 +41,12 @@ class WorkerStarter:
             environment = child_environment(os.environ)
             if self._forks:
                 try:
+                    check_environment(environment)
                     return self._borrowed(environment).fork(arguments, descriptors, output, environment, seconds)
-                except UnforkableError:  # nor will it be the next time
+                except UnforkableError as error:  # nor will it be the next time
                     self._forks = False
                     self.close()
+                    os.write(output, f"momadvise: this process was not forked, but started: {error}\n".encode())
             return execute((*self._command, *arguments), environment)(descriptors, output)
 
         return start
@@ -56,6 +58,8 @@ class WorkerStarter:
             give_back(server)
 
     def _borrowed(self, environment: Mapping[str, str]) -> ForkServer:
+        if self._server is not None and self._server.is_closed:
+            raise UnforkableError("the process that forks has ended, or was stopped")
         server = borrow(environment)  # another one if the environment has changed
         self.close()
         self._server = server

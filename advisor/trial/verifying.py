@@ -19,7 +19,7 @@ from advisor.methods.structure import on_device
 from advisor.methods.training import Training
 from advisor.trial.bench import Bench, finite
 from advisor.trial.fidelity import OTHER_CHANCE, one_rounding_off
-from advisor.trial.folder import TrialFolder
+from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.updating import until_updated
 
 __all__ = ["record_steps"]
@@ -62,7 +62,8 @@ def _plain(bench: Bench) -> StepRecord:
                     loss = require_trainable(loss_of(model, move(batch, bench.device)))
                     loss.backward()  # type: ignore[no-untyped-call]
                     if index == 0 and spec.write_gradient_to is not None:
-                        save_gradient(model, Path(spec.write_gradient_to))
+                        with writing(Path(spec.write_gradient_to)):
+                            save_gradient(model, Path(spec.write_gradient_to))
                     elif index == 0 and spec.exact_gradient is not None:
                         gradient, gradient_reason = compare_gradient(model, Path(spec.exact_gradient))
                     if workload.max_grad_norm is not None:
@@ -104,7 +105,9 @@ def _held_against(bench: Bench, record: StepRecord, movement: Movement) -> StepR
     """The record with what its movement shows; the plain loop's own is written down instead."""
     spec = bench.spec
     if spec.write_gradient_to is not None:
-        movement.save(_movement_file(Path(spec.write_gradient_to)))
+        path = _movement_file(Path(spec.write_gradient_to))
+        with writing(path):
+            movement.save(path)
     if spec.exact_gradient is None:
         return record
     file = _movement_file(Path(spec.exact_gradient))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from advisor.errors import OutputFolderError
 from advisor.measure.device_rates import device_rates
 from advisor.problem.reads import reads_so_far, recording_reads
 from advisor.trial.bench import Bench
@@ -49,6 +50,9 @@ def run_trial(
 
     Returns:
         The result, and what the trial left in memory in words (empty: nothing).
+
+    Raises:
+        OutputFolderError: A file of the trial's cannot be written.
     """
     device = torch.device(spec.device)
     refusals = AllocatorRefusals(device)
@@ -59,6 +63,8 @@ def run_trial(
                 contexts.enter_context(recording_reads())
             bench = Bench(spec, tell, refusals, prepared, reference)
             result = _run(spec, bench)
+    except OutputFolderError:
+        raise  # what is ours cannot be written: no fault of the trial
     except BaseException as error:  # SystemExit too: the user's code may call sys.exit, and that is an outcome
         if on_error is not None:
             on_error(error)

@@ -18,7 +18,8 @@ from advisor.report.answer import confirmation_words
 from advisor.report.progress import SilentProgress
 from advisor.search.counting import Count
 from advisor.session.budget import TimeBudget
-from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
+from advisor.session.conclude import Conclusion, confirm
+from advisor.session.emit import emit
 from advisor.session.repetitions import times_measured
 from advisor.session.turns import Turns
 from advisor.trial.folder import StudyFolder
@@ -236,9 +237,8 @@ def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Pat
 def test_the_policy_file_for_the_least_cost_names_cost_price_and_devices(tmp_path: Path) -> None:
     aim = cheapest()
     of_cost = msgspec.structs.replace(conclusion(tmp_path), goal=aim)
-    emit_policy(
-        of_cost, of_cost.choose([timed(2.0, role=Role.BASELINE), timed(0.8, gpu_count=4, accumulation_steps=2)])
-    )
+    candidates = [timed(2.0, role=Role.BASELINE), timed(0.8, gpu_count=4, accumulation_steps=2)]
+    emit(of_cost, of_cost.choose(candidates), print)
     file = load_policy_file(tmp_path / "policy.yaml")
     assert (file.policy.gpu_count, file.policy.micro_batch, file.policy.accumulation_steps) == (4, 4, 2)
     assert file.evidence is not None
@@ -254,8 +254,7 @@ def test_on_several_devices_the_files_name_them_and_their_part_of_the_memory(tmp
     aim = msgspec.structs.replace(goal(), shares_memory=True)
     of_two = msgspec.structs.replace(conclusion(tmp_path), goal=aim)
     recommendation = of_two.choose([on(2, measured(150, DDP, peak=aim.memory_limit_bytes // 4))])
-    emit_policy(of_two, recommendation)
-    emit_wrapper(of_two, recommendation)
+    emit(of_two, recommendation, print)
     evidence = load_policy_file(tmp_path / "policy.yaml").evidence
     assert evidence is not None
     assert evidence.memory_limit_bytes == aim.memory_limit_bytes // 2
@@ -266,7 +265,7 @@ def test_on_several_devices_the_files_name_them_and_their_part_of_the_memory(tmp
 
 def test_the_policy_file_of_another_goal_has_no_cost(tmp_path: Path) -> None:
     of_speed = conclusion(tmp_path)
-    emit_policy(of_speed, of_speed.choose([BASELINE]))
+    emit(of_speed, of_speed.choose([BASELINE]), print)
     evidence = load_policy_file(tmp_path / "policy.yaml").evidence
     assert evidence is not None
     assert evidence.cost is None
@@ -276,8 +275,7 @@ def test_the_files_say_what_the_comparison_with_the_exact_run_found(tmp_path: Pa
     compared = msgspec.structs.replace(BEST, guard=found(0.0, gradient=error(0.0)))
     of_speed = conclusion(tmp_path)
     recommendation = of_speed.choose([BASELINE, compared])
-    emit_policy(of_speed, recommendation)
-    emit_wrapper(of_speed, recommendation)
+    emit(of_speed, recommendation, print)
     evidence = load_policy_file(tmp_path / "policy.yaml").evidence
     assert evidence is not None
     assert evidence.comparison is not None
@@ -290,8 +288,7 @@ def test_the_files_say_why_nothing_was_compared(tmp_path: Path) -> None:
     late = msgspec.structs.replace(BEST, not_compared="no time was left")
     of_speed = conclusion(tmp_path)
     recommendation = of_speed.choose([BASELINE, late])
-    emit_policy(of_speed, recommendation)
-    emit_wrapper(of_speed, recommendation)
+    emit(of_speed, recommendation, print)
     evidence = load_policy_file(tmp_path / "policy.yaml").evidence
     assert evidence is not None
     assert (evidence.comparison, evidence.not_compared) == (None, "no time was left")

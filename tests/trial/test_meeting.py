@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from advisor.trial.connection import child_environment
@@ -59,18 +58,6 @@ def test_a_file_in_a_folder_is_this_users_alone_and_goes_with_the_meeting(tempor
     assert folder.stat().st_mode & 0o777 == 0o700
     file.close()
     assert list(temporary.iterdir()) == []
-
-
-def test_what_a_killed_launcher_left_goes_with_the_next_meeting(temporary: Path) -> None:
-    gone = next(number for number in range(2**22 - 1, 0, -1) if not psutil.pid_exists(number))
-    (temporary / f"momadvise-ranks-{gone}-abc").mkdir()
-    (temporary / f"momadvise-ranks-{gone}-abc" / "store").write_text("old")
-    running, other = temporary / f"momadvise-ranks-{os.getppid()}-abc", temporary / "momadvise-ranks-mine"
-    running.mkdir()
-    other.mkdir()
-    file = PrivateFile(in_memory=False)
-    assert set(temporary.iterdir()) == {running, other, Path(file.meeting.path).parent}
-    file.close()
 
 
 def test_on_one_machine_gloo_and_nccl_stay_there_whatever_the_environment_says() -> None:

@@ -32,7 +32,7 @@ def test_writing_that_fails_leaves_the_old_file_and_nothing_else(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, step, full)
-    with pytest.raises(OutputFolderError, match=r"can be written, but .*file cannot: No space left on device\. Make"):
+    with pytest.raises(OutputFolderError, match=r"but .*file cannot be written: No space left on device\. Make"):
         write_atomically(path, "second")
     assert path.read_text() == "first"
     assert os.listdir(tmp_path) == ["file"]

@@ -1,0 +1,55 @@
+"""What the system refuses, named for what it is: no fault of momadvise, nor of the output folder unless it is that."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from advisor.errors import OutputFolderError, SurroundingsError, UserError
+
+__all__ = ["check_working_folder", "refused"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TO_DO = {
+    **dict.fromkeys(_FULL, "Make room"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Give permission"),
+    errno.EMFILE: "Allow more open files (ulimit -n)",
+    errno.ENFILE: "Close other programs' files",
+    errno.EAGAIN: "Allow more processes (ulimit -u)",
+    errno.ENOMEM: "Free memory",
+}
+
+
+def check_working_folder() -> None:
+    """Processes are started in the folder in which this one runs: it must be there.
+
+    Raises:
+        SurroundingsError: It was deleted.
+    """
+    try:
+        os.getcwd()
+    except OSError:
+        raise SurroundingsError(
+            "momadvise must be run in a folder that exists, but the one that it runs in was deleted. Change to another "
+            "one (cd) and run the same command again."
+        ) from None
+
+
+def refused(error: OSError, output: Path | None = None) -> UserError:
+    """The error to raise for one of the system's that nothing else has named.
+
+    Args:
+        error: The system's.
+        output: The output folder, where there is one.
+    """
+    try:
+        check_working_folder()
+    except SurroundingsError as gone:
+        return gone
+    what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    to_do = _TO_DO.get(error.errno or 0, "Put that right")
+    ours = output is not None and isinstance(error.filename, str) and Path(error.filename).is_relative_to(output)
+    rule = "momadvise must be able to write what it finds" if ours else "momadvise must get what it needs of the system"
+    kind = OutputFolderError if ours else SurroundingsError
+    return kind(f"{rule}, but {what}. {to_do} and run the same command again: nothing that has finished is lost.")
