@@ -13,6 +13,7 @@ from advisor.problem.batch_layout import SampleDims
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
 from advisor.problem.hardware import Hardware
+from advisor.problem.records import encode_record, read_record
 from advisor.problem.reduction import Reduction
 from advisor.trial.folder import StudyFolder
 
@@ -94,15 +95,14 @@ def store_answer(answer: Answer, folder: StudyFolder) -> None:
     """Write the answer atomically."""
     path = folder.answer
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(answer)))
+    temporary.write_bytes(msgspec.json.format(encode_record(answer)))
     os.replace(temporary, path)
 
 
 def load_answer(folder: StudyFolder) -> Answer | None:
     """Read the stored answer back; ``None`` if there is none that this version understands."""
-    try:
-        answer = msgspec.json.decode(folder.answer.read_bytes(), type=Answer)
-    except (OSError, msgspec.DecodeError):
+    answer = read_record(folder.answer, Answer)
+    if answer is None:
         return None
     if not (folder.policy.exists() and folder.wrapper.exists()):
         return None
