@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Annotated, Any, TypeVar, overload
 
 import msgspec
 
-__all__ = ["DamagedError", "decode_record", "encode_record", "read_record"]
+__all__ = ["AboveZero", "CountFromOne", "DamagedError", "decode_record", "encode_record", "read_record"]
 
 _T = TypeVar("_T")
+
+CountFromOne = Annotated[int, msgspec.Meta(ge=1)]
+AboveZero = Annotated[float, msgspec.Meta(gt=0)]
+"""Fields that are divided by: a record that has another value in one is damaged."""
 
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{20}")
