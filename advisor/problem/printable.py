@@ -28,8 +28,12 @@ def printable(text: str) -> str:
     )
 
 
-def shown(value: object) -> str:
+def shown(value: object, longest: int = _LONGEST) -> str:
     r"""A value in a message: on one line, printable, and shortened in its middle.
+
+    Args:
+        value: A text or a path as it is, anything else as Python writes it.
+        longest: Most characters.
 
     Example:
         >>> shown("two\nlines"), len(shown("9" * 400))
@@ -38,8 +42,10 @@ def shown(value: object) -> str:
     text = (
         os.fspath(value) if isinstance(value, os.PathLike) else value if isinstance(value, str) else _represented(value)
     )
-    text = "".join(character if _is_harmless(character) else _escape(character) for character in _shortened(text))
-    return _shortened(text)
+    text = "".join(
+        character if _is_harmless(character) else _escape(character) for character in _shortened(text, longest)
+    )
+    return _shortened(text, longest)
 
 
 def quoted(value: object) -> str:
@@ -61,8 +67,8 @@ def _represented(value: object) -> str:
         return f"a {type(value).__name__} that is too long to be shown"
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 43]}...{text[-40:]}"
+def _shortened(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 43]}...{text[-40:]}"
 
 
 def _is_harmless(character: str) -> bool:

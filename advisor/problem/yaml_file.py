@@ -75,15 +75,18 @@ def why_invalid(reason: msgspec.ValidationError, content: Any) -> str:
         reason: Raised where it was converted.
         content: What was converted.
     """
-    message = str(reason)
+    message = re.sub(r"(?s)^Invalid enum value .* - at", "Invalid value - at", str(reason))
     path = re.search(r" - at `\$((?:\.\w+|\[\d+\])+)`$", message)
+    message = shown(message, longest=300)
+    if path is None:
+        return message
     value = content
-    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path[1]) if path else ():
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path[1]):
         try:
             value = value[key] if key else value[int(index)]
-        except (TypeError, LookupError):
+        except (TypeError, LookupError):  # a key that is no word
             return message
-    return f"{message}, which is {quoted(value)}" if path else message
+    return f"{message}, which is {quoted(value)}"
 
 
 def _unusable(content: Any) -> str:
