@@ -6,20 +6,34 @@ Nothing that they are given steers the terminal: names and exceptions of the use
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from advisor.problem.printable import printable
+from advisor.problem.ranges import digits
 
 __all__ = ["SafeConsole", "open_console", "speaks_unicode"]
 
+_SIZES = ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES")
+_LARGEST_SIZE = 10_000
+
 
 class SafeConsole(Console):
-    """A console of rich's that lets only rich itself steer the terminal."""
+    """A console of rich's that lets only rich itself steer the terminal.
+
+    Args:
+        options: Of rich's. A size in the environment that is no number of columns or lines is no size.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        sizes = {name for name in _SIZES if not 0 < (digits(os.environ.get(name, "")) or 0) <= _LARGEST_SIZE}
+        environment = {name: value for name, value in os.environ.items() if name not in sizes}
+        super().__init__(_environ=environment, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render to segments as rich does, with escapes in their texts."""
