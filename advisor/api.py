@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from advisor.decide.answer import Answer
@@ -13,8 +12,11 @@ from advisor.problem.function_source import source_from_functions
 from advisor.problem.goal import Fidelity, GoalKind, Preference, Price
 from advisor.problem.goal_text import parse_floor, parse_gpu_counts
 from advisor.problem.importing import refuse_while_importing
+from advisor.problem.paths import path_of
+from advisor.problem.printable import quoted
+from advisor.problem.ranges import check_above_zero, whole
 from advisor.problem.source import resolve_source
-from advisor.problem.units import parse_bytes, parse_duration
+from advisor.problem.units import MOST_BYTES, parse_bytes, parse_duration
 from advisor.search.proposal import SamplerName
 from advisor.session.request import DEFAULT_TIME_LIMIT_SECONDS, DEFAULT_TRIALS, TuneRequest
 from advisor.session.several_nodes import nodes_from
@@ -134,35 +136,39 @@ def tune(
     given = {name: function for name, function in functions.items() if function is not None}
     if model is not None and given:
         raise OptionError(
-            f"Either a model file or functions must be given, but got {os.fspath(model)!r} and {', '.join(given)}."
+            f"Either a model file or functions must be given, but got {quoted(model)} and {', '.join(given)}."
         )
-    source = source_from_functions(**given) if model is None else resolve_source(os.fspath(model))
+    if model is not None:
+        model = _text(model, "model")
+    source = source_from_functions(**given) if model is None else resolve_source(model)
     request = TuneRequest(
         source=source,
         goal=_choice(GoalKind, goal, "goal"),
-        device=device,
-        memory_limit_bytes=parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit,
+        device=None if device is None else _text(device, "device"),
+        memory_limit_bytes=_bytes(memory_limit),
         fidelity=None if fidelity is None else _choice(Fidelity, fidelity, "fidelity"),
-        search_space=os.fspath(search_space),
+        search_space=_text(search_space, "search_space"),
         methods=_names(methods),
         sampler=_choice(SamplerName, sampler, "sampler"),
-        storage=storage,
-        trials=trials,
+        storage=None if storage is None else _text(storage, "storage"),
+        trials=whole(trials, "--trials"),
         time_limit_seconds=_seconds(time_limit),
-        global_batch=global_batch,
+        global_batch=None if global_batch is None else whole(global_batch, "--global-batch"),
         gpu_counts=None if gpus is None else parse_gpu_counts(gpus),
         nodes=nodes_from(nnodes, rdzv_endpoint, None),
-        price=None if price is None else Price(usd_per_hour=price, source="--price", date="as given"),
-        usd_per_kilowatt_hour=kwh_price,
+        price=None
+        if price is None
+        else Price(usd_per_hour=_number(price, "--price"), source="--price", date="as given"),
+        usd_per_kilowatt_hour=None if kwh_price is None else _number(kwh_price, "--kwh-price"),
         preference=Preference(
             max_latency_seconds=_duration(max_latency, "--max-latency"),
-            max_cost_usd=max_cost,
+            max_cost_usd=None if max_cost is None else _number(max_cost, "--max-cost"),
             deadline_seconds=_duration(deadline, "--deadline"),
-            iterations=iterations,
+            iterations=None if iterations is None else whole(iterations, "--iterations", most=10**12),
         ),
         floor=None if min_throughput is None else parse_floor(min_throughput),
-        output=None if output is None else Path(output),
-        seed=seed,
+        output=None if output is None else path_of(output, "--output", OptionError),
+        seed=whole(seed, "seed", least=0, most=2**32 - 1),
         wait=wait,
     )
     return run_session(request, LoggingProgress() if progress is None else progress)
@@ -173,27 +179,47 @@ def _choice(kind: type[_E], text: str, option: str) -> _E:
         return kind(text)
     except ValueError:
         valid = ", ".join(repr(member.value) for member in kind)
-        raise OptionError(f"{option} must be one of {valid}, but got {text!r}.") from None
+        raise OptionError(f"{option} must be one of {valid}, but got {quoted(text)}.") from None
 
 
 def _names(methods: str | Iterable[str] | None) -> tuple[str, ...]:
     """The names of methods that were asked for."""
     if methods is None:
         return ()
-    texts = methods.split(",") if isinstance(methods, str) else list(methods)
+    texts = [_text(one, "methods") for one in (methods.split(",") if isinstance(methods, str) else methods)]
     names = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
     if not names:
         raise OptionError(
-            f"--methods must name at least one method, but got {methods!r}. `momadvise methods` lists them."
+            f"--methods must name at least one method, but got {quoted(methods)}. `momadvise methods` lists them."
         )
     return names
 
 
+def _text(value: object, option: str) -> str:
+    """A text, or a path as one."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise OptionError(f"{option} must be a text, but got {quoted(value)} of type {type(value).__name__}.")
+    return value
+
+
+def _number(value: Any, option: str) -> float:
+    check_above_zero(value, option)
+    return float(value)
+
+
+def _bytes(limit: str | int | None) -> int | None:
+    if limit is None:
+        return None
+    return parse_bytes(limit) if isinstance(limit, str) else whole(limit, "--memory-limit", most=MOST_BYTES)
+
+
 def _duration(value: str | float | None, option: str) -> float | None:
-    return parse_duration(value, option=option) if isinstance(value, str) else value
+    if value is None:
+        return None
+    return parse_duration(value, option=option) if isinstance(value, str) else _number(value, option)
 
 
 def _seconds(limit: str | float | None) -> float:
-    if limit is None:
-        return DEFAULT_TIME_LIMIT_SECONDS
-    return parse_duration(limit) if isinstance(limit, str) else float(limit)
+    return DEFAULT_TIME_LIMIT_SECONDS if limit is None else _duration(limit, "--time-limit") or 0.0

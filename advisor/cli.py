@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from advisor.problem.printable import printable
 from advisor.report.streams import streams_kept
 from advisor.trial.interruption import interruptions_kept
 
@@ -97,6 +98,8 @@ Exit status: 0 it keeps its promise, 4 it does not, 1 it cannot be verified
 
 _VERBS = ("methods", "hardware")
 
+_LONGEST_LINE = 500
+
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
 EXIT_USER_ERROR = 2
@@ -116,7 +119,8 @@ class _Parser(argparse.ArgumentParser):
         return self._help_text
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USER_ERROR, f"momadvise: error: {message}\nTry: {self.prog} --help\n")
+        _complain(_shortened(message))
+        self.exit(EXIT_USER_ERROR, f"Try: {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -153,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
 def _predict_parser() -> argparse.ArgumentParser:
     parser = _Parser("momadvise predict", _PREDICT_HELP)
     parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--policy", type=Path)
+    parser.add_argument("--policy")
     parser.add_argument("--profile")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--device")
@@ -164,7 +168,7 @@ def _predict_parser() -> argparse.ArgumentParser:
 
 def _verify_parser() -> argparse.ArgumentParser:
     parser = _Parser("momadvise verify", _VERIFY_HELP)
-    parser.add_argument("policy", metavar="POLICY", type=Path)
+    parser.add_argument("policy", metavar="POLICY")
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--device")
     parser.add_argument("--memory-limit")
@@ -248,9 +252,8 @@ def _advise(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from advisor.api import tune
+    from advisor.report.console import SafeConsole
     from advisor.report.live import open_progress
     from advisor.session.request import DEFAULT_TRIALS
 
@@ -278,7 +281,7 @@ def _tune(options: argparse.Namespace) -> int:
         iterations=options.iterations,
         min_throughput=options.min_throughput,
         output=options.output,
-        progress=open_progress(Console(stderr=True)),
+        progress=open_progress(SafeConsole(stderr=True)),
         wait=False,
     )
     if options.json:
@@ -302,22 +305,23 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from rich.console import Console
+    from rich.text import Text
 
     from advisor.problem.source import resolve_source
     from advisor.problem.units import parse_bytes
+    from advisor.report.console import SafeConsole
     from advisor.session.predict import PredictRequest, run_prediction
 
     request = PredictRequest(
         source=resolve_source(options.model),
-        policy_file=options.policy,
+        policy_file=None if options.policy is None else Path(options.policy),
         batch=options.batch,
         device=options.device,
         profile=options.profile,
         memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
     )
-    with Console(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
-        outlook = run_prediction(request, status.update)
+    with SafeConsole(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
+        outlook = run_prediction(request, lambda doing: status.update(Text(doing)))
     if options.json:
         from advisor.report.outlook_json import json_outlook
 
@@ -330,20 +334,21 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from rich.console import Console
+    from rich.text import Text
 
     from advisor.problem.source import resolve_source
     from advisor.problem.units import parse_bytes
+    from advisor.report.console import SafeConsole
     from advisor.session.verify import VerifyRequest, run_verification
 
     request = VerifyRequest(
-        policy_file=options.policy,
+        policy_file=Path(options.policy),
         source=resolve_source(options.model),
         device=options.device,
         memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
     )
-    with Console(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
-        found = run_verification(request, status.update)
+    with SafeConsole(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
+        found = run_verification(request, lambda doing: status.update(Text(doing)))
     if options.json:
         from advisor.report.verification_json import json_verification
 
@@ -357,15 +362,21 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _follow(options: argparse.Namespace) -> int:
     """Be one of the machines after the first: run a share of its trials until there are no more."""
+    from advisor.errors import OptionError
+    from advisor.problem.paths import path_of
+    from advisor.problem.printable import shown
     from advisor.session.several_nodes import nodes_from
     from advisor.trial.folder import StudyFolder, writing
     from advisor.trial.follower import follow
 
     nodes = nodes_from(options.nnodes, options.rdzv_endpoint, options.node_rank)
-    log = StudyFolder(Path(options.output or ".")).follower_log(nodes.rank)
+    log = StudyFolder(path_of(options.output or ".", "--output", OptionError)).follower_log(nodes.rank)
     with writing(log.parent):  # the command is the same on every machine, and the first one's folder may not be here
         log.parent.mkdir(parents=True, exist_ok=True)
-    print(f"node {nodes.rank} of {nodes.count} follows {nodes.endpoint}; what its ranks print: {log}", file=sys.stderr)
+    print(
+        f"node {nodes.rank} of {nodes.count} follows {nodes.endpoint}; what its ranks print: {shown(log)}",
+        file=sys.stderr,
+    )
     follow(nodes, log)
     return EXIT_OK
 
@@ -451,16 +462,26 @@ def _print_methods(name: str | None) -> None:
 
 def _console() -> Console:
     """A console on stdout."""
-    from rich.console import Console
+    from advisor.report.console import SafeConsole
 
-    return Console()
+    return SafeConsole()
 
 
 def _print_error(error: BaseException) -> None:
     traceback_text = getattr(error, "traceback_text", None)
     if traceback_text:
-        print(traceback_text.rstrip(), file=sys.stderr)
-    print(f"momadvise: error: {error}", file=sys.stderr)
+        print(printable(traceback_text.rstrip()), file=sys.stderr)
+    _complain(str(error))
+
+
+def _complain(message: str) -> None:
+    print(f"momadvise: error: {printable(message)}", file=sys.stderr)
+
+
+def _shortened(message: str) -> str:
+    """What argparse says, with whatever was typed in it, on one line that nobody has to scroll."""
+    line = " ".join(message.splitlines())
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 100]}...{line[-97:]}"
 
 
 if __name__ == "__main__":

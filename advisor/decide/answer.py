@@ -13,6 +13,7 @@ from advisor.problem.batch_layout import SampleDims
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal
 from advisor.problem.hardware import Hardware
+from advisor.problem.records import encode_record, read_record
 from advisor.problem.reduction import Reduction
 from advisor.trial.folder import StudyFolder
 
@@ -94,13 +95,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def store_answer(answer: Answer, folder: StudyFolder) -> None:
     """Write the answer: the old one or this one is there at every moment."""
-    write_whole(folder.answer, msgspec.json.format(msgspec.json.encode(answer)))
+    write_whole(folder.answer, msgspec.json.format(encode_record(answer)))
 
 
 def load_answer(folder: StudyFolder) -> Answer | None:
     """Read the stored answer back; ``None`` if there is none that this version understands."""
-    try:
-        answer = msgspec.json.decode(folder.answer.read_bytes(), type=Answer)
-    except (OSError, msgspec.DecodeError):
+    answer = read_record(folder.answer, Answer)
+    if answer is None:
         return None
     return msgspec.structs.replace(answer, cached=True, folder=str(folder.path))

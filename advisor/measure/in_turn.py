@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from advisor.measure.typical import student_t_95
+from advisor.problem.records import AboveZero
 
 __all__ = ["Speedup", "TurnPlan", "speedup_of", "take_turns"]
 
@@ -39,9 +40,9 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             common baseline first.
     """
 
-    value: float
-    low: float
-    high: float
+    value: AboveZero
+    low: AboveZero
+    high: AboveZero
     rounds: int
     least: float = 0.0
     links: tuple[tuple[float, float], ...] = ()

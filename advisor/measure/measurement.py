@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from advisor.measure.in_turn import Speedup
+from advisor.problem.records import AboveZero, CountFromOne
 
 __all__ = ["Measurement", "MemoryBreakdown", "MemoryMeasurement", "SizePoint", "Sizing", "StopReason"]
 
@@ -100,9 +101,9 @@ class SizePoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         compared_at: Micro-batch of both in that comparison, which may be larger than this one.
     """
 
-    micro_batch: int
+    micro_batch: CountFromOne
     memory: MemoryMeasurement
-    step_seconds: float
+    step_seconds: AboveZero
     speedup: Speedup | None = None
     compared_at: int | None = None
 
@@ -142,14 +143,14 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         loss_trace: Loss of every step, warm-up included.
     """
 
-    micro_batch: int
-    accumulation_steps: int
-    step_seconds: float
+    micro_batch: CountFromOne
+    accumulation_steps: CountFromOne
+    step_seconds: AboveZero
     step_seconds_low: float
     step_seconds_high: float
     timed_steps: int
     stop_reason: StopReason
-    samples_per_second: float
+    samples_per_second: AboveZero
     tokens_per_second: float | None
     memory: MemoryMeasurement
     making_seconds: float = 0.0

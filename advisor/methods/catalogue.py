@@ -44,6 +44,7 @@ from advisor.methods.sparse_reparameterization import SparseReparameterization
 from advisor.methods.sqrt_checkpoint import SqrtCheckpoint
 from advisor.methods.swap import Swap
 from advisor.methods.zero_1 import Zero1
+from advisor.problem.printable import quoted
 
 __all__ = ["CATALOGUE", "get_method"]
 
@@ -108,4 +109,4 @@ def get_method(name: str) -> Method:
             return method
     near = difflib.get_close_matches(name, [method.name for method in CATALOGUE], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
-    raise MethodRefusedError(f"there is no method {name!r}{hint} `momadvise methods` lists all of them")
+    raise MethodRefusedError(f"there is no method {quoted(name)}{hint} `momadvise methods` lists all of them")

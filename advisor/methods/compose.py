@@ -14,6 +14,7 @@ from advisor.methods.use import MethodUse, ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
 from advisor.problem.hardware import Hardware
+from advisor.problem.printable import quoted
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
@@ -51,7 +52,7 @@ def validate_use(use: MethodUse) -> None:
     for name in use.parameters:
         if name not in declared:
             valid = ", ".join(declared) or "no parameters"
-            raise MethodRefusedError(f"{method.name} takes {valid}, but got {name!r}")
+            raise MethodRefusedError(f"{method.name} takes {valid}, but got {quoted(name)}")
     for name, parameter in declared.items():
         choices = ", ".join(repr(choice) for choice in parameter.choices)
         if name not in use.parameters:
@@ -59,7 +60,7 @@ def validate_use(use: MethodUse) -> None:
         value = use.parameters[name]
         # True == 1 in Python, but not to a person who reads a policy.
         if not any(value == choice and type(value) is type(choice) for choice in parameter.choices):
-            raise MethodRefusedError(f"{name} of {method.name} must be one of {choices}, but got {value!r}")
+            raise MethodRefusedError(f"{name} of {method.name} must be one of {choices}, but got {quoted(value)}")
 
 
 def judge(

@@ -11,6 +11,7 @@ from advisor.methods.compose import apply_uses, validate_use
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.problem.batch_layout import SampleDims
+from advisor.problem.ranges import whole_variable
 from advisor.problem.reduction import Reduction
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def apply_policy(
         The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
 
     Raises:
+        OptionError: ``LOCAL_RANK`` is no number.
         PolicyError: The file cannot be read, the processes of torch.distributed are not as many as the policy's GPUs,
             it names a method or value that does not exist, or the model has a policy already.
         MethodRefusedError: A method cannot apply to this model.
@@ -102,7 +104,7 @@ def apply_policy(
             f"({vars(model)[_MARK]}). Build the model anew, or use the training that it was prepared for."
         )
     if device is None:
-        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+        device = f"cuda:{_local_rank()}" if torch.cuda.is_available() else "cpu"
     training = Training(
         model,
         device=device,
@@ -127,6 +129,11 @@ def apply_policy(
     if not policy.methods:
         training.on_close(lambda: vars(model).pop(_MARK, None))  # nothing of it is left in the model
     return training
+
+
+def _local_rank() -> int:
+    """Which of this machine's devices the launcher has for this process."""
+    return whole_variable(os.environ, "LOCAL_RANK", default=0, least=0)
 
 
 def _check_processes(policy: Policy) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from advisor.errors import MethodRefusedError, PolicyError
+from advisor.errors import MethodRefusedError, OptionError, PolicyError
 from advisor.files import write_whole
 from advisor.methods.compose import validate_use
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.policy.policy import Policy
 from advisor.problem.batch_layout import SampleDims
+from advisor.problem.paths import path_of
+from advisor.problem.printable import quoted, shown
+from advisor.problem.ranges import whole
 from advisor.problem.reduction import Reduction
+from advisor.problem.yaml_file import read_yaml, why_invalid
 
 __all__ = [
     "SCHEMA",
@@ -202,23 +206,18 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
     Raises:
         PolicyError: Not there, not YAML, another schema version, an unknown field, method, parameter or value.
     """
-    path = Path(path)
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PolicyError(f"A policy file must be readable, but {path} is not: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PolicyError(f"A policy file must be YAML, but {path} is not: {error}") from None
+    path = path_of(path, "A policy file", PolicyError)
+    raw = read_yaml(path, what="A policy file", error=PolicyError)
     found = raw.get("schema") if isinstance(raw, dict) else None
     if found != SCHEMA:
         raise PolicyError(
-            f"A policy file must have `schema: {SCHEMA}` at its top, but {path} has {found!r}. "
+            f"A policy file must have `schema: {SCHEMA}` at its top, but {shown(path)} has {quoted(found)}. "
             "Tune again with this version of momadvise to get a file it understands."
         )
     try:
         on_disk = msgspec.convert(raw, _FileOnDisk)
     except msgspec.ValidationError as error:
-        raise PolicyError(f"{path}: {_explained(str(error))}") from None
+        raise PolicyError(f"{shown(path)}: {_explained(why_invalid(error, raw))}") from None
     return PolicyFile(
         policy=_policy(on_disk.policy, path),
         sample_dims=on_disk.sample_dims,
@@ -230,20 +229,21 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
 
 def _policy(on_disk: _PolicyOnDisk, path: Path) -> Policy:
     for field in ("micro_batch", "accumulation_steps", "gpu_count"):
-        value = getattr(on_disk, field)
-        if value < 1:
-            raise PolicyError(f"{path}: {field} >= 1 must hold, but got {field}={value}.")
+        try:
+            whole(getattr(on_disk, field), field)
+        except OptionError as error:
+            raise PolicyError(f"{shown(path)}: {error}") from None
     uses = tuple(MethodUse(name=name, parameters=values) for name, values in sorted(on_disk.methods.items()))
     if strangers := sorted(set(on_disk.settled) - set(on_disk.methods)):
         raise PolicyError(
-            f"{path}: settled must name methods of the policy, but {', '.join(strangers)} is none of them; "
+            f"{shown(path)}: settled must name methods of the policy, but {shown(strangers[0])} is none of them; "
             "add the method or leave that line out."
         )
     try:
         for use in uses:
             validate_use(use)
     except MethodRefusedError as error:
-        raise PolicyError(f"{path}: {error}") from None
+        raise PolicyError(f"{shown(path)}: {error}") from None
     return Policy(
         methods=uses,
         micro_batch=on_disk.micro_batch,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from advisor.methods.use import MethodUse, ParameterValue
+from advisor.problem.records import CountFromOne
 
 __all__ = ["Policy"]
 
@@ -25,9 +26,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     methods: tuple[MethodUse, ...] = ()
-    micro_batch: int
-    accumulation_steps: int = 1
-    gpu_count: int = 1
+    micro_batch: CountFromOne
+    accumulation_steps: CountFromOne = 1
+    gpu_count: CountFromOne = 1
     settled: dict[str, str] = {}
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from advisor.errors import HardwareError
 from advisor.problem.gpus import Gpu, GpuList, list_gpus
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.host import cpu_name, host_cores, host_memory
+from advisor.problem.printable import quoted
 from advisor.problem.profiles import match_profile
 from advisor.problem.torch_build import cuda_version_of_torch
 
@@ -49,10 +50,10 @@ def detect_hardware(
         device = choose_device(nvml=nvml, environment=environment).device
     if device == "cpu":
         return _cpu()
-    matched = re.fullmatch(r"cuda(?::(\d+))?", device)
+    matched = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", device) if isinstance(device, str) else None
     if matched is None:
         inventory = _inventory(nvml, environment)
-        raise HardwareError(f"a device must be cpu, cuda or cuda:N, but got {device!r}. Found: {inventory}.")
+        raise HardwareError(f"a device must be cpu, cuda or cuda:N, but got {quoted(device)}. Found: {inventory}.")
     found = list_gpus(nvml, environment)
     index = int(matched.group(1) or 0)
     if not found.gpus:

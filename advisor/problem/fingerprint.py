@@ -22,17 +22,17 @@ def digest_of(*parts: str | bytes) -> str:
     """Hash parts in order; the lengths are hashed too, so that no two lists of parts collide by concatenation."""
     digest = hashlib.sha256()
     for part in parts:
-        content = part.encode() if isinstance(part, str) else part
+        content = part.encode(errors="surrogatepass") if isinstance(part, str) else part
         digest.update(f"{len(content)}:".encode())
         digest.update(content)
     return digest.hexdigest()[:32]
 
 
 def source_digest(content: bytes) -> str:
-    """Hash Python's source without comments, docstrings and layout; what is not valid Python byte by byte."""
+    """Hash Python's source without comments, docstrings and layout; byte by byte what is not valid, or too deep."""
     try:
         return digest_of("\n".join(_words(ast.parse(content))))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return digest_of(content)
 
 

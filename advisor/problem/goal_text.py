@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from advisor.errors import OptionError
 from advisor.problem.goal import Floor
+from advisor.problem.printable import quoted, shown
+from advisor.problem.ranges import digits
 
 __all__ = ["parse_floor", "parse_gpu_counts"]
 
@@ -26,12 +28,12 @@ def parse_gpu_counts(value: int | str | Iterable[int]) -> tuple[int, ...]:
     )
     counts: set[int] = set()
     for part in parts:
-        text = str(part).strip()
-        if isinstance(part, bool) or not text.isdecimal() or int(text) < 1:
-            raise OptionError(f"{rule}, but got {value!r}.")
-        counts.add(int(text))
+        count = None if isinstance(part, bool) else digits(shown(part).strip())
+        if not count:
+            raise OptionError(f"{rule}, but got {quoted(value)}.")
+        counts.add(count)
     if not counts:
-        raise OptionError(f"{rule}, but got {value!r}.")
+        raise OptionError(f"{rule}, but got {quoted(value)}.")
     return tuple(sorted(counts))
 
 
@@ -45,16 +47,16 @@ def parse_floor(value: str | float) -> Floor:
         >>> parse_floor("0.5x").share_of_baseline
         0.5
     """
-    text = str(value).strip()
+    text = value.strip() if isinstance(value, str) else shown(value)
     share = text.removesuffix("x")
     try:
         number = float(share)
     except ValueError:
         number = 0.0
-    if isinstance(value, bool) or not 0 < number < float("inf"):
+    if isinstance(value, bool) or not 1e-12 <= number <= 1e12:
         raise OptionError(
             "--min-throughput must be samples per second above zero such as 20, or a share such as 0.5x, "
-            f"but got {text!r}."
+            f"but got {quoted(text)}."
         )
     if share != text:
         return Floor(share_of_baseline=number)

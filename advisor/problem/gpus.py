@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from advisor.problem.ranges import digits
+
 __all__ = ["Gpu", "GpuList", "list_gpus"]
 
 
@@ -105,8 +107,8 @@ def _visible(nvml: Any, whole: list[Any], entries: str) -> list[Any]:
 
 
 def _named(nvml: Any, whole: list[Any], entry: str) -> Any | None:
-    if entry.isdigit():
-        return whole[int(entry)] if int(entry) < len(whole) else None
+    if (number := digits(entry)) is not None:
+        return whole[number] if number < len(whole) else None
     if entry.startswith("MIG-"):
         instances = [instance for handle in whole for instance in _instances(nvml, handle)]
         return _by_uuid(nvml, instances, entry)

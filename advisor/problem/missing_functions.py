@@ -6,6 +6,7 @@ from pathlib import Path
 
 from advisor.errors import WorkloadError
 from advisor.problem.outline import ClassOutline, Outline, read_outline
+from advisor.problem.printable import shown
 
 __all__ = ["check_contract", "missing_message"]
 
@@ -54,7 +55,7 @@ def missing_message(path: Path, missing: list[str], outline: Outline) -> str:
         )
     body = "\n".join(f"    {line}".rstrip() for line in lines)
     return (
-        f"a model file must define build_model and make_batch, but {path} has no {' and no '.join(missing)} "
+        f"a model file must define build_model and make_batch, but {shown(path)} has no {' and no '.join(missing)} "
         f"({found}). Add these lines to it:\n\n{body}{advice}"
     )
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from advisor.errors import WorkloadError
 from advisor.problem.outline import parse_file, read_outline
+from advisor.problem.printable import shown
+from advisor.problem.ranges import MOST
 from advisor.problem.workload import WorkloadKind, WorkloadSource
 
 __all__ = ["check_sizes", "missing_sizes_message"]
@@ -50,7 +52,7 @@ def missing_sizes_message(source: WorkloadSource) -> str:
         lines = [f'SIZES = {{"{name}": [{listed}]}}']
     body = "\n".join(f"    {line}".rstrip() for line in lines)
     return (
-        f"--goal bigger must know the sizes that the model can be built in, but {place} defines no SIZES. "
+        f"--goal bigger must know the sizes that the model can be built in, but {shown(place)} defines no SIZES. "
         f"Add lines like these to it:\n\n{body}\n\n"
         "SIZES maps arguments of build_model or make_batch (depth, width, image size, sequence length) to the values "
         "to try, growing. The arguments need defaults: they are the model's own size."
@@ -71,6 +73,6 @@ def _number_with_default(path: Path) -> tuple[str, int | float] | None:
             ]
             for argument, default in defaults:
                 value = default.value if isinstance(default, ast.Constant) else None
-                if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+                if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST:
                     return argument.arg, value
     return None

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import WorkloadError
+from advisor.problem.printable import shown
 
 __all__ = ["ClassOutline", "Outline", "parse_file", "read_outline"]
 
@@ -57,13 +58,17 @@ def parse_file(path: Path) -> ast.Module:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise WorkloadError(f"the model file must be readable, but {path} is not: {error.strerror}.") from error
+        raise WorkloadError(f"the model file must be readable, but {shown(path)} is not: {error.strerror}.") from error
     try:
         return ast.parse(content, filename=str(path))
     except SyntaxError as error:
         raise WorkloadError(_syntax_message(path, error)) from error
     except ValueError as error:  # null bytes, before Python 3.12
-        raise WorkloadError(f"the model file must be valid Python, but {path} is not: {error}.") from error
+        raise WorkloadError(f"the model file must be valid Python, but {shown(path)} is not: {error}.") from error
+    except (RecursionError, MemoryError) as error:  # that is how Python's parser gives up on brackets
+        raise WorkloadError(
+            f"the model file must be valid Python, but {shown(path)} is not: it is nested too deeply."
+        ) from error
 
 
 def read_outline(path: Path) -> Outline:
@@ -137,7 +142,7 @@ def _required(function: ast.FunctionDef | None) -> tuple[str, ...]:
 
 
 def _syntax_message(path: Path, error: SyntaxError) -> str:
-    message = f"the model file must be valid Python, but {path}, line {error.lineno}, is not: {error.msg}."
+    message = f"the model file must be valid Python, but {shown(path)}, line {error.lineno}, is not: {error.msg}."
     if not error.text:
         return message
     line = error.text.rstrip("\n")

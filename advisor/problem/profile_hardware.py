@@ -7,6 +7,7 @@ import difflib
 from advisor.errors import OptionError
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.host import host_cores, host_memory
+from advisor.problem.printable import quoted
 from advisor.problem.profiles import Profile, load_profiles
 
 __all__ = ["find_profile", "hardware_of"]
@@ -38,7 +39,7 @@ def find_profile(name: str) -> tuple[Profile, str]:
         return profiles[taken], note
     near = list(variants) or difflib.get_close_matches(asked, profiles, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise OptionError(f"--profile must be one of {', '.join(profiles)}, but got {name!r}.{hint}")
+    raise OptionError(f"--profile must be one of {', '.join(profiles)}, but got {quoted(name)}.{hint}")
 
 
 def hardware_of(profile: Profile) -> Hardware:

@@ -9,6 +9,8 @@ import difflib
 import importlib.machinery
 import importlib.metadata
 import json
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from advisor.errors import WorkloadError
 from advisor.problem.fingerprint import digest_of, files_fingerprint
 from advisor.problem.function_source import source_from_functions
 from advisor.problem.missing_functions import check_contract
+from advisor.problem.paths import path_of
+from advisor.problem.printable import quoted, shown
 from advisor.problem.workload import WorkloadKind, WorkloadSource
 
 __all__ = ["resolve_source", "source_from_functions"]
@@ -24,6 +28,9 @@ _ACCEPTED = (
     "a Python file with build_model and make_batch, an importable module, "
     "hf:<model type>, a config.json, or a folder with a config.json"
 )
+
+
+_MODEL_TYPE = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 def resolve_source(model: str | Path) -> WorkloadSource:
@@ -42,7 +49,16 @@ def resolve_source(model: str | Path) -> WorkloadSource:
     text = str(model)
     if isinstance(model, str) and text.startswith("hf:"):
         return _hugging_face_type(text.removeprefix("hf:"))
-    path = Path(text).expanduser()
+    path = path_of(text, "MODEL", WorkloadError)
+    try:
+        return _found(path, text)
+    except OSError as error:
+        raise WorkloadError(
+            f"MODEL must be readable, but {shown(error.filename or path)}: {error.strerror}."
+        ) from error
+
+
+def _found(path: Path, text: str) -> WorkloadSource:
     if path.is_dir():
         return _config_folder(path)
     if path.is_file():
@@ -50,10 +66,10 @@ def resolve_source(model: str | Path) -> WorkloadSource:
             return _config_file(path)
         if path.suffix == ".py":
             return _python_file(path)
-        raise WorkloadError(f"MODEL must be {_ACCEPTED}, but {path} is a file of another kind.")
+        raise WorkloadError(f"MODEL must be {_ACCEPTED}, but {shown(path)} is a file of another kind.")
     if _is_module_name(text):
         return _module(text)
-    raise WorkloadError(f"MODEL must be {_ACCEPTED}, but there is no file {path}.{_near_files(path)}")
+    raise WorkloadError(f"MODEL must be {_ACCEPTED}, but there is no file {shown(path)}.{_near_files(path)}")
 
 
 def _python_file(path: Path) -> WorkloadSource:
@@ -95,14 +111,14 @@ def _module(name: str) -> WorkloadSource:
         if spec is None:
             missing = ".".join(parts[: position + 1])
             raise WorkloadError(
-                f"MODEL must be {_ACCEPTED}, but there is neither a file nor a module {missing!r}."
+                f"MODEL must be {_ACCEPTED}, but there is neither a file nor a module {quoted(missing)}."
                 f"{_near_files(Path(name))}"
             )
         origin = spec.origin
         search = list(spec.submodule_search_locations or ())
     if origin is None or not origin.endswith(".py"):
         raise WorkloadError(
-            f"a module given as MODEL must be a Python file, but {name!r} is not one. "
+            f"a module given as MODEL must be a Python file, but {quoted(name)} is not one. "
             "Name the module that defines build_model and make_batch."
         )
     path = Path(origin).resolve()
@@ -113,9 +129,9 @@ def _module(name: str) -> WorkloadSource:
 
 def _hugging_face_type(model_type: str) -> WorkloadSource:
     """A model type. Whether transformers knows it is checked where transformers is loaded: in the worker."""
-    if not model_type or "/" in model_type or model_type.endswith(".json"):
+    if not _MODEL_TYPE.fullmatch(model_type) or model_type.endswith(".json"):
         raise WorkloadError(
-            f"hf: takes a model type of transformers such as hf:bert, but got {'hf:' + model_type!r}. "
+            f"hf: takes a model type of transformers such as hf:bert, but got {quoted('hf:' + model_type)}. "
             "Models are built with random weights and nothing is downloaded: "
             "for one model's sizes give the path of its config.json."
         )
@@ -133,8 +149,10 @@ def _config_folder(folder: Path) -> WorkloadSource:
     if config.is_file():
         return _config_file(config)
     files = sorted(path.name for path in folder.glob("*.py"))[:8]
-    inside = f" Python files in it: {', '.join(files)}; name one of them." if files else ""
-    raise WorkloadError(f"a folder given as MODEL must hold a Hugging Face config.json, but {folder} has none.{inside}")
+    inside = f" Python files in it: {', '.join(map(shown, files))}; name one of them." if files else ""
+    raise WorkloadError(
+        f"a folder given as MODEL must hold a Hugging Face config.json, but {shown(folder)} has none.{inside}"
+    )
 
 
 def _config_file(path: Path) -> WorkloadSource:
@@ -142,11 +160,13 @@ def _config_file(path: Path) -> WorkloadSource:
     content = path.read_bytes()
     try:
         config = json.loads(content)
-    except ValueError as error:
-        raise WorkloadError(f"a config must be valid JSON, but {path} is not: {error}.") from error
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+    except (ValueError, RecursionError) as error:
+        raise WorkloadError(f"a config must be valid JSON, but {shown(path)} is not: {error}.") from error
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
+        has = "none" if model_type is None else quoted(model_type)
         raise WorkloadError(
-            f'a Hugging Face config must have a "model_type", but {path} has none. '
+            f'a Hugging Face config must have a "model_type" of transformers, but {shown(path)} has {has}. '
             'Add it, for example {"model_type": "bert", ...}.'
         )
     name = path.parent.name if path.name == "config.json" else path.stem
@@ -154,7 +174,7 @@ def _config_file(path: Path) -> WorkloadSource:
     return WorkloadSource(
         kind=WorkloadKind.HUGGING_FACE,
         location=str(path),
-        name=name or config["model_type"],
+        name=name or model_type,
         fingerprint=digest_of("hugging face config", content, version),
     )
 
@@ -166,9 +186,9 @@ def _is_module_name(text: str) -> bool:
 def _near_files(path: Path) -> str:
     """Files of the folder with a similar name, as a sentence, or nothing."""
     folder = path.parent
-    if not folder.is_dir():
-        return f" (There is no folder {folder} either.)"
+    if not os.path.isdir(folder):
+        return f" (There is no folder {shown(folder)} either.)"
     names = sorted(item.name for item in folder.iterdir() if item.suffix in (".py", ".json"))
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
     near += [name for name in names if Path(name).stem == path.stem and name not in near]
-    return f" Did you mean {' or '.join(str(folder / name) for name in near)}?" if near else ""
+    return f" Did you mean {' or '.join(shown(folder / name) for name in near)}?" if near else ""

@@ -11,8 +11,11 @@ import math
 import re
 
 from advisor.errors import OptionError
+from advisor.problem.printable import quoted
+from advisor.problem.ranges import MOST
 
 __all__ = [
+    "MOST_BYTES",
     "Rounding",
     "format_bytes",
     "format_count",
@@ -29,6 +32,9 @@ __all__ = [
     "parse_bytes",
     "parse_duration",
 ]
+
+MOST_BYTES = 2**60
+"""More than any device has, and a number that every file and message can hold."""
 
 _BYTE_UNITS = {
     "": 1,
@@ -74,12 +80,16 @@ def parse_bytes(text: str, *, option: str = "--memory-limit") -> int:
     factor = _BYTE_UNITS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
         raise OptionError(
-            f"{option} must be a number with a unit (GiB, MiB, GB, MB), but got {text!r}. Write for example 8GiB."
+            f"{option} must be a number with a unit (GiB, MiB, GB, MB), but got {quoted(text)}. Write for example 8GiB."
         )
-    amount = math.floor(float(match.group(1)) * factor)
+    amount = float(match.group(1)) * factor
     if amount < 1:
-        raise OptionError(f"{option} must be above zero, but got {text!r}. Write for example 8GiB.")
-    return amount
+        raise OptionError(f"{option} must be above zero, but got {quoted(text)}. Write for example 8GiB.")
+    if amount > MOST_BYTES:
+        raise OptionError(
+            f"{option} must be at most {MOST_BYTES} bytes, but got {quoted(text)}. Write for example 8GiB."
+        )
+    return math.floor(amount)
 
 
 def parse_duration(text: str, *, option: str = "--time-limit") -> float:
@@ -108,10 +118,12 @@ def parse_duration(text: str, *, option: str = "--time-limit") -> float:
         rest = _DURATION_PART.sub("", compact).strip()
         units = [unit.lower() for _, unit in parts]
         if not parts or rest or units != [unit for unit in _DURATION_UNITS if unit in units]:
-            raise OptionError(f"{option} must be hours, minutes and seconds, but got {text!r}. {fix}")
+            raise OptionError(f"{option} must be hours, minutes and seconds, but got {quoted(text)}. {fix}")
         seconds = sum(float(number) * _DURATION_UNITS[unit.lower()] for number, unit in parts)
     if not seconds > 0:
-        raise OptionError(f"{option} must be longer than zero, but got {text!r}. {fix}")
+        raise OptionError(f"{option} must be longer than zero, but got {quoted(text)}. {fix}")
+    if seconds > MOST:
+        raise OptionError(f"{option} must be at most {MOST} seconds, but got {quoted(text)}. {fix}")
     return seconds
 
 

@@ -1,14 +1,48 @@
-"""Consoles that print in a terminal, in a pipe, without colour, and to a stream that knows no Unicode."""
+"""Consoles that print in a terminal, in a pipe, without colour, and to a stream that knows no Unicode.
+
+Nothing that they are given steers the terminal: names and exceptions of the user's are shown with escapes.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import sys
-from typing import TextIO
+from collections.abc import Iterable
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-__all__ = ["open_console", "speaks_unicode"]
+from advisor.problem.printable import printable
+from advisor.problem.ranges import digits
+
+__all__ = ["SafeConsole", "open_console", "speaks_unicode"]
+
+_SIZES = ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES")
+_LARGEST_SIZE = 10_000
+
+
+class SafeConsole(Console):
+    """A console of rich's that lets only rich itself steer the terminal.
+
+    Args:
+        options: Of rich's. A size in the environment that is no number of columns or lines is no size.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        sizes = {name for name in _SIZES if not 0 < (digits(os.environ.get(name, "")) or 0) <= _LARGEST_SIZE}
+        environment = {name: value for name, value in os.environ.items() if name not in sizes}
+        super().__init__(_environ=environment, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render to segments as rich does, with escapes in their texts."""
+        for segment in super().render(renderable, options):
+            text = segment.text
+            if segment.control or text == "\n" or (text.isascii() and text.isprintable()):
+                yield segment
+            else:
+                yield Segment(printable(text), segment.style)
 
 
 def open_console(*, stderr: bool = False, stream: TextIO | None = None, width: int | None = None) -> Console:
@@ -25,7 +59,7 @@ def open_console(*, stderr: bool = False, stream: TextIO | None = None, width: i
     target = stream if stream is not None else (sys.stderr if stderr else sys.stdout)
     if isinstance(target, io.TextIOWrapper) and target.errors == "strict":
         target.reconfigure(errors="replace")
-    return Console(file=target, width=width, highlight=False, soft_wrap=False)
+    return SafeConsole(file=target, width=width, highlight=False, soft_wrap=False)
 
 
 def speaks_unicode(console: Console) -> bool:

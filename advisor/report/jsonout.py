@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from advisor.methods.use import MethodUse
 from advisor.policy.file import ComparisonEvidence
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
+from advisor.problem.printable import printable
+from advisor.problem.records import encode_record
 
-__all__ = ["JSON_SCHEMA_VERSION", "JsonAnswer", "JsonError", "JsonWinner", "json_answer", "json_error"]
+__all__ = ["JSON_SCHEMA_VERSION", "JsonAnswer", "JsonError", "JsonWinner", "json_answer", "json_error", "json_text"]
 
 JSON_SCHEMA_VERSION = 1
 """Grows when a field changes its meaning or goes; new fields alone do not change it."""
@@ -147,12 +150,12 @@ def json_answer(
         notes=notes,
         timings=dict(timings or {}),
     )
-    return _text(document)
+    return json_text(document)
 
 
 def json_error(error: MomadviseError) -> str:
     """An error as indented JSON."""
-    return _text(JsonError(schema=JSON_SCHEMA_VERSION, error=type(error).__name__, message=str(error)))
+    return json_text(JsonError(schema=JSON_SCHEMA_VERSION, error=type(error).__name__, message=str(error)))
 
 
 def _winner(answer: Recommendation, goal: Goal) -> JsonWinner:
@@ -194,5 +197,9 @@ def _gain(winner: Candidate, baseline: Candidate | None, goal: Goal) -> float | 
     return gain_over(winner, baseline, goal)
 
 
-def _text(document: msgspec.Struct) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+def json_text(document: msgspec.Struct) -> str:
+    """A document as indented JSON, with escapes for characters that steer a terminal: they are all inside texts."""
+    text = msgspec.json.format(encode_record(document), indent=2).decode()
+    if printable(text) == text:
+        return text
+    return "".join(one if printable(one) == one else json.dumps(one)[1:-1] for one in text)

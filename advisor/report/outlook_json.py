@@ -8,7 +8,7 @@ from advisor.methods.use import MethodUse
 from advisor.predict.outlook import AtBatch, Outlook
 from advisor.predict.prediction import Reserved
 from advisor.predict.roofline import PredictedStep
-from advisor.report.jsonout import JSON_SCHEMA_VERSION
+from advisor.report.jsonout import JSON_SCHEMA_VERSION, json_text
 
 __all__ = ["JsonOutlook", "json_outlook"]
 
@@ -79,4 +79,4 @@ def json_outlook(outlook: Outlook) -> str:
         times=outlook.times,
         notes=outlook.notes,
     )
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return json_text(document)

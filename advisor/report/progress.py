@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 from advisor.decide.candidate import Candidate
 from advisor.policy.policy import Policy
+from advisor.problem.printable import printable
 from advisor.search.resolved import Combination
 
 __all__ = ["LoggingProgress", "Progress", "SilentProgress"]
@@ -104,7 +105,7 @@ class LoggingProgress(SilentProgress):
 
     def stage(self, text: str) -> None:
         """Log it as information."""
-        self._logger.info("%s", text)
+        self._logger.info("%s", printable(text))
 
     def trial_ended(
         self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
@@ -115,4 +116,4 @@ class LoggingProgress(SilentProgress):
 
     def note(self, text: str) -> None:
         """Log it as a warning."""
-        self._logger.warning("%s", text)
+        self._logger.warning("%s", printable(text))

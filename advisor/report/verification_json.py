@@ -8,7 +8,7 @@ from advisor.decide.verdict import Check
 from advisor.decide.verification import Verification
 from advisor.methods.use import MethodUse
 from advisor.problem.goal import Fidelity
-from advisor.report.jsonout import JSON_SCHEMA_VERSION
+from advisor.report.jsonout import JSON_SCHEMA_VERSION, json_text
 from advisor.trial.outcome import Outcome
 
 __all__ = ["JsonVerification", "json_verification"]
@@ -91,4 +91,4 @@ def json_verification(found: Verification) -> str:
         plain_samples_per_second=None if plain is None else plain.samples_per_second,
         notes=found.notes,
     )
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return json_text(document)

@@ -123,8 +123,9 @@ class Book:
             and not (earlier and trial.user_attrs.get(TRY_AGAIN))
         ):
             self._tried.finish(point, trial.number)
-        if RECORD in trial.user_attrs:
-            self._records.append(trial.user_attrs[RECORD])
+        record = trial.user_attrs.get(RECORD)
+        if isinstance(record, str):
+            self._records.append(record)
 
     def _others(self, number: int) -> list[FrozenTrial]:
         """Trials of other workers that are under way, or were completed since this one looked last."""

@@ -69,6 +69,8 @@ _NO_FAILURES = frozenset({MEMORY, "speed", "floor"})
 _LEAST_MEMORY = -0.9
 """Peaks below a tenth of the limit are as good as that."""
 
+_LARGEST = 2.0**63
+
 _DEFAULT_NOISE = 0.02
 """Relative noise of a figure that none is stated of."""
 
@@ -123,10 +125,23 @@ def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[
     return Observation(
         choice=parameters.choice_of(trial.params),
         logs=logs if told else None,
-        noise=float(trial.user_attrs.get(NOISE, _DEFAULT_NOISE)),
+        noise=_above_zero(trial, NOISE) or _DEFAULT_NOISE,
         failed=bool(violated - _NO_FAILURES) and not trial.user_attrs.get(TRY_AGAIN),
         tried=not trial.user_attrs.get(LEARNED),
-        batch=trial.user_attrs.get(MICRO_BATCH),
-        largest_batch=trial.user_attrs.get(LARGEST_BATCH),
-        memory=None if memory is None else math.log1p(max(memory, _LEAST_MEMORY)),
+        batch=_count(trial, MICRO_BATCH),
+        largest_batch=_count(trial, LARGEST_BATCH),
+        memory=None if memory is None or not memory < math.inf else math.log1p(max(memory, _LEAST_MEMORY)),
     )
+
+
+def _above_zero(trial: FrozenTrial, attribute: str) -> float | None:
+    """A figure that a worker wrote; ``None`` if there is none, or something else was written."""
+    value = trial.user_attrs.get(attribute)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 < value < _LARGEST else None
+
+
+def _count(trial: FrozenTrial, attribute: str) -> int | None:
+    value = _above_zero(trial, attribute)
+    return int(value) if value is not None and value == int(value) else None

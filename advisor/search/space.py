@@ -7,12 +7,12 @@ is read, so that a misspelt method is an error and not a method that is silently
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from advisor.errors import SearchSpaceError
 from advisor.methods.base import Method, Parameter
@@ -22,6 +22,9 @@ from advisor.methods.use import ParameterValue
 from advisor.problem.data import data_folder
 from advisor.problem.goal import Fidelity
 from advisor.problem.hardware import DeviceKind
+from advisor.problem.paths import path_of
+from advisor.problem.printable import quoted, shown
+from advisor.problem.yaml_file import read_yaml, why_invalid
 
 __all__ = ["SCHEMA_VERSION", "Recipe", "SearchSpace", "load_space", "shipped_spaces"]
 
@@ -114,39 +117,33 @@ def load_space(name_or_path: str, *, catalogue: Sequence[Method] = CATALOGUE) ->
         SearchSpaceError: There is no such space, or it breaks a rule.
     """
     path = _find(name_or_path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SearchSpaceError(f"A search space must be readable, but {path}: {error.strerror or error}.") from error
-    except UnicodeDecodeError as error:
-        raise SearchSpaceError(f"A search space must be UTF-8 text, but {path} is not: {error}.") from error
-    except yaml.YAMLError as error:
-        raise SearchSpaceError(f"A search space must be valid YAML, but {path} is not: {_one_line(error)}.") from error
+    content = read_yaml(path, what="A search space", error=SearchSpaceError)
     return _checked(content, path, {method.name: method for method in catalogue})
 
 
 def _find(name_or_path: str) -> Path:
-    path = Path(name_or_path)
+    path = path_of(name_or_path, "--search-space", SearchSpaceError)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        if not path.is_file():
-            raise SearchSpaceError(f"--search-space must name a file that exists, but there is no {path}.")
+        if not os.path.isfile(path):
+            raise SearchSpaceError(f"--search-space must name a file that exists, but there is no {shown(path)}.")
         return path
     names = shipped_spaces()
     if name_or_path not in names:
         raise SearchSpaceError(
-            f"--search-space must be a shipped space or the path of a .yaml file, but got {name_or_path!r}. "
+            f"--search-space must be a shipped space or the path of a .yaml file, but got {quoted(name_or_path)}. "
             + _valid("Shipped spaces", name_or_path, names)
         )
     return data_folder("search_spaces") / f"{name_or_path}.yaml"
 
 
-def _checked(content: Any, path: Path, methods: Mapping[str, Method]) -> SearchSpace:
+def _checked(content: Any, file: Path, methods: Mapping[str, Method]) -> SearchSpace:
+    path = shown(file)
     if not isinstance(content, dict):
         raise SearchSpaceError(f"{path}: a search space must be a mapping, but its content is {_kind(content)}.")
     version = content.get("schema")
     if version != SCHEMA_VERSION or isinstance(version, bool):
         raise SearchSpaceError(
-            f"{path}: 'schema' must be {SCHEMA_VERSION} for this version of momadvise, but got {version!r}."
+            f"{path}: 'schema' must be {SCHEMA_VERSION} for this version of momadvise, but got {quoted(version)}."
         )
     _check_keys(content, SearchSpace, path, "")
     recipes = content.get("recipes")
@@ -156,14 +153,14 @@ def _checked(content: Any, path: Path, methods: Mapping[str, Method]) -> SearchS
     try:
         space = msgspec.convert(content, SearchSpace)
     except msgspec.ValidationError as error:
-        raise SearchSpaceError(f"{path}: {error}.") from error
+        raise SearchSpaceError(f"{path}: {why_invalid(error, content)}.") from error
     _check_fractions(space, path)
     for name, narrowed in space.methods.items():
-        _check_method(path, f"methods.{name}", name, narrowed or {}, methods, methods)
+        _check_method(path, f"methods.{shown(name)}", name, narrowed or {}, methods, methods)
     searched = {name: methods[name] for name in space.methods}
     for recipe in space.recipes:
         for name, chosen in recipe.methods.items():
-            where = f"recipe {recipe.name!r}: methods.{name}"
+            where = f"recipe {quoted(recipe.name)}: methods.{shown(name)}"
             as_lists = {key: value if isinstance(value, list) else [value] for key, value in (chosen or {}).items()}
             _check_method(path, where, name, as_lists, searched, methods)
             _check_in_space(path, where, space, methods[name], as_lists)
@@ -172,24 +169,27 @@ def _checked(content: Any, path: Path, methods: Mapping[str, Method]) -> SearchS
     return space
 
 
-def _check_keys(content: Mapping[Any, Any], record: type[msgspec.Struct], path: Path, where: str) -> None:
+def _check_keys(content: Mapping[Any, Any], record: type[msgspec.Struct], path: str, where: str) -> None:
     fields = record.__struct_fields__
     for key in content:
         if key not in fields:
-            raise SearchSpaceError(f"{path}: {where}unknown entry {key!r}. {_valid('Valid entries', str(key), fields)}")
+            raise SearchSpaceError(
+                f"{path}: {where}unknown entry {quoted(key)}. {_valid('Valid entries', str(key), fields)}"
+            )
 
 
-def _check_fractions(space: SearchSpace, path: Path) -> None:
+def _check_fractions(space: SearchSpace, path: str) -> None:
     fractions = space.batch_fractions
     wrong = [fraction for fraction in fractions if not 0 < fraction <= 1]
     if wrong or not fractions or len(set(fractions)) != len(fractions):
         raise SearchSpaceError(
-            f"{path}: 'batch_fractions' must be different numbers above 0 and up to 1, but got {list(fractions)}."
+            f"{path}: 'batch_fractions' must be different numbers above 0 and up to 1, "
+            f"but got {quoted(list(fractions))}."
         )
 
 
 def _check_method(
-    path: Path,
+    path: str,
     where: str,
     name: str,
     values: Mapping[str, Sequence[ParameterValue]],
@@ -197,17 +197,19 @@ def _check_method(
     catalogue: Mapping[str, Method],
 ) -> None:
     if name not in catalogue:
-        raise SearchSpaceError(f"{path}: {where}: unknown method {name!r}. {_valid('Valid methods', name, catalogue)}")
+        raise SearchSpaceError(
+            f"{path}: {where}: unknown method {quoted(name)}. {_valid('Valid methods', name, catalogue)}"
+        )
     if name not in allowed:
         raise SearchSpaceError(
-            f"{path}: {where}: a recipe may only use methods of its space, but {name!r} is not listed under "
+            f"{path}: {where}: a recipe may only use methods of its space, but {quoted(name)} is not listed under "
             f"'methods'. {_valid('Methods of this space', name, allowed)}"
         )
     parameters = {parameter.name: parameter for parameter in catalogue[name].parameters}
     for key, chosen in values.items():
         if key not in parameters:
             raise SearchSpaceError(
-                f"{path}: {where}: unknown parameter {key!r}. {_valid(f'Parameters of {name}', key, parameters)}"
+                f"{path}: {where}: unknown parameter {quoted(key)}. {_valid(f'Parameters of {name}', key, parameters)}"
             )
         if not chosen:
             raise SearchSpaceError(f"{path}: {where}.{key}: at least one value must be given, but the list is empty.")
@@ -215,45 +217,45 @@ def _check_method(
         for value in chosen:
             if _position(value, choices) is None:
                 raise SearchSpaceError(
-                    f"{path}: {where}.{key}: {value!r} is not a value of this parameter. "
+                    f"{path}: {where}.{key}: {quoted(value)} is not a value of this parameter. "
                     + _valid("Valid values", str(value), choices)
                 )
 
 
 def _check_in_space(
-    path: Path, where: str, space: SearchSpace, method: Method, values: Mapping[str, Sequence[ParameterValue]]
+    path: str, where: str, space: SearchSpace, method: Method, values: Mapping[str, Sequence[ParameterValue]]
 ) -> None:
     for parameter in method.parameters:
         in_space = space.values_of(method, parameter)
         for value in values.get(parameter.name, ()):
             if _position(value, in_space) is None:
                 raise SearchSpaceError(
-                    f"{path}: {where}.{parameter.name}: a recipe may only use values of its space, but got {value!r}. "
-                    + _valid("Values of this space", str(value), in_space)
+                    f"{path}: {where}.{parameter.name}: a recipe may only use values of its space, "
+                    f"but got {quoted(value)}. " + _valid("Values of this space", str(value), in_space)
                 )
 
 
-def _check_recipe_names(space: SearchSpace, path: Path) -> None:
+def _check_recipe_names(space: SearchSpace, path: str) -> None:
     for kind in DeviceKind:
         recipes = space.recipes_on(kind)
         names = [recipe.name for recipe in recipes]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise SearchSpaceError(f"{path}: recipes must have different names, but {twice[0]!r} is there twice.")
+            raise SearchSpaceError(f"{path}: recipes must have different names, but {quoted(twice[0])} is there twice.")
         hand_tuned = [recipe.name for recipe in recipes if recipe.hand_tuned]
         if len(hand_tuned) > 1:
             raise SearchSpaceError(
-                f"{path}: at most one recipe may be 'hand_tuned', but these are: {', '.join(hand_tuned)}."
+                f"{path}: at most one recipe may be 'hand_tuned', but these are: {', '.join(map(shown, hand_tuned))}."
             )
 
 
-def _check_optional(space: SearchSpace, path: Path) -> None:
+def _check_optional(space: SearchSpace, path: str) -> None:
     for recipe in space.recipes:
-        where = f"{path}: recipe {recipe.name!r}: 'optional'"
+        where = f"{path}: recipe {quoted(recipe.name)}: 'optional'"
         for name in recipe.optional:
             if name not in recipe.methods:
                 raise SearchSpaceError(
-                    f"{where}: {name!r} is no method of the recipe. {_valid('Its methods', name, recipe.methods)}"
+                    f"{where}: {quoted(name)} is no method of the recipe. {_valid('Its methods', name, recipe.methods)}"
                 )
         if recipe.methods and set(recipe.optional) == set(recipe.methods):
             raise SearchSpaceError(
@@ -274,10 +276,6 @@ def _valid(title: str, got: str, names: Iterable[object]) -> str:
     near = difflib.get_close_matches(got, texts, n=1)
     meant = f"Did you mean {near[0]!r}? " if near else ""
     return f"{meant}{title}: {', '.join(texts) or 'none'}."
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _kind(content: object) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sqlite3
 import time
 import warnings
@@ -26,8 +27,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 
 from advisor.errors import OptionError, OutputFolderError
+from advisor.problem.paths import path_of
+from advisor.problem.printable import quoted, shown
 
-__all__ = ["check_storage", "close_storage", "one_at_a_time", "open_study", "quietly"]
+__all__ = ["check_opens", "check_storage", "close_storage", "one_at_a_time", "open_study", "quietly"]
 
 _DATABASES = ("sqlite", "postgresql", "mysql")
 _JOURNALS = (".journal", ".log")
@@ -36,6 +39,15 @@ _TRIES, _PAUSE_SECONDS = 5, 0.2
 """To open a database that others may be making tables in."""
 
 _SPACE = "space"
+_PASSWORD = re.compile(r":[^:/@]*@")
+_UNUSABLE = (
+    OSError,
+    sqlalchemy.exc.SQLAlchemyError,
+    sqlite3.Error,
+    optuna.exceptions.StorageInternalError,
+    json.JSONDecodeError,
+    UnicodeDecodeError,
+)
 _RULE = (
     "--storage must be the URL of a database (sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name) "
     "or a journal file (study.journal)"
@@ -49,21 +61,41 @@ def check_storage(text: str) -> None:
         OptionError: It is no URL of a database and no journal file.
     """
     if _is_journal(text):
-        folder = Path(text).absolute().parent
-        if not folder.is_dir():
-            raise OptionError(f"{_RULE} in a folder that exists, but there is no {folder}. Make it first.")
+        folder = path_of(text, "--storage", OptionError).absolute().parent
+        if not os.path.isdir(folder):
+            raise OptionError(f"{_RULE} in a folder that exists, but there is no {shown(folder)}. Make it first.")
         return
+    if not text.isprintable():
+        raise OptionError(f"{_RULE}, but got {quoted(text)}, which has characters that cannot be printed.")
     try:
         url = sqlalchemy.make_url(text)
-    except sqlalchemy.exc.ArgumentError:
+    except (sqlalchemy.exc.ArgumentError, ValueError):  # a port that is no number is a ValueError
         raise OptionError(
-            f"{_RULE}, but got {text!r}. A file name needs sqlite:/// before it or one of these "
-            f"endings: {', '.join(_JOURNALS)}."
+            f"{_RULE}, but got {quoted(_PASSWORD.sub(':***@', text))}. A file name needs "
+            f"sqlite:/// before it or one of these endings: {', '.join(_JOURNALS)}."
         ) from None
     if url.get_backend_name() not in _DATABASES:
-        raise OptionError(f"{_RULE}, but got {_shown(text)!r}. Valid databases: {', '.join(_DATABASES)}.")
+        raise OptionError(f"{_RULE}, but got {quoted(_shown(text))}. Valid databases: {', '.join(_DATABASES)}.")
     if not url.database or url.database == ":memory:":
-        raise OptionError(f"{_RULE}, but {_shown(text)!r} names no database, which several workers could share.")
+        raise OptionError(f"{_RULE}, but {quoted(_shown(text))} names no database, which several workers could share.")
+
+
+def check_opens(text: str) -> None:
+    """Open what was given as ``--storage``, before anything is measured for it.
+
+    Raises:
+        OptionError: It cannot be opened, or holds something else.
+    """
+    with quietly(text), contextlib.ExitStack() as turn:
+        if text.startswith("sqlite"):
+            with open(_lock_beside(text), "ab"):  # where it cannot be made, a lock is waited for without end
+                turn.enter_context(one_at_a_time(text))
+        storage = _open_storage(text)
+        assert storage is not None, "a shared storage is somewhere"
+        try:
+            storage.get_all_studies()
+        finally:
+            close_storage(storage)
 
 
 def open_study(
@@ -107,7 +139,11 @@ def one_at_a_time(where: Path | str | None) -> contextlib.AbstractContextManager
     """
     if not isinstance(where, str) or not where.startswith("sqlite"):
         return contextlib.nullcontext()
-    return filelock.FileLock(f"{sqlalchemy.make_url(where).database}.lock")
+    return filelock.FileLock(_lock_beside(where))
+
+
+def _lock_beside(url: str) -> str:
+    return f"{sqlalchemy.make_url(url).database}.lock"
 
 
 def close_storage(storage: BaseStorage) -> None:
@@ -134,7 +170,9 @@ def quietly(where: Path | str | None) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             yield
-    except (OSError, sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, optuna.exceptions.StorageInternalError) as error:
+    except (*_UNUSABLE, ValueError) as error:
+        if not isinstance(error, _UNUSABLE) and not (isinstance(where, str) and _is_journal(where)):
+            raise  # no line of a journal
         own = _of_sqlite(error)
         cause = " ".join(str(own or getattr(error, "orig", None) or error.__cause__ or error).split())
         if own is not None and own.sqlite_errorcode == sqlite3.SQLITE_FULL:
@@ -168,9 +206,17 @@ def _open_storage(where: Path | str | None) -> BaseStorage | None:
     if isinstance(where, str) and _is_journal(where):
         try:
             return JournalStorage(JournalFileBackend(str(Path(where).absolute())))
-        except (KeyError, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise OptionError(
-                f"--storage must be a journal of Optuna, but {where} holds something else. Name another file."
+                f"--storage must be a journal of Optuna, but {shown(where)} holds something else. Name another file."
             ) from error
     url = where if isinstance(where, str) else _url(where)
     # A writer waits for another (a second worker, or optuna-dashboard, which reads along) instead of failing at once.
@@ -184,6 +230,11 @@ def _open_storage(where: Path | str | None) -> BaseStorage | None:
         raise OptionError(
             f"--storage must be a database whose driver is installed, but for {_shown(url)}: {driver}. Install it with "
             "pip, or share a journal file (study.journal)."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"--storage must be a URL that its database's driver understands, but for {_shown(url)}: "
+            f"{shown(str(error))}. Check what stands behind the question mark."
         ) from error
 
 
@@ -207,7 +258,7 @@ def _is_journal(text: str) -> bool:
 
 def _shown(url: str) -> str:
     """A URL without its password."""
-    return url if _is_journal(url) else sqlalchemy.make_url(url).render_as_string(hide_password=True)
+    return shown(url if _is_journal(url) else sqlalchemy.make_url(url).render_as_string(hide_password=True))
 
 
 def _url(path: Path) -> str:

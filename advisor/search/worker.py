@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
+import re
 import socket
 
 import psutil
@@ -23,6 +24,7 @@ _CLOCK_SECONDS = 5
 _SILENT_SECONDS = 24 * 3600
 """A trial of another machine is taken to be under way for so long: whether its process lives cannot be seen."""
 
+_NAME = re.compile(r"(.*) ([0-9]{1,9}) ([0-9]{1,15}(?:\.[0-9]{1,9})?) [0-9]+", re.ASCII)
 
 _numbers = itertools.count()
 
@@ -42,7 +44,10 @@ def is_dead(worker: str | None, started: datetime.datetime | None) -> bool:
     age = 0.0 if started is None else (datetime.datetime.now() - started).total_seconds()
     if worker is None:
         return age > _UNSIGNED_SECONDS
-    host, process, created, _ = worker.rsplit(" ", 3)
+    name = _NAME.fullmatch(worker) if isinstance(worker, str) else None
+    if name is None:  # another program wrote it
+        return age > _SILENT_SECONDS
+    host, process, created = name.groups()
     if host != socket.gethostname():
         return age > _SILENT_SECONDS
     try:

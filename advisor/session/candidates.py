@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from advisor.decide.candidate import Candidate, Role
 from advisor.files import add_line
 from advisor.problem.goal import GoalKind
+from advisor.problem.records import DamagedError, decode_record, encode_record
 
 __all__ = ["append_candidate", "read_candidates", "without_chance"]
 
 
 def append_candidate(path: Path, candidate: Candidate) -> None:
     """Add a candidate to the file, on disk before this returns."""
-    add_line(path, msgspec.json.encode(candidate))
+    add_line(path, encode_record(candidate))
 
 
 def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Candidate]:
@@ -37,19 +36,19 @@ def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Cand
 
 
 def read_candidates(path: Path) -> list[Candidate]:
-    """Every whole candidate in the file; a line that was torn by a kill is not one.
+    """Every whole candidate in the file; a line that was torn by a kill, or damaged, is not one.
 
     A measurement that is there twice is one candidate, as it was written last: with what was found out about it since.
     """
     candidates: dict[object, Candidate] = {}
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     for line in lines:
         try:
-            candidate = msgspec.json.decode(line, type=Candidate)
-        except msgspec.DecodeError:
+            candidate = decode_record(line, Candidate)
+        except DamagedError:
             continue
         known = (candidate.trial_key, candidate.role, candidate.policy.key, tuple(candidate.model_size.items()))
         candidates[len(candidates) if candidate.trial_key is None else known] = candidate

@@ -22,6 +22,7 @@ from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
 from advisor.methods.catalogue import get_method
 from advisor.problem.goal import Goal, GoalKind
+from advisor.problem.records import DamagedError, decode_record, encode_record
 from advisor.report.progress import Progress
 from advisor.search.resolved import Combination
 from advisor.search.sampler import Attribute, Proposal, Proposer
@@ -254,7 +255,11 @@ class SearchLoop:
     def _adopt(self) -> None:
         """Take in what other workers of the same study found: the answer is chosen from everything."""
         for record in self._proposer.take_records():
-            for candidate in msgspec.json.decode(record, type=list[Candidate]):
+            try:
+                found = decode_record(record.encode(), list[Candidate])
+            except DamagedError:
+                continue
+            for candidate in found:
                 if candidate.role is Role.BASELINE and self._has_baseline():
                     candidate = msgspec.structs.replace(candidate, role=Role.SEARCHED)
                 if candidate not in self.candidates:
@@ -314,7 +319,7 @@ class SearchLoop:
             "trial": candidate.trial_key,
         }
         if self._proposer.is_shared:
-            attributes["record"] = msgspec.json.encode(found).decode()
+            attributes["record"] = encode_record(found).decode()
         constraints: dict[str, float] = {}
         value: tuple[float, ...] | None = None
         noise: float | None = None

@@ -11,6 +11,7 @@ import psutil
 
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.host import host_cores
+from advisor.problem.ranges import digits
 
 __all__ = ["busy_cores", "notes_on_load"]
 
@@ -36,8 +37,8 @@ def notes_on_load(hardware: Hardware, busy: Callable[[], float] | None = None) -
         return []
     left = max(1, math.floor(hardware.host_cores - others + 0.5))
     note = f"other processes keep {others:.1f} of {hardware.host_cores} cores busy, so that figures will scatter"
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    if not (threads.isdecimal() and int(threads) <= left):
+    threads = digits(os.environ.get("OMP_NUM_THREADS", ""))
+    if threads is None or threads > left:
         note += (
             f"; threads that wait for each other beside them can make a step many times slower: set OMP_NUM_THREADS="
             f"{left}, or measure when the machine is idle"

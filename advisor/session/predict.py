@@ -16,8 +16,10 @@ from advisor.predict.outlook import Outlook, outlook_of
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.problem.detect import detect_hardware
 from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.problem.printable import shown
 from advisor.problem.profile_hardware import find_profile, hardware_of
 from advisor.problem.profiles import Profile
+from advisor.problem.ranges import whole
 from advisor.problem.rates import DeviceRates
 from advisor.problem.units import format_bytes
 from advisor.problem.workload import WorkloadSource
@@ -60,12 +62,12 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             OptionError: An option is outside its rule.
         """
-        if self.batch is not None and self.batch < 1:
-            raise OptionError(f"--batch >= 1 must hold, but got {self.batch}.")
+        if self.batch is not None:
+            whole(self.batch, "--batch")
         if self.profile is not None and self.device is not None:
             raise OptionError(
-                f"Either a device of this machine or a profile can be predicted for, but got --device {self.device} "
-                f"and --profile {self.profile}. Keep one."
+                f"Either a device of this machine or a profile can be predicted for, but got --device "
+                f"{shown(self.device)} and --profile {shown(self.profile)}. Keep one."
             )
 
 

@@ -21,6 +21,7 @@ import advisor.errors
 from advisor.files import clear_left_files, write_whole
 from advisor.problem.identity import Identity
 from advisor.problem.reads import Reads
+from advisor.problem.records import encode_record, read_record
 from advisor.session.versions import versions
 from advisor.trial.spec import TrialResult, TrialSpec
 
@@ -68,11 +69,8 @@ class PredictionCache:
             spec: The trial that would answer.
             device: Name of the device.
         """
-        try:
-            kept = msgspec.json.decode(self.path(spec, device).read_bytes(), type=KeptPrediction)
-        except (OSError, msgspec.DecodeError):
-            return None
-        if kept.question != _question(spec, device) or kept.result.prediction is None:
+        kept = read_record(self.path(spec, device), KeptPrediction)
+        if kept is None or kept.question != _question(spec, device) or kept.result.prediction is None:
             return None
         return None if kept.identity.changes() else kept
 
@@ -89,7 +87,7 @@ class PredictionCache:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             clear_left_files(path.parent)
-            write_whole(path, msgspec.json.encode(kept))
+            write_whole(path, encode_record(kept))
             for old in sorted(self._folder.glob("*.json"), key=_written, reverse=True)[_MOST_FILES:]:
                 old.unlink(missing_ok=True)
 

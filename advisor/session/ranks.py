@@ -14,6 +14,8 @@ import msgspec
 import psutil
 
 from advisor.errors import TrialError
+from advisor.problem.ranges import whole_variable
+from advisor.problem.records import encode_record, read_record
 from advisor.trial.folder import StudyFolder, write_atomically
 
 __all__ = ["failing_together", "launch_identity"]
@@ -30,9 +32,13 @@ def launch_identity(environment: Mapping[str, str] = os.environ) -> str | None:
     """What the ranks of one launch have in common, or ``None`` outside of a launch of several ranks.
 
     Read from the variables that ``torchrun`` and its relatives set.
+
+    Raises:
+        OptionError: One of them is set to what no launcher sets it to.
     """
-    if int(environment.get("WORLD_SIZE", "1") or 1) < 2 or "RANK" not in environment:
+    if whole_variable(environment, "WORLD_SIZE", default=1, least=1) < 2 or "RANK" not in environment:
         return None
+    whole_variable(environment, "RANK", default=0, least=0)
     return "|".join(environment.get(name, "") for name in _VARIABLES)
 
 
@@ -51,15 +57,12 @@ def failing_together(folder: StudyFolder, launch: str | None) -> Iterator[None]:
         yield
         return
     path = folder.path / "failure.json"
-    try:
-        failure = msgspec.json.decode(path.read_bytes(), type=_Failure)
-    except (OSError, msgspec.DecodeError):
-        failure = None
+    failure = read_record(path, _Failure)
     # A launch that was repeated looks the same (torchrun's default port and run id): older words are not of this one.
     if failure is not None and failure.launch == launch and path.stat().st_mtime >= psutil.Process().create_time():
         raise TrialError(f"Another rank of this launch tuned and failed: {failure.message}")
     try:
         yield
     except Exception as error:
-        write_atomically(path, msgspec.json.encode(_Failure(launch, str(error))))
+        write_atomically(path, encode_record(_Failure(launch, str(error))))
         raise

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from pathlib import Path
 
 import msgspec
 
 from advisor.errors import OptionError
 from advisor.problem.goal import Fidelity, Floor, GoalKind, Preference, Price
+from advisor.problem.ranges import MOST, check_above_zero, whole
+from advisor.problem.units import MOST_BYTES
 from advisor.problem.workload import WorkloadSource
 from advisor.search.proposal import SamplerName
 from advisor.trial.nodes import Nodes
@@ -18,6 +19,8 @@ __all__ = ["DEFAULT_TIME_LIMIT_SECONDS", "DEFAULT_TRIALS", "TuneRequest"]
 
 DEFAULT_TIME_LIMIT_SECONDS = 210.0
 DEFAULT_TRIALS = 40
+
+_MOST_ITERATIONS = 10**12
 
 
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,14 +80,16 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             OptionError: An option is outside its rule.
         """
-        if self.trials < 1:
-            raise OptionError(f"--trials >= 1 must hold, but got {self.trials}.")
-        if not self.time_limit_seconds > 0:
-            raise OptionError(f"--time-limit must be longer than zero, but got {self.time_limit_seconds:g} s.")
-        if self.global_batch is not None and self.global_batch < 1:
-            raise OptionError(f"--global-batch >= 1 must hold, but got {self.global_batch}.")
-        if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
-            raise OptionError(f"--memory-limit must be above zero, but got {self.memory_limit_bytes} bytes.")
+        whole(self.trials, "--trials")
+        if not 0 < self.time_limit_seconds <= MOST:
+            raise OptionError(
+                f"--time-limit must be longer than zero and at most {MOST} s, but got {self.time_limit_seconds:g} s."
+            )
+        if self.global_batch is not None:
+            whole(self.global_batch, "--global-batch")
+        if self.memory_limit_bytes is not None:
+            whole(self.memory_limit_bytes, "--memory-limit", most=MOST_BYTES)
+        whole(self.seed, "seed", least=0, most=2**32 - 1)
         if self.storage is not None and self.goal is GoalKind.BIGGER:
             raise OptionError(
                 "--storage belongs to --goal faster and cheapest, whose workers share what they measure, but the goal "
@@ -112,10 +117,10 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(f"At most one preference picks the point, but got {' and '.join(limits)}. Keep one.")
         for name in given:
             value = only_cheapest[name]
-            if value is not None and not 0 < value < math.inf:  # NaN is neither
-                raise OptionError(f"{name} must be a number above zero and finite, but got {value:g}.")
-        if self.preference.iterations is not None and self.preference.iterations < 1:
-            raise OptionError(f"--iterations >= 1 must hold, but got {self.preference.iterations:g}.")
+            if name == "--iterations":
+                whole(value, name, most=_MOST_ITERATIONS)
+            else:
+                check_above_zero(value, name)
         if self.preference.deadline_seconds is not None and self.preference.iterations is None:
             raise OptionError("--deadline needs --iterations: how many of them must be done by then.")
         if self.floor is not None and self.goal is not GoalKind.BIGGER:

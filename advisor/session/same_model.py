@@ -12,6 +12,7 @@ from advisor.files import PrivateFolder
 from advisor.policy.policy import Policy
 from advisor.problem.fingerprint import digest_of
 from advisor.problem.identity import Identity
+from advisor.problem.records import encode_record, read_record
 from advisor.report.progress import Progress
 from advisor.session.ranks import launch_identity
 from advisor.session.request import TuneRequest
@@ -30,7 +31,7 @@ def keep_identity(folder: StudyFolder, probed: TrialResult) -> None:
     """Write down what the measurements hold for, once."""
     if probed.reads is not None and not folder.identity.exists():
         identity = Identity.of(probed.reads, probed.identity)
-        write_atomically(folder.identity, msgspec.json.format(msgspec.json.encode(identity)))
+        write_atomically(folder.identity, msgspec.json.format(encode_record(identity)))
 
 
 def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progress) -> list[str]:
@@ -83,10 +84,7 @@ def model_of(folder: StudyFolder) -> str:
 
 
 def _known(folder: StudyFolder) -> Identity | None:
-    try:
-        return msgspec.json.decode(folder.identity.read_bytes(), type=Identity)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return read_record(folder.identity, Identity)
 
 
 def _looked_at(folder: StudyFolder) -> bool:

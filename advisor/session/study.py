@@ -15,12 +15,16 @@ import msgspec
 from advisor.errors import OutputFolderError
 from advisor.policy.file import Fingerprints
 from advisor.problem.hardware import Hardware
+from advisor.problem.records import DamagedError, decode_record, encode_record
 from advisor.session.request import TuneRequest
 from advisor.trial.folder import StudyFolder, write_atomically
 
 __all__ = ["StudyMarker", "check_folder", "default_folders", "locked", "open_study", "study_marker"]
 
 _SCHEMA = 1
+
+_LONGEST_NAME = 200
+"""Bytes of a workload's name in that of a folder: file systems take 255 in all."""
 
 
 class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +100,8 @@ def default_folders(marker: StudyMarker) -> Iterator[Path]:
 
     The first is for this source on this machine; others are for when something else has changed that the model reads.
     """
-    first = Path("momadvise-runs") / f"{marker.workload['name']}-{marker.fingerprint[:8]}"
+    name = marker.workload["name"].encode()[:_LONGEST_NAME].decode(errors="ignore")
+    first = Path("momadvise-runs") / f"{name}-{marker.fingerprint[:8]}"
     yield first
     for number in itertools.count(2):
         yield first.with_name(f"{first.name}-{number}")
@@ -147,7 +152,7 @@ def open_study(path: Path, marker: StudyMarker) -> tuple[StudyFolder, StudyMarke
         return folder, stored
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder.marker, msgspec.json.format(msgspec.json.encode(marker)))
+        write_atomically(folder.marker, msgspec.json.format(encode_record(marker)))
     except OSError as error:
         raise _unusable(folder.path, error) from None
     return folder, marker
@@ -161,8 +166,8 @@ def _unusable(path: Path, error: OSError) -> OutputFolderError:
 
 def _recognized(folder: StudyFolder, marker: StudyMarker) -> StudyMarker:
     try:
-        stored = msgspec.json.decode(folder.marker.read_bytes(), type=StudyMarker)
-    except msgspec.DecodeError:
+        stored = decode_record(folder.marker.read_bytes(), StudyMarker)
+    except DamagedError:
         raise OutputFolderError(
             f"--output must be a folder of this version of momadvise, but {folder.marker} cannot be understood. "
             "Name another folder; nothing in this one was changed."

@@ -19,7 +19,7 @@ from advisor.problem.units import format_bytes
 from advisor.report.progress import Progress
 from advisor.search.asked import check_asked_on, only_methods
 from advisor.search.space import load_space
-from advisor.search.storage import check_storage
+from advisor.search.storage import check_opens, check_storage
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
@@ -52,6 +52,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
     """
     request.check()
     check_working_folder()
+    launch = launch_identity()
     if request.storage is not None:
         check_storage(request.storage)
     if request.goal is GoalKind.BIGGER:
@@ -73,6 +74,9 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
     # The devices that are meant, however they were said: without --gpus it depends on how many there are.
     on_devices = msgspec.structs.replace(request, gpu_counts=devices.counts)
     marker = study_marker(on_devices, hardware, versions(), space.canonical_text, memory.limit_bytes)
+
+    if request.storage is not None:
+        check_opens(request.storage)
 
     def in_folder(path: Path) -> Answer | None:
         """Tune into a folder; ``None`` if what is in it was measured of another model."""
@@ -121,7 +125,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
                 request, goal, space, hardware, kept, folder, budget, progress, notes, memory.usable_bytes, settled
             )
             try:
-                with failing_together(folder, launch_identity()), progress:
+                with failing_together(folder, launch), progress:
                     return tuning.run()
             except BrokenPipeError:
                 raise  # whoever read our output is gone; the folder is all right

@@ -10,9 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from advisor.errors import TrialError
+from advisor.problem.records import DamagedError, decode_record
 from advisor.trial.folder import writing
 from advisor.trial.interruption import look_for_interruption
 from advisor.trial.process import Start
@@ -140,8 +139,8 @@ class Connection:
 
 def _decode(line: bytes) -> Answer:
     try:
-        answer: Answer = msgspec.json.decode(line, type=Answer)
-    except msgspec.DecodeError:
+        answer: Answer = decode_record(line, Answer)
+    except DamagedError:
         # Only the worker and the guardian know this pipe: code of the user wrote into a descriptor it does not own.
         return Exited(status=0)
     return answer

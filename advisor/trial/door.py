@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from advisor.problem.records import DamagedError, decode_record
 from advisor.trial.protocol import Hello, Welcome, encode_line
 
 __all__ = ["LONGEST_HELLO", "MOST_WAITING", "Door", "Entrance", "enter"]
@@ -126,8 +127,8 @@ class Door:
         if said.index(b"\n") != len(said) - 1:
             return None
         try:
-            hello = msgspec.json.decode(said, type=Hello)
-        except (msgspec.DecodeError, RecursionError):
+            hello = decode_record(said, Hello)
+        except DamagedError:
             return None
         return hello if hmac.compare_digest(hello.token.encode(errors="replace"), self._token) else None
 

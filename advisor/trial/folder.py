@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from advisor.errors import OutputFolderError
 from advisor.files import clear_left_files, write_whole
+from advisor.problem.records import DamagedError, decode_record, encode_record
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 
 __all__ = ["StudyFolder", "TrialFolder", "write_atomically", "writing"]
 
+_T = TypeVar("_T")
 _FOLLOWER = "momadvise-node-"
 
 
@@ -88,21 +91,15 @@ class TrialFolder:
 
     def read_result(self) -> TrialResult | None:
         """The stored result; ``None`` if there is none that can be understood: then the trial has not finished."""
-        try:
-            return msgspec.json.decode(self.result.read_bytes(), type=TrialResult)
-        except (FileNotFoundError, msgspec.DecodeError):
-            return None
+        return _read(self.result, TrialResult)
 
     def read_spec(self) -> TrialSpec | None:
         """The stored request, or ``None`` if there is none that can be understood."""
-        try:
-            return msgspec.json.decode(self.spec.read_bytes(), type=TrialSpec)
-        except (FileNotFoundError, msgspec.DecodeError):
-            return None
+        return _read(self.spec, TrialSpec)
 
     def write_result(self, result: TrialResult) -> None:
         """Store how the trial ended."""
-        write_atomically(self.result, msgspec.json.format(msgspec.json.encode(result)))
+        write_atomically(self.result, msgspec.json.format(encode_record(result)))
 
     def finished(self, spec: TrialSpec) -> TrialResult | None:
         """The stored result, if it answers for ``spec``.
@@ -122,6 +119,14 @@ class TrialFolder:
             if earlier is None or spec.time_limit_seconds >= 2 * earlier.time_limit_seconds:
                 return None
         return result
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    """A record; that it cannot be read at all is the folder's fault, and is raised."""
+    try:
+        return decode_record(path.read_bytes(), kind)
+    except (FileNotFoundError, DamagedError):
+        return None
 
 
 class StudyFolder:

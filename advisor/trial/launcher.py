@@ -19,6 +19,7 @@ from typing import NoReturn
 import msgspec
 
 from advisor.errors import OutputFolderError
+from advisor.problem.records import decode_record
 from advisor.trial.door import Entrance
 from advisor.trial.folder import TrialFolder
 from advisor.trial.following import Launch, announced
@@ -132,7 +133,7 @@ def _serve(group: RankGroup, size: int, requests: int, answers: int) -> int:
         if lines is None:
             return 0
         for line in lines:
-            _run(group, size, msgspec.json.decode(line, type=Request), answers)
+            _run(group, size, decode_record(line, Request), answers)
 
 
 def _run(group: RankGroup, size: int, request: Request, answers: int) -> None:

@@ -9,6 +9,7 @@ import os
 
 import msgspec
 
+from advisor.problem.records import encode_record
 from advisor.trial.spec import TrialResult, TrialSpec
 
 __all__ = [
@@ -131,7 +132,7 @@ RankAnswer = Joined | Progress | Reported | Unwritten
 
 def encode_line(message: msgspec.Struct) -> bytes:
     """One message as a line. Short lines are written to a pipe in one piece, whoever else writes to it."""
-    return msgspec.json.encode(message) + b"\n"
+    return encode_record(message) + b"\n"
 
 
 class LineReader:

@@ -104,6 +104,7 @@ def _serve(seat: Seat, channel: socket.socket) -> None:
     import torch
 
     from advisor.errors import OutputFolderError
+    from advisor.problem.records import decode_record
     from advisor.trial.failure import is_secondary
     from advisor.trial.folder import TrialFolder
     from advisor.trial.outcome import Outcome
@@ -118,7 +119,7 @@ def _serve(seat: Seat, channel: socket.socket) -> None:
     reader = LineReader(channel.fileno())
     while (lines := reader.read()) is not None:
         for line in lines:
-            request = msgspec.json.decode(line, type=Request)
+            request = decode_record(line, Request)
             spec = request.spec
             if torch.device(spec.device).type == "cuda":
                 spec = msgspec.structs.replace(spec, device=f"cuda:{seat.local_rank}")

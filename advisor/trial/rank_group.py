@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from advisor.problem.records import DamagedError, decode_record
 from advisor.trial.door import Door
 from advisor.trial.protocol import Hello, Joined, LineReader, RankAnswer, Request, encode_line
 
@@ -145,8 +146,8 @@ class RankGroup:
             return
         try:
             lines = self._readers[connection].read()
-            messages = None if lines is None else [msgspec.json.decode(line, type=RankAnswer) for line in lines]
-        except (OSError, msgspec.DecodeError):  # gone, or the model wrote into it: the process itself will tell more
+            messages = None if lines is None else [decode_record(line, RankAnswer) for line in lines]
+        except (OSError, DamagedError):  # gone, or the model wrote into it: the process itself will tell more
             messages = None
         if messages is None:
             self._lose(rank, connection)

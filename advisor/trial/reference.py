@@ -22,6 +22,7 @@ import torch
 
 from advisor.measure.typical import typical_seconds
 from advisor.methods.training import Training
+from advisor.problem.records import DamagedError, decode_record
 from advisor.trial.bench import Bench
 from advisor.trial.failure import AllocatorRefusals, failed_result
 from advisor.trial.guardian import end_with_parent
@@ -148,7 +149,11 @@ class Reference:
                 lines = self._reader.read()
             if lines is None:
                 raise NoReferenceError("the process beside it has ended")
-            for answer in (msgspec.json.decode(line, type=_Answer) for line in lines):
+            try:
+                answers: list[_Answer] = [decode_record(line, _Answer) for line in lines]
+            except DamagedError as error:
+                raise NoReferenceError(f"the process beside it says what nobody understands: {error}") from error
+            for answer in answers:
                 if answer.number == message.number and answer.failure:
                     raise NoReferenceError(answer.failure)
                 if answer.number == message.number:
@@ -165,7 +170,7 @@ def _serve(worker: int, channel: socket.socket, prepared: Prepared | None) -> No
         reader = LineReader(channel.fileno())
         while (lines := reader.read()) is not None:
             for line in lines:
-                channel.sendall(encode_line(served.answer(msgspec.json.decode(line, type=_Message))))
+                channel.sendall(encode_line(served.answer(decode_record(line, _Message))))
     os._exit(0)
 
 

@@ -15,6 +15,7 @@ from types import TracebackType
 import msgspec
 
 from advisor.errors import OutputFolderError
+from advisor.problem.records import encode_record
 from advisor.trial.connection import WORKER_COMMAND, Connection, SilenceError
 from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically, writing
 from advisor.trial.host_memory import OutOfMemoryEvidence
@@ -311,4 +312,4 @@ def _clear(folder: TrialFolder, spec: TrialSpec) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.result.unlink(missing_ok=True)
         folder.log.unlink(missing_ok=True)
-    write_atomically(folder.spec, msgspec.json.format(msgspec.json.encode(spec)))
+    write_atomically(folder.spec, msgspec.json.format(encode_record(spec)))

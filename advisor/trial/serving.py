@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import torch
 
 from advisor.errors import OutputFolderError
+from advisor.problem.records import decode_record
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.forked_trial import end_children, end_like, run_forked
 from advisor.trial.guardian import adopt_orphans
@@ -37,7 +37,7 @@ def serve(requests: int, answers: int) -> None:
     reader = LineReader(requests)
     while (lines := reader.read()) is not None:
         for line in lines:
-            worker.serve(msgspec.json.decode(line, type=Request))
+            worker.serve(decode_record(line, Request))
 
 
 class _Worker:

@@ -19,6 +19,7 @@ from advisor.problem.facts import Facts
 from advisor.problem.identity import ModelIdentity
 from advisor.problem.rates import DeviceRates
 from advisor.problem.reads import Reads
+from advisor.problem.records import AboveZero
 from advisor.problem.sizes import SizeCounts
 from advisor.problem.workload import WorkloadSource
 from advisor.trial.outcome import Outcome
@@ -206,7 +207,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     policy: Policy
-    samples_per_second: float
+    samples_per_second: AboveZero
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

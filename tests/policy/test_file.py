@@ -76,7 +76,7 @@ def test_a_file_written_by_hand_needs_no_evidence(tmp_path: Path) -> None:
     [
         ("schema: 2\npolicy: {micro_batch: 1}", "schema: 1"),
         ("policy: {micro_batch: 1}", "schema: 1"),
-        ("[1, 2", "must be YAML"),
+        ("[1, 2", "must be valid YAML"),
         ("schema: 1\npolicy: {micro_batch: 1, microbatch: 2}", "accumulation_steps"),
         ("schema: 1\npolicy: {micro_batch: many}", "micro_batch"),
         ("schema: 1\npolicy: {micro_batch: 0}", "micro_batch >= 1 must hold"),

@@ -108,7 +108,7 @@ def test_a_mistake_names_the_rule_the_value_and_what_is_valid(tmp_path: Path, te
         ("- 1", "must be a mapping, but its content is a list"),
         ("schema: 2", "'schema' must be 1 for this version of momadvise, but got 2"),
         ("name: x", "'schema' must be 1 for this version of momadvise, but got None"),
-        ("schema: 1\nname: x\nfidelity: loss\nmethods: {}", r"Invalid enum value 'loss'"),
+        ("schema: 1\nname: x\nfidelity: loss\nmethods: {}", r"Invalid value - at `\$.fidelity`, which is 'loss'"),
         ("schema: 1\nname: x\nmethods: {}", "missing required field `fidelity`"),
         ("a: [", "must be valid YAML"),
     ],

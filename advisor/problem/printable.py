@@ -1,0 +1,79 @@
+"""Text of the user's as it is shown: a name or an exception must not steer a terminal, nor fill it."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+
+__all__ = ["printable", "quoted", "shown"]
+
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Controls, what changes the direction of writing and the like, lone surrogates, separators of lines."""
+
+_LONGEST = 120
+"""Characters of a value in a message."""
+
+
+def printable(text: str) -> str:
+    r"""A text with escapes for all that steers a terminal; line breaks and tabs stay.
+
+    Example:
+        >>> printable("name\x1b[31m\nnext line")
+        'name\\x1b[31m\nnext line'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character if _is_harmless(character) or character in "\n\t" else _escape(character) for character in text
+    )
+
+
+def shown(value: object, longest: int = _LONGEST) -> str:
+    r"""A value in a message: on one line, printable, and shortened in its middle.
+
+    Args:
+        value: A text or a path as it is, anything else as Python writes it.
+        longest: Most characters.
+
+    Example:
+        >>> shown("two\nlines"), len(shown("9" * 400))
+        ('two\\nlines', 120)
+    """
+    text = (
+        os.fspath(value) if isinstance(value, os.PathLike) else value if isinstance(value, str) else _represented(value)
+    )
+    text = "".join(
+        character if _is_harmless(character) else _escape(character) for character in _shortened(text, longest)
+    )
+    return _shortened(text, longest)
+
+
+def quoted(value: object) -> str:
+    r"""The same as Python writes it: a text in quotes.
+
+    Example:
+        >>> quoted("two\nlines"), quoted(2.5)
+        ("'two\\nlines'", '2.5')
+    """
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    return shown(repr(_shortened(value)) if isinstance(value, str) else value)
+
+
+def _represented(value: object) -> str:
+    try:
+        return repr(value)
+    except (ValueError, RecursionError):  # Python writes no number of more than 4300 digits
+        return f"a {type(value).__name__} that is too long to be shown"
+
+
+def _shortened(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 43]}...{text[-40:]}"
+
+
+def _is_harmless(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) not in _STEERING
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
