@@ -14,7 +14,7 @@ from advisor.decide.answer import Answer, store_answer
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
 from advisor.decide.score import directions
-from advisor.errors import WorkloadError
+from advisor.errors import NothingMeasuredError, WorkloadError
 from advisor.policy.file import Fingerprints
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal, GoalKind
@@ -166,6 +166,7 @@ class Tuning:
         if result.facts is not None:
             keep_identity(self._folder, result)
             return result.facts
+        _raise_if_lost(result, "The model must complete one plain training step before anything can be tuned")
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
 
     def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]) -> Answer:
@@ -258,9 +259,11 @@ class Tuning:
         self._progress.stage("counting the parameters of every size")
         counted = trials.count()
         if counted.counts is None:
+            rule = "The sizes in SIZES must be counted before one is run"
+            _raise_if_lost(counted, rule)
             reason = counted.reason
             if counted.outcome is not Outcome.FAILED:
-                reason = f"The sizes in SIZES must be counted before one is run, but that ended as {reason}"
+                reason = f"{rule}, but that ended as {reason}"
             raise WorkloadError(reason, counted.traceback_text)
         # A combination is proposed once: which batches it is tried at is the climb's affair.
         proposer = self._proposer(msgspec.structs.replace(resolved, batch_fractions=(1.0,)))
@@ -369,6 +372,14 @@ def _notes_on_pairs(pairs: Mapping[tuple[str, str], int]) -> list[str]:
         "other: they do not go together here"
         for (first, second), count in pairs.items()
     ]
+
+
+def _raise_if_lost(result: TrialResult, rule: str) -> None:
+    """What ended a process from outside says nothing of the model: no mistake of the user's."""
+    if result.outcome is Outcome.LOST:
+        raise NothingMeasuredError(
+            f"{rule}, but that ended as {result.outcome.value}: {result.reason}. Run the same command again."
+        )
 
 
 def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -> str:
