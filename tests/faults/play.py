@@ -95,6 +95,7 @@ def _hit(row: Row, scene: Scene) -> _Hit:
         wait_until(lambda: arrived(scene.gate) is not None or command.poll() is not None, _ARRIVAL_SECONDS)
         arrival = arrived(scene.gate)
         if arrival is None:
+            users_files = scene.users_files()
             problems.append(f"nobody came to {row.place}")
         else:
             problems += [f"it listens at {one}" for one in listening_outside(of_run(scene.folder))]
