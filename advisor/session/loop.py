@@ -82,6 +82,9 @@ class SearchLoop:
         # Plain training without a batch of its own is its own baseline, and would lead again.
         self._led: set[str] = set()
         self._put_off: set[str] = set()
+        # What was ended from outside in an earlier run is tried again, though others have had its turn since.
+        measured = {one.policy.key for one in candidates if is_measured(one)}
+        self._lost = len({one.policy.key for one in candidates if one.outcome is Outcome.LOST} - measured)
         self.candidates = candidates
         evaluator.number = self._number
 
@@ -130,7 +133,7 @@ class SearchLoop:
         if baseline is not None:
             self._evaluator.explain_baseline(baseline)
         if isinstance(self._evaluator, ComparingEvaluator):
-            known = {one.policy.key for one in self.candidates}
+            known = {one.policy.key for one in self.candidates if not one.outcome.is_by_chance}
             for one in self._evaluator.baseline_is(baseline, tuple(self.candidates)):
                 if one.policy.key not in known:
                     self._record(one)
@@ -151,7 +154,7 @@ class SearchLoop:
         """
         while True:
             self._adopt()
-            if self.measured >= self._trial_budget:
+            if self.measured >= self._trial_budget + self._lost:
                 return f"the limit of {self._trial_budget} trials was reached"
             # However little time there is, the first policy is tried: no answer at all helps nobody.
             room = self._may_compare_another(leaders) if self._compares else self._budget.may_start_trial

@@ -46,13 +46,13 @@ class _Book:
 
     def __init__(self, path: Path, *, again: bool) -> None:
         self._path = path
-        self._known = set() if again else {line.place for line in read(path)}
+        self._again = again
         hardware = detect_hardware("cpu")
         self._device, self._cores = hardware.name, hardware.host_cores
 
     def lacks(self, table: str, name: str, seed: int | None) -> bool:
-        """Whether it has yet to be played."""
-        return (table, name, seed) not in self._known
+        """Whether it has yet to be played, by this process or by another one that shares the file."""
+        return self._again or (table, name, seed) not in {line.place for line in read(self._path)}
 
     def write(
         self, table: str, name: str, group: str, fault: str, seed: int | None, played: Played, folder: Path

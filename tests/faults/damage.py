@@ -88,6 +88,7 @@ DAMAGE_SAMPLE = (
     Damage("trials/time/result.json", How.EMPTY, answered=False),
     Damage("trials/size/result.json", How.FLIPPED, answered=False),
     Damage("answer.json", How.CUT, answered=True),
+    Damage("identity.json", How.CUT, answered=True),
 )
 """What every run of the tests plays."""
 
@@ -152,10 +153,10 @@ def _do(damage: Damage, path: Path) -> None:
         case How.EMPTY:
             path.write_bytes(b"")
         case How.FLIPPED:
-            data = bytearray(path.read_bytes())
+            flipped = bytearray(path.read_bytes())
             drawn = random.Random(f"{damage.file} {damage.seed}")
-            data[drawn.randrange(len(data))] ^= 1 << drawn.randrange(8)
-            path.write_bytes(data)
+            flipped[drawn.randrange(len(flipped))] ^= 1 << drawn.randrange(8)
+            path.write_bytes(flipped)
         case How.FOLDER if path.is_dir():
             path.rename(path.with_name("moved"))
             path.write_text("a file in its place\n")

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from advisor.cli import main
 from advisor.trial import forking
@@ -35,7 +36,7 @@ def _with_gates() -> None:
         if os.readlink(f"/proc/self/fd/{number}").endswith("/ledger.jsonl"):
             pass_by(At("ledger.jsonl", "written"))
 
-    os.replace, os.fsync = gated_replace, gated_fsync
+    mock.patch.multiple(os, replace=gated_replace, fsync=gated_fsync).start()
 
 
 if __name__ == "__main__":

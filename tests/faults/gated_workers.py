@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from advisor.trial import fork_server
 from advisor.trial.spec import TrialSpec
@@ -41,8 +42,9 @@ def _with_gates() -> None:
         run(worker, request, *more)
         pass_by(At(request.spec.kind.value, "written"), request.spec.key)
 
-    work.run_trial = serving.run_trial = gated_trial
-    serving._Worker._run = gated_run  # type: ignore[method-assign]
+    for module in (work, serving):
+        mock.patch.object(module, "run_trial", gated_trial).start()
+    mock.patch.object(serving._Worker, "_run", gated_run).start()
 
 
 if __name__ == "__main__":

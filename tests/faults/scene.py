@@ -87,10 +87,9 @@ class Scene(msgspec.Struct, frozen=True):
 
 def arguments(row: Row) -> tuple[str, ...]:
     """Of the command."""
+    space = ["--search-space", "smoke", "--trials", "2"]
     if row.who is Who.RANK:
-        space = ("--search-space", str(Path(__file__).with_name("ranks.yaml")), "--gpus", "2", "--trials", "1")
-    else:
-        space = ("--search-space", "smoke", "--trials", "2")
+        space = ["--search-space", str(Path(__file__).with_name("ranks.yaml")), "--gpus", "2", "--trials", "1"]
     return ("model.py", *_OPTIONS[row.goal], *space, *_QUICK)
 
 
