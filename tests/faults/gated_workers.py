@@ -9,7 +9,8 @@ from typing import Any
 from unittest import mock
 
 from advisor.trial import fork_server
-from advisor.trial.spec import TrialSpec
+from advisor.trial.folder import TrialFolder
+from advisor.trial.spec import TrialResult, TrialSpec
 from tests.faults.gate import At, pass_by, take_argument
 from tests.quick_workers import hurry
 
@@ -24,7 +25,7 @@ def _with_gates() -> None:
     from advisor.trial import serving, work
 
     run_trial = work.run_trial
-    run = serving._Worker._run
+    write_result = TrialFolder.write_result
 
     def gated_trial(spec: TrialSpec, tell: Callable[[str], None], *more: Any, **others: Any) -> Any:
         rank = int(os.environ["RANK"]) if spec.policy.gpu_count > 1 and "RANK" in os.environ else None
@@ -38,13 +39,13 @@ def _with_gates() -> None:
         pass_by(At(spec.kind.value, "end", rank), spec.key)
         return found
 
-    def gated_run(worker: Any, request: Any, *more: Any) -> None:
-        run(worker, request, *more)
-        pass_by(At(request.spec.kind.value, "written"), request.spec.key)
+    def gated_write(folder: TrialFolder, result: TrialResult) -> None:
+        write_result(folder, result)
+        pass_by(At(result.key.partition("-")[0], "written"), result.key)
 
     for module in (work, serving):
         mock.patch.object(module, "run_trial", gated_trial).start()
-    mock.patch.object(serving._Worker, "_run", gated_run).start()
+    mock.patch.object(TrialFolder, "write_result", gated_write).start()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ _LONGEST_SECONDS = 200.0
 """After a hit: the time limit, a confirmation that outlasts it, and what is waited for a process that was stopped."""
 _GONE_SECONDS = 20.0
 _INTERRUPTED = 130
+_SAID = {Outcome.LOST: ("lost",), Outcome.CRASHED: ("crashed",), Outcome.TIMEOUT: ("timeout", "it did not within")}
+"""How a trial ended -> what is said of it."""
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -159,7 +161,7 @@ def _after_hit(row: Row, scene: Scene, hit: _Hit) -> Iterator[str]:
     if hit.status == _INTERRUPTED and "interrupted" not in text:
         yield "it does not say that it was interrupted"
     ended = _ended(row, scene, hit)
-    if not _dies(row) and ended in (Outcome.LOST, Outcome.CRASHED, Outcome.TIMEOUT) and ended.value not in text:
+    if not _dies(row) and ended in _SAID and not any(words in text for words in _SAID[ended]):
         yield f"it does not say that a trial ended as {ended.value}"
     if row.fault is Fault.STOP_CONT and ended not in (None, Outcome.OK):
         yield f"a trial that went on ended as {ended.value}"
