@@ -180,9 +180,10 @@ def _after(
     yield from invariants.one_sentence(second.returncode, second.stderr, {0: "", 2: "momadvise: error: "})
     if second.returncode == 0:
         yield from invariants.unconfirmed(second.stdout)
-        # A damaged line is left where it is, and passed over; a folder that is not the study's stays, too.
-        kept = damage.file == "ledger.jsonl" or path.is_dir()
-        yield from (one for one in invariants.unreadable(scene.study) if not (kept and one.startswith(path.name)))
+        # A damaged line or trial may stay where it is, and be passed over; so does a folder that is not the study's.
+        kept = damage.file.startswith(("ledger", "trials")) or path.is_dir()
+        itself = f"{path.relative_to(scene.study)} "
+        yield from (one for one in invariants.unreadable(scene.study) if not (kept and one.startswith(itself)))
         yield from invariants.disagreements(scene.study)
     run_again = [key for key, written in finished.items() if invariants.finished(scene.study).get(key) != written]
     if run_again:
