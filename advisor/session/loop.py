@@ -51,6 +51,7 @@ class SearchLoop:
         goal: What to optimize.
         trial_budget: Most trials with figures, those of earlier runs and of other workers of the same study
             included.
+        tried_again: How many more, since so many of earlier runs were ended from outside.
         progress: Told of everything that happens.
         guard: Holds what would lead against the exact run, before it leads.
         candidates: Those of earlier runs of the same study; grows.
@@ -65,6 +66,7 @@ class SearchLoop:
         budget: TimeBudget,
         goal: Goal,
         trial_budget: int,
+        tried_again: int = 0,
         progress: Progress,
         guard: Guard,
         candidates: list[Candidate],
@@ -75,6 +77,7 @@ class SearchLoop:
         self._budget = budget
         self._goal = goal
         self._trial_budget = trial_budget
+        self._tried_again = tried_again
         self._progress = progress
         self._guard = guard
         self._keep = keep
@@ -82,9 +85,6 @@ class SearchLoop:
         # Plain training without a batch of its own is its own baseline, and would lead again.
         self._led: set[str] = set()
         self._put_off: set[str] = set()
-        # What was ended from outside in an earlier run is tried again, though others have had its turn since.
-        measured = {one.policy.key for one in candidates if is_measured(one)}
-        self._lost = len({one.policy.key for one in candidates if one.outcome is Outcome.LOST} - measured)
         self.candidates = candidates
         evaluator.number = self._number
 
@@ -154,7 +154,7 @@ class SearchLoop:
         """
         while True:
             self._adopt()
-            if self.measured >= self._trial_budget + self._lost:
+            if self.measured >= self._trial_budget + self._tried_again:
                 return f"the limit of {self._trial_budget} trials was reached"
             # However little time there is, the first policy is tried: no answer at all helps nobody.
             room = self._may_compare_another(leaders) if self._compares else self._budget.may_start_trial

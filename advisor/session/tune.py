@@ -165,9 +165,11 @@ def _rests_on_chance(stored: Answer) -> bool:
     ends = [one.outcome for one in recommendation.not_measured if one.role is Role.BASELINE]
     if recommendation.confirmation is not None:
         ends.append(recommendation.confirmation.outcome)
-    lost = {one.policy.key for one in recommendation.not_measured if one.outcome is Outcome.LOST}
-    lost -= {one.policy.key for one in recommendation.ranking}
-    return bool(lost) or any(outcome.is_by_chance for outcome in ends)
+    measured = [(one.policy.key, one.model_size) for one in recommendation.ranking]
+    lost = [one for one in recommendation.not_measured if one.outcome is Outcome.LOST]
+    return any((one.policy.key, one.model_size) not in measured for one in lost) or any(
+        outcome.is_by_chance for outcome in ends
+    )
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:

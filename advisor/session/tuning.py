@@ -27,7 +27,7 @@ from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
 from advisor.search.standing import Standing
 from advisor.session.budget import TimeBudget
-from advisor.session.candidates import append_candidate, read_candidates, without_chance
+from advisor.session.candidates import append_candidate, lost_candidates, read_candidates, without_chance
 from advisor.session.climb import SizeSearch
 from advisor.session.compare import ComparingEvaluator
 from advisor.session.conclude import Conclusion, confirm, emit_policy, emit_wrapper
@@ -105,7 +105,9 @@ class Tuning:
         )
         for note in self._notes:
             self._progress.note(note)
-        candidates = without_chance(read_candidates(self._folder.ledger), self._goal.kind)
+        earlier = read_candidates(self._folder.ledger)
+        self._tried_again = lost_candidates(earlier)
+        candidates = without_chance(earlier, self._goal.kind)
         with Runner(self._folder.path, nodes=request.nodes) as runner:
             trials = Trials(
                 runner=runner,
@@ -241,6 +243,7 @@ class Tuning:
                 budget=self._budget,
                 goal=self._goal,
                 trial_budget=self._request.trials,
+                tried_again=self._tried_again,
                 progress=self._progress,
                 guard=self._guard,
                 candidates=candidates,
@@ -275,6 +278,7 @@ class Tuning:
             budget=self._budget,
             goal=self._goal,
             trial_budget=self._request.trials,
+            tried_again=self._tried_again,
             progress=self._progress,
             guard=self._guard,
             candidates=candidates,
