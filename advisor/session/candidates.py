@@ -9,8 +9,9 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.files import add_line
 from advisor.problem.goal import GoalKind
 from advisor.problem.records import DamagedError, decode_record, encode_record
+from advisor.trial.outcome import Outcome
 
-__all__ = ["append_candidate", "read_candidates", "without_chance"]
+__all__ = ["append_candidate", "lost_candidates", "read_candidates", "without_chance"]
 
 
 def append_candidate(path: Path, candidate: Candidate) -> None:
@@ -33,6 +34,19 @@ def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Cand
         for one in candidates
         if not one.outcome.is_by_chance or not (one.role is Role.BASELINE or kind is GoalKind.BIGGER)
     ]
+
+
+def lost_candidates(candidates: Sequence[Candidate]) -> int:
+    """How many were ended from outside, and never measured: they are tried again beyond the budget of trials.
+
+    Args:
+        candidates: Of earlier runs.
+    """
+    ends = {Outcome.LOST: set[object](), Outcome.OK: set[object]()}
+    for one in candidates:
+        if one.outcome in ends:
+            ends[one.outcome].add((one.policy.key, *one.model_size.items()))
+    return len(ends[Outcome.LOST] - ends[Outcome.OK])
 
 
 def read_candidates(path: Path) -> list[Candidate]:

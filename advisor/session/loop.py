@@ -52,6 +52,7 @@ class SearchLoop:
         goal: What to optimize.
         trial_budget: Most trials with figures, those of earlier runs and of other workers of the same study
             included.
+        tried_again: How many more, since so many of earlier runs were ended from outside.
         progress: Told of everything that happens.
         guard: Holds what would lead against the exact run, before it leads.
         candidates: Those of earlier runs of the same study; grows.
@@ -66,6 +67,7 @@ class SearchLoop:
         budget: TimeBudget,
         goal: Goal,
         trial_budget: int,
+        tried_again: int = 0,
         progress: Progress,
         guard: Guard,
         candidates: list[Candidate],
@@ -76,6 +78,7 @@ class SearchLoop:
         self._budget = budget
         self._goal = goal
         self._trial_budget = trial_budget
+        self._tried_again = tried_again
         self._progress = progress
         self._guard = guard
         self._keep = keep
@@ -131,7 +134,7 @@ class SearchLoop:
         if baseline is not None:
             self._evaluator.explain_baseline(baseline)
         if isinstance(self._evaluator, ComparingEvaluator):
-            known = {one.policy.key for one in self.candidates}
+            known = {one.policy.key for one in self.candidates if not one.outcome.is_by_chance}
             for one in self._evaluator.baseline_is(baseline, tuple(self.candidates)):
                 if one.policy.key not in known:
                     self._record(one)
@@ -152,7 +155,7 @@ class SearchLoop:
         """
         while True:
             self._adopt()
-            if self.measured >= self._trial_budget:
+            if self.measured >= self._trial_budget + self._tried_again:
                 return f"the limit of {self._trial_budget} trials was reached"
             # However little time there is, the first policy is tried: no answer at all helps nobody.
             room = self._may_compare_another(leaders) if self._compares else self._budget.may_start_trial

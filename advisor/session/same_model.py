@@ -44,7 +44,8 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
     """
     known = _known(folder)
     if known is None:
-        return []  # the study has no figures yet, or is of a version that kept none
+        # Figures, but nothing that says what they hold for: a damaged file.
+        return ["nobody can tell, since identity.json cannot be read"] if folder.ledger.exists() else []
     changes = known.changes()
     if changes or known.model is None:
         return changes

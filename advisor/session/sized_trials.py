@@ -50,6 +50,7 @@ class SizedTrials:
         budget: The session's clock.
         goal: The goal with its floor.
         trial_budget: Most policies to measure, those of earlier runs of the same study included.
+        tried_again: How many more, since so many of earlier runs were ended from outside.
         progress: Told of everything that happens.
         guard: Holds what would lead against the exact run, before it leads.
         candidates: Those of earlier runs of the same study; grows.
@@ -71,6 +72,7 @@ class SizedTrials:
         budget: TimeBudget,
         goal: Goal,
         trial_budget: int,
+        tried_again: int = 0,
         progress: Progress,
         guard: Guard,
         candidates: list[Candidate],
@@ -82,6 +84,7 @@ class SizedTrials:
         self._budget = budget
         self._goal = goal
         self._trial_budget = trial_budget
+        self._tried_again = tried_again
         self._progress = progress
         self._guard = guard
         self._keep = keep
@@ -249,7 +252,7 @@ class SizedTrials:
             OutOfBudgetError: Trials or time have run out.
         """
         measured = {(one.policy.key, size_words(one.model_size)) for one in self.candidates if is_measured(one)}
-        if len(measured) >= self._trial_budget:
+        if len(measured) >= self._trial_budget + self._tried_again:
             raise OutOfBudgetError(f"the limit of {self._trial_budget} trials was reached")
         if self.candidates and not self._budget.may_start_trial:
             raise OutOfBudgetError(

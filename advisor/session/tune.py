@@ -34,6 +34,7 @@ from advisor.session.study import check_folder, default_folders, locked, open_st
 from advisor.session.tuning import Tuning
 from advisor.session.versions import versions
 from advisor.surroundings import check_working_folder, refused
+from advisor.trial.outcome import Outcome
 
 __all__ = ["run_session"]
 
@@ -163,12 +164,19 @@ def _searched_enough(stored: Answer, request: TuneRequest) -> bool:
 
 
 def _rests_on_chance(stored: Answer) -> bool:
-    """Whether its baseline or its confirmation took too long, or was ended from outside: both are run again."""
+    """Whether its baseline or its confirmation took too long, or whatever was tried was ended from outside.
+
+    Both are run again, and so is what was ended. Another combination that took too long would do so again, every time.
+    """
     recommendation = stored.recommendation
     ends = [one.outcome for one in recommendation.not_measured if one.role is Role.BASELINE]
     if recommendation.confirmation is not None:
         ends.append(recommendation.confirmation.outcome)
-    return any(outcome.is_by_chance for outcome in ends)
+    measured = [(one.policy.key, one.model_size) for one in recommendation.ranking]
+    lost = [one for one in recommendation.not_measured if one.outcome is Outcome.LOST]
+    return any((one.policy.key, one.model_size) not in measured for one in lost) or any(
+        outcome.is_by_chance for outcome in ends
+    )
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:

@@ -14,7 +14,7 @@ from advisor.decide.answer import Answer, store_answer
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
 from advisor.decide.score import directions
-from advisor.errors import WorkloadError
+from advisor.errors import NothingMeasuredError, WorkloadError
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Goal, GoalKind
 from advisor.problem.hardware import Hardware
@@ -26,7 +26,7 @@ from advisor.search.sampler import Proposer
 from advisor.search.space import SearchSpace
 from advisor.search.standing import Standing
 from advisor.session.budget import TimeBudget
-from advisor.session.candidates import append_candidate, read_candidates, without_chance
+from advisor.session.candidates import append_candidate, lost_candidates, read_candidates, without_chance
 from advisor.session.climb import SizeSearch
 from advisor.session.compare import ComparingEvaluator
 from advisor.session.conclude import Conclusion, confirm
@@ -105,7 +105,9 @@ class Tuning:
         )
         for note in self._notes:
             self._progress.note(note)
-        candidates = without_chance(read_candidates(self._folder.ledger), self._goal.kind)
+        earlier = read_candidates(self._folder.ledger)
+        self._tried_again = lost_candidates(earlier)
+        candidates = without_chance(earlier, self._goal.kind)
         with Runner(self._folder.path, nodes=request.nodes) as runner:
             trials = Trials(
                 runner=runner,
@@ -166,6 +168,7 @@ class Tuning:
         if result.facts is not None:
             keep_identity(self._folder, result)
             return result.facts
+        _raise_if_lost(result, "The model must complete one plain training step before anything can be tuned")
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
 
     def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]) -> Answer:
@@ -241,6 +244,7 @@ class Tuning:
                 budget=self._budget,
                 goal=self._goal,
                 trial_budget=self._request.trials,
+                tried_again=self._tried_again,
                 progress=self._progress,
                 guard=self._guard,
                 candidates=candidates,
@@ -259,9 +263,11 @@ class Tuning:
         self._progress.stage("counting the parameters of every size")
         counted = trials.count()
         if counted.counts is None:
+            rule = "The sizes in SIZES must be counted before one is run"
+            _raise_if_lost(counted, rule)
             reason = counted.reason
             if counted.outcome is not Outcome.FAILED:
-                reason = f"The sizes in SIZES must be counted before one is run, but that ended as {reason}"
+                reason = f"{rule}, but that ended as {reason}"
             raise WorkloadError(reason, counted.traceback_text)
         # A combination is proposed once: which batches it is tried at is the climb's affair.
         proposer = self._proposer(msgspec.structs.replace(resolved, batch_fractions=(1.0,)))
@@ -273,6 +279,7 @@ class Tuning:
             budget=self._budget,
             goal=self._goal,
             trial_budget=self._request.trials,
+            tried_again=self._tried_again,
             progress=self._progress,
             guard=self._guard,
             candidates=candidates,
@@ -365,6 +372,14 @@ def _notes_on_pairs(pairs: Mapping[tuple[str, str], int]) -> list[str]:
         "other: they do not go together here"
         for (first, second), count in pairs.items()
     ]
+
+
+def _raise_if_lost(result: TrialResult, rule: str) -> None:
+    """What ended a process from outside says nothing of the model: no mistake of the user's."""
+    if result.outcome is Outcome.LOST:
+        raise NothingMeasuredError(
+            f"{rule}, but that ended as {result.outcome.value}: {result.reason}. Run the same command again."
+        )
 
 
 def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -> str:

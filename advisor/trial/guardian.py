@@ -62,6 +62,8 @@ def _become_worker(lifeline: int) -> None:
     guardian = os.getppid()
     os.close(lifeline)
     end_with_parent(guardian)
+    # Python would raise it in the user's model, as an error of its own: an end from outside is seen to be one.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         # If memory runs out, the kernel shall pick this process. Where that is not permitted it goes by size, which
         # in practice means this process as well.

@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+from advisor.trial.folder import StudyFolder
+from advisor.trial.outcome import Outcome
 from advisor.trial.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from tests.session.command import run_here
@@ -26,17 +28,19 @@ pytestmark = pytest.mark.slow
 
 
 class Killer:
-    """Ends every process of the first trial of a kind that is waited for; counts the trials of each kind that run."""
+    """Ends every process of the first trial of a kind that is waited for, or of a later one; counts those that run."""
 
-    def __init__(self, kind: TrialKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, kind: TrialKind, monkeypatch: pytest.MonkeyPatch, *, nth: int = 0) -> None:
         self.waiting_for: TrialKind | None = kind
+        self.key = ""
         self.ran: list[TrialKind] = []
         wait = Runner._wait
 
         def waited(runner: Runner, connection: Any, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool, str]:
             self.ran.append(spec.kind)
-            if spec.kind is self.waiting_for:
+            if spec.kind is self.waiting_for and self.ran.count(spec.kind) > nth:
                 self.waiting_for = None
+                self.key = spec.key
                 for process in my_children():
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
@@ -76,3 +80,23 @@ def test_a_baseline_that_was_killed_is_measured_again(
     assert again.returncode == 0, again.stderr
     baseline = answer(again.stdout)["recommendation"]["baseline"]
     assert baseline["outcome"] == "ok"
+
+
+def test_a_combination_that_was_killed_is_tried_again_though_the_trials_are_used_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second trial that is timed: the hand-tuned default, or plain training at a larger batch."""
+    killer = Killer(TrialKind.TIME, monkeypatch, nth=1)
+    command = (*FASTER, "--trials", "2", "--output", tmp_path / "out")
+    assert run_here(*command, cwd=tmp_path).returncode == 0
+    result = StudyFolder(tmp_path / "out").trial(killer.key).read_result
+    lost, again = result(), run_here(*command, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert lost is not None
+    assert lost.outcome is Outcome.LOST
+    found = result()
+    assert found is not None
+    assert found.outcome is Outcome.OK
+    killer.ran.clear()
+    assert run_here(*command, cwd=tmp_path).returncode == 0
+    assert set(killer.ran) <= {TrialKind.LOOK}, "now all of it is answered"

@@ -9,7 +9,7 @@ import pytest
 
 from advisor.decide.candidate import Role
 from advisor.problem.goal import GoalKind
-from advisor.session.candidates import append_candidate, read_candidates, without_chance
+from advisor.session.candidates import append_candidate, lost_candidates, read_candidates, without_chance
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, lost, measured
 from tests.decide.test_guard import found
@@ -49,3 +49,12 @@ def test_a_baseline_that_ended_by_chance_is_none_for_the_next_run(outcome: Outco
 def test_a_baseline_that_failed_by_itself_stays_so() -> None:
     failed = [lost(outcome, role=Role.BASELINE) for outcome in (Outcome.CRASHED, Outcome.FAILED, Outcome.OUT_OF_MEMORY)]
     assert without_chance(failed, GoalKind.FASTER) == failed
+
+
+def test_what_was_ended_from_outside_is_tried_again_beyond_the_trials_until_it_is_measured() -> None:
+    here, larger = lost(Outcome.LOST), msgspec.structs.replace(lost(Outcome.LOST), model_size={"layers": 8})
+    late = lost(Outcome.TIMEOUT)
+    assert lost_candidates([measured(90), late]) == 0
+    assert lost_candidates([measured(90), here, larger, here]) == 2
+    done = msgspec.structs.replace(here, outcome=Outcome.OK)
+    assert lost_candidates([here, larger, done]) == 1

@@ -1,0 +1,139 @@
+"""What becomes of a run that something hits, and of a study that something damages.
+
+    python -m benchmarks.reliability
+
+Plays the matrix of `tests/faults`, all of it, and writes down what held and what did not; see the page. A row is
+written as soon as it is played, and the same command goes on with what is missing. It takes half an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from advisor.problem.detect import detect_hardware
+from advisor.session.versions import versions
+from benchmarks.reliability.lines import Line, append, read
+from benchmarks.reliability.page import LINES, write_page
+from tests.faults.damage import damages, play_damage, undamaged
+from tests.faults.matrix import rows
+from tests.faults.play import Played, play
+from tests.faults.scene import plainly
+
+__all__ = ["main"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_QUICKLY = (
+    "import sys; from advisor.trial import forking; from tests import quick_workers; "
+    "forking._COMMAND = quick_workers.COMMAND; from advisor.cli import main; sys.exit(main())"
+)
+"""The command, whose trials take short turns."""
+
+
+class _Book:
+    """Writes down what became of rows.
+
+    Args:
+        path: File of lines.
+        again: Whether to play what is there already.
+    """
+
+    def __init__(self, path: Path, *, again: bool) -> None:
+        self._path = path
+        self._again = again
+        hardware = detect_hardware("cpu")
+        self._device, self._cores = hardware.name, hardware.host_cores
+
+    def lacks(self, table: str, name: str, seed: int | None) -> bool:
+        """Whether it has yet to be played, by this process or by another one that shares the file."""
+        return self._again or (table, name, seed) not in {line.place for line in read(self._path)}
+
+    def write(
+        self, table: str, name: str, group: str, fault: str, seed: int | None, played: Played, folder: Path
+    ) -> None:
+        """One row, and the page anew."""
+        line = Line(
+            table=table,
+            name=name,
+            group=group,
+            fault=fault,
+            seed=seed,
+            problems=tuple(_anywhere(one, folder) for one in played.problems),
+            statuses=played.statuses,
+            seconds=round(played.seconds, 1),
+            device=self._device,
+            cores=self._cores,
+            versions={name: one for name, one in versions().items() if name in ("momadvise", "python", "torch")},
+            date=datetime.date.today().isoformat(),
+        )
+        append(self._path, line)
+        write_page(self._path)
+        print(f"{'held    ' if not played.problems else 'NOT HELD'} {name}, {played.seconds:.0f} s", flush=True)
+        for problem in line.problems:
+            print(f"    {problem}", flush=True)
+
+
+def _anywhere(problem: str, folder: Path) -> str:
+    """Words that name no folder of this machine, and no process."""
+    for path, name in ((folder, "FOLDER"), (_ROOT, "."), (Path(sys.prefix), "ENVIRONMENT"), (Path.home(), "HOME")):
+        problem = problem.replace(str(path), name)
+    return " ".join(re.sub(r"(\.json|\.yaml|\.py)\.\d+", r"\1.PROCESS", problem).split())
+
+
+def _again(*arguments: str, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _QUICKLY, *arguments],
+        cwd=cwd,
+        env=plainly(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    description = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reliability", description=description)
+    parser.add_argument("--seeds", type=int, default=1, help="of the rows: 0 to so many less one (default: 1)")
+    parser.add_argument("--again", action="store_true", help="play what is there already")
+    parser.add_argument("--only", default="", help="rows in whose name this occurs")
+    parser.add_argument("--output", type=Path, default=LINES, help="file of lines, beside which the page goes")
+    asked = parser.parse_args(arguments)
+    book = _Book(asked.output, again=asked.again)
+    for seed in range(asked.seeds):
+        for row in rows(seed):
+            if asked.only in row.name and book.lacks("hit", row.name, row.seed):
+                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                    played = play(row, Path(folder) / "row", _again)
+                    book.write("hit", row.name, row.who.value, row.fault.value, row.seed, played, Path(folder) / "row")
+    _play_damages(book, asked.seeds, asked.only)
+
+
+def _play_damages(book: _Book, seeds: int, only: str) -> None:
+    missing = [
+        damage
+        for seed in range(seeds)
+        for damage in damages(seed)
+        if only in damage.name and book.lacks("damaged", damage.name, damage.seed)
+    ]
+    if not missing:
+        return
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        whole = undamaged(folder / "whole", _again)
+        for number, damage in enumerate(missing):
+            copy = folder / f"copy-{number}"
+            played = play_damage(damage, whole, copy, _again)
+            book.write("damaged", damage.name, damage.file, damage.how.value, damage.seed, played, copy)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The page of faults says what was played and what did not hold, and names nothing of the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.reliability.__main__ import _anywhere
+from benchmarks.reliability.lines import Line, append, read
+from benchmarks.reliability.page import page
+
+HELD = Line(
+    table="hit",
+    name="KILL to the command, faster, at answer.json, written",
+    group="command",
+    fault="KILL",
+    seed=0,
+    problems=(),
+    statuses=(-9, 0),
+    seconds=12.0,
+    device="a CPU",
+    cores=2,
+    versions={"torch": "2.11"},
+    date="2026-11-24",
+)
+LEFT = msgspec.structs.replace(
+    HELD, name="TERM to the command, bigger, at size, told", fault="TERM", problems=("left running: a worker",)
+)
+
+
+def test_what_did_not_hold_is_named_with_its_seed_and_counted() -> None:
+    text = page([HELD, LEFT])
+    assert "**1 of 2 rows held.** a CPU, 2 cores; 2026-11-24; seeds 0; torch 2.11." in text
+    assert "| command | 1 of 1 | **0 of 1** |" in text
+    named = text.partition("### What did not hold")[2].partition("### What held")[0]
+    assert "TERM to the command, bigger, at size, told (seed 0)\n  - left running: a worker" in named
+    assert HELD.name not in named
+
+
+def test_a_row_that_is_played_again_takes_its_place_and_a_line_that_was_cut_off_costs_itself(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    append(path, LEFT)
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(HELD)[:50])
+    better = msgspec.structs.replace(LEFT, problems=())
+    append(path, better)
+    assert read(path) == [better]
+
+
+def test_no_path_and_no_process_of_the_machine_is_written_down(tmp_path: Path) -> None:
+    problem = f"{tmp_path}/out/policy.yaml is not, nor\n  {Path.home()}/x; .answer.json.4711"
+    assert _anywhere(problem, tmp_path) == "FOLDER/out/policy.yaml is not, nor HOME/x; .answer.json.PROCESS"
