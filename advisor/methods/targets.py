@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from advisor.errors import WorkloadError
 from advisor.methods.batch import IGNORED_TARGET, leaves_of, sample_count
 from advisor.problem.batch_layout import SampleDims
-from advisor.problem.reduction import Reduction
+from advisor.problem.reduction import THE_BATCH, Reduction
 
 __all__ = ["count_labels", "count_targets", "matches"]
 
@@ -63,7 +63,7 @@ def matches(path: str, pattern: str) -> bool:
 
 
 def _parts(batch: Any, reduction: Reduction) -> Iterator[Any]:
-    return (leaf.value for leaf in leaves_of(batch) if matches(leaf.path, reduction.targets))
+    return (leaf.value for leaf in leaves_of(batch) if matches(leaf.path or THE_BATCH, reduction.targets))
 
 
 def _counted(part: Any, reduction: Reduction) -> float:
