@@ -150,7 +150,8 @@ class _StateGuard:
     Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
     counting a version) and learned from its calls for all others, by their version counters: a call copies all buffers
     if it is the first with just these modules in training mode (in evaluation mode many write to none), later ones
-    only what was ever written to. Plain attributes are looked at where a method of their class assigns any, or where a
+    only what was ever written to, and what is small. What a later one is first to write to is seen by its version, too
+    late for that call alone. Plain attributes are looked at where a method of their class assigns any, or where a
     hook may; collections, and objects of the user's, in the first call. Versions do not count what is written through
     ``.data``, so that the first call compares contents as well, those of frozen parameters of the user's own modules
     among them.
@@ -187,8 +188,18 @@ class _StateGuard:
             value = _value(slot)
             held.append((slot, value, getattr(value, "_version", 0)))
             before[slot] = _copied(slot, value)
+        unseen = [] if first else [slot for slot in (*self._slots, *self._attributes()) if slot not in self.written]
+        known = [(slot, _value(slot), _version(slot)) for slot in unseen]
+        before |= {slot: _copied(slot, value) for slot, value, _ in known if getattr(value, "nbytes", 0) <= _SMALL}
         with inner:
             yield
+        # As after a warm-up: where it is large, its contents before this call are gone, but no update is made twice.
+        self.written |= {
+            slot
+            for slot, value, version in known
+            if not isinstance(value, torch.nn.Parameter)
+            and (_version(slot) != version or not _same(_value(slot), value))
+        }
         if first:
             self.written |= {slot for slot, value, version in held if _is_written(slot, value, version, before[slot])}
             for slot in self._attributes():
@@ -239,6 +250,9 @@ class _Recompute(contextlib.AbstractContextManager[None]):
                 _put(slot, value)
             self._own = []
 
+
+_SMALL = 2**14
+"""Bytes of a buffer that is copied in every call, though none has written to it so far."""
 
 _MISSING = object()
 """In place of an attribute that is not the module's own, or not yet."""
@@ -294,6 +308,10 @@ def _value(slot: _Slot) -> Any:
 
 def _version(slot: _Slot) -> int:
     return int(getattr(_value(slot), "_version", 0))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor) and one == other)
 
 
 def _is_written(slot: _Slot, value: Any, version: int, copy: Any) -> bool:

@@ -147,6 +147,15 @@ WORKLOADS: dict[str, Workload] = {
         ),
         reduction=Reduction(targets=THE_BATCH, ignore_index=0, shifted=True),
     ),
+    "padded tokens, time first": Workload(
+        with_loss(
+            "return F.cross_entropy(model(batch[:-1]).flatten(0, 1), batch[1:].flatten(), ignore_index=0)",
+            TEXT_MODEL,
+            PADDED.format(padding=0).replace('{"ids": ids.clamp(min=0), "labels": ids}', "ids.T.contiguous()"),
+        ),
+        dims={"": 1},
+        reduction=Reduction(targets=THE_BATCH, ignore_index=0, shifted=True),
+    ),
     "a mask of what counts": Workload(
         with_loss(
             "each = F.cross_entropy(model(batch['ids']).flatten(0, 1), batch['ids'].flatten(), reduction='none')\n"

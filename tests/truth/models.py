@@ -222,6 +222,16 @@ class Clock:
         ),
         changes="depends on what every pass changes",
     ),
+    "a buffer that is written after a warm-up": _block(
+        _init(_MLP, "self.steps = 0", "self.register_buffer('mean', torch.zeros(16))")
+        + _forward(
+            "self.steps += 1",
+            "if self.steps > 1:",
+            "    self.mean += 0.1 * x.detach().mean(0)",
+            f"return x + {_BRANCH} + self.mean.to(x)",
+        ),
+        changes="depends on what every pass changes",
+    ),
     "a plain tensor made on first use": _block(
         _init(_MLP, "self.scale = None")
         + _forward(
