@@ -14,7 +14,7 @@ from advisor.measure.reductions import candidates, targets_in
 from advisor.methods.batch import cut, with_leaf
 from advisor.methods.targets import count_targets
 from advisor.problem.batch_layout import SampleDims
-from advisor.problem.reduction import Reduction
+from advisor.problem.reduction import THE_BATCH, Reduction
 
 __all__ = ["Look", "emptied_looks", "uneven_looks"]
 
@@ -119,7 +119,8 @@ def _unevenness(look: Look, dims: SampleDims, counted: Sequence[Reduction]) -> f
 
 def _emptied(look: Look, dims: SampleDims, reduction: Reduction, *, new_values: bool) -> Look | None:
     """The look with no targets in its second piece."""
-    targets, dim = targets_in(look.batch, reduction.targets), dims.get(reduction.targets)
+    path = "" if reduction.targets == THE_BATCH else reduction.targets
+    targets, dim = targets_in(look.batch, path), dims.get(path)
     if targets is None or not isinstance(dim, int) or reduction.counted == "rows":
         return None
     none = 0 if reduction.counted == "values" else reduction.ignore_index
@@ -127,6 +128,6 @@ def _emptied(look: Look, dims: SampleDims, reduction: Reduction, *, new_values: 
         return None  # on a GPU an index that is out of range ends the process
     changed = targets.clone()
     changed.narrow(dim, look.at, look.samples - look.at).fill_(none)
-    made = look._replace(batch=with_leaf(look.batch, reduction.targets, changed))
+    made = look._replace(batch=with_leaf(look.batch, path, changed))
     some, left = (count_targets(piece, reduction, dims) for piece in made.pieces(dims))
     return made if some and not left else None

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from advisor.measure.outer_state import outer_places, outer_values
+from advisor.methods.contents import contents, copied, kept_in, numbers_in, refill
 
 __all__ = ["ModelState", "state_changes", "state_values"]
 
@@ -20,6 +21,9 @@ _COLLECTIONS = (list, dict, set, collections.deque)
 
 _OWN = ("_parameters", "_buffers", "_modules")
 """Of every module, and put back otherwise."""
+
+_MOST_FROZEN = 2**20
+"""Elements of a frozen parameter that is watched: those of a large model that is tuned by adapters are not."""
 
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
@@ -33,10 +37,20 @@ class ModelState:
     Args:
         model: The model.
         functions: The user's own, in whose files there may be more that a pass changes.
+        groups: Of the optimizer, whose learning rates a scheduler moves.
     """
 
-    def __init__(self, model: torch.nn.Module, functions: Sequence[Callable[..., Any]] = ()) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        functions: Sequence[Callable[..., Any]] = (),
+        groups: Sequence[dict[str, Any]] = (),
+    ) -> None:
         self._model = model
+        self._groups = groups
+        self._options = [
+            {name: value for name, value in group.items() if isinstance(value, int | float)} for group in groups
+        ]
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         self._others: dict[tuple[str, str], Any] = {}
         self._all = {
@@ -48,6 +62,24 @@ class ModelState:
                     self._others[name, attribute] = value.detach().clone()
                 elif isinstance(value, _COUNTS):
                     self._others[name, attribute] = value
+        self._frozen = {
+            f"{name}.{own}": parameter.detach().clone()
+            for name, module in model.named_modules()
+            for own, parameter in frozen_parameters(module)
+        }
+        held = [container for module in model.modules() for _, container in kept_in(module)]
+        self._contents = [(one, copied(contents(one))) for one in {id(one): one for one in held}.values()]
+        self._kept = {
+            f"{name}.{own}": value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for name, module in model.named_modules()
+            for own, value in numbers_in(module)
+        }
+        self._kept |= {
+            f"len({f'{name}.{own}'.lstrip('.')})": len(container)
+            for name, module in model.named_modules()
+            for own, container in kept_in(module)
+            if isinstance(container, _COLLECTIONS)
+        }
         self._places = outer_places(model.modules(), functions)
         self._outer = outer_values(self._places)
         self._outer_numbers = [
@@ -63,6 +95,15 @@ class ModelState:
             for name, buffer in self._model.named_buffers():
                 if name in self._buffers and buffer.shape == self._buffers[name].shape:
                     buffer.copy_(self._buffers[name])
+            for name, module in self._model.named_modules():
+                for own, parameter in frozen_parameters(module):
+                    kept = self._frozen.get(f"{name}.{own}")
+                    if kept is not None and kept.shape == parameter.shape:
+                        parameter.copy_(kept)
+        for group, options in zip(self._groups, self._options, strict=True):
+            group.update(options)
+        for container, held in self._contents:
+            refill(container, copied(held))
         modules = dict(self._model.named_modules())
         for name, module in modules.items():
             for attribute in [one for one in vars(module) if (name, one) not in self._all]:
@@ -85,6 +126,15 @@ class ModelState:
             for key, value in self._others.items()
             if not _alike(value, other._others.get(key))
         ]
+        names += [name.lstrip(".") for name, value in self._kept.items() if not _alike(value, other._kept.get(name))]
+        for own, others in zip(self._options, other._options, strict=True):
+            names += [f"the optimizer's {name}" for name, value in own.items() if not _alike(value, others.get(name))]
+        # Nothing but an update writes to parameters: an average of others may move by less than sums differ.
+        names += [
+            name.lstrip(".")
+            for name, value in self._frozen.items()
+            if name in other._frozen and not torch.equal(value, other._frozen[name])
+        ]
         return names + [name for name, value in self._outer.items() if not _alike(value, other._outer.get(name))]
 
 
@@ -102,6 +152,8 @@ def state_changes(
     for name, value in after.items():
         if names is not None and name not in names:
             continue
+        if name not in before and f"len({name.rpartition('.')[0]})" in after:
+            continue  # of what a collection has got since, its length tells
         change = _change(before.get(name), value)
         if change or names is not None:
             changes[name] = change
@@ -127,7 +179,19 @@ def state_values(modules: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
                 values[place] = value
             elif isinstance(value, _COLLECTIONS):
                 values[f"len({place})"] = len(value)
+        for attribute, value in (*frozen_parameters(module), *numbers_in(module)):
+            place = f"{name}.{attribute}" if name else attribute
+            values[place] = value.detach().clone() if isinstance(value, torch.Tensor) else value
     return values
+
+
+def frozen_parameters(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Parameters that no optimizer moves, but perhaps a pass, as an average of others is; not those that are large."""
+    return [
+        (name, parameter)
+        for name, parameter in module.named_parameters(recurse=False)
+        if not parameter.requires_grad and parameter.layout == torch.strided and parameter.numel() <= _MOST_FROZEN
+    ]
 
 
 def _change(before: Any, after: Any) -> float:

@@ -22,7 +22,7 @@ Place = tuple[str, Any]
 
 
 def outer_places(modules: Iterable[torch.nn.Module], functions: Iterable[Callable[..., Any]] = ()) -> list[Place]:
-    """The classes that are the user's, and the files that they and the user's functions come from.
+    """The classes and functions that are the user's, and the files that they come from.
 
     Args:
         modules: Of the model.
@@ -33,6 +33,7 @@ def outer_places(modules: Iterable[torch.nn.Module], functions: Iterable[Callabl
     places: list[Place] = [
         (f"{kind.__qualname__}.", kind) for kind in sorted(kinds, key=lambda kind: kind.__qualname__)
     ]
+    places += [(f"{one.__name__}.", one) for one in functions if _is_of_user(one) and getattr(one, "__dict__", None)]
     return places + [("the global ", sys.modules[name]) for name in sorted(files)]
 
 

@@ -11,7 +11,7 @@ import torch
 from advisor.methods.batch import Leaf, leaves_of
 from advisor.methods.class_weights import ClassWeighing
 from advisor.problem.batch_layout import SampleDims
-from advisor.problem.reduction import Reduction
+from advisor.problem.reduction import THE_BATCH, Reduction
 
 __all__ = ["by_class", "candidates", "targets_in"]
 
@@ -42,7 +42,7 @@ def candidates(batches: Sequence[Any], dims: SampleDims) -> Iterator[Reduction]:
             values = torch.unique(torch.cat([outermost, values[(values >= -100) & (values <= 3)]]))
         for value in sorted((int(value) for value in values), key=_unusual):
             for shifted in (False, True) if leaf.value.dim() > 1 else (False,):
-                yield Reduction(targets=leaf.path, ignore_index=value, shifted=shifted)
+                yield Reduction(targets=leaf.path or THE_BATCH, ignore_index=value, shifted=shifted)
     for leaf in leaves:
         yield from _summed(leaf)
     yield from _rows(batches[0], leaves)
@@ -62,7 +62,10 @@ def by_class(batches: Sequence[Any], dims: SampleDims, heard: Sequence[ClassWeig
             for ignored in dict.fromkeys(outside or [*told, -100, *values[:_MOST_VALUES]]):
                 for shifted in (False, True) if leaf.value.dim() > 1 else (False,):
                     yield Reduction(
-                        targets=leaf.path, ignore_index=ignored, shifted=shifted, class_weights=weighing.weights
+                        targets=leaf.path or THE_BATCH,
+                        ignore_index=ignored,
+                        shifted=shifted,
+                        class_weights=weighing.weights,
                     )
 
 
@@ -95,10 +98,10 @@ def _summed(leaf: Leaf) -> Iterator[Reduction]:
             return
     elif not isinstance(value, torch.Tensor) or value.layout != torch.strided or not _counts(value):
         return
-    yield Reduction(targets=leaf.path, counted="values")
+    yield Reduction(targets=leaf.path or THE_BATCH, counted="values")
     is_lengths = isinstance(value, list | tuple) or (value.dim() == 1 and not value.is_floating_point())
     if is_lengths:
-        yield Reduction(targets=leaf.path, counted="values", shifted=True)
+        yield Reduction(targets=leaf.path or THE_BATCH, counted="values", shifted=True)
 
 
 def _counts(value: torch.Tensor) -> bool:

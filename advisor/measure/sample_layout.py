@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import torch
 
 from advisor.errors import WorkloadError
 from advisor.measure.batch_parts import Part, Parts, parts_of
 from advisor.measure.batches import make_batches
 from advisor.measure.storages import tensors_in
-from advisor.methods.batch import assumed_dims
+from advisor.methods.batch import assumed_dims, leaves_of
 from advisor.problem.batch_layout import UNCUT, BatchLayout, SampleDims
 
 __all__ = ["find_layout", "samples_in"]
@@ -63,7 +64,9 @@ def find_layout(
         most = last if last < largest else _most_samples(make_batch, layout, seed, largest, own_batch, clock)
         # What all samples share is taken for theirs where it happens to be as long as the batch.
         shared = any(dim is None and made[largest][path].sizes for path, dim in layout.dims.items())
-        usual = not shared and _cut(assumed_dims(batches[largest], last)) == _cut(layout.dims)
+        # Nor can anybody count the samples of a batch without a tensor who is not told.
+        countable = any(one.value.dim() for one in leaves_of(batches[largest]) if isinstance(one.value, torch.Tensor))
+        usual = not shared and countable and _cut(assumed_dims(batches[largest], last)) == _cut(layout.dims)
         return msgspec.structs.replace(layout, most_samples=most, is_usual=usual)
     raise WorkloadError(_nothing_grows(made))
 

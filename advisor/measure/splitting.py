@@ -24,7 +24,7 @@ from advisor.measure.looks import Look, emptied_looks
 from advisor.measure.model_state import ModelState
 from advisor.measure.no_dropout import without_dropout
 from advisor.measure.reductions import by_class, candidates
-from advisor.measure.weighing import Looked, error_of, passed
+from advisor.measure.weighing import Looked, error_of, passed, some_of
 from advisor.methods.class_weights import ClassWeights
 from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
@@ -149,7 +149,8 @@ class _Looking:
                 before = [one for one in found if one is not None]
                 found = _found(looked, tolerance, [*before, *candidates([one.batch for one in looked], self._dims)])
         if found is None:
-            return Splitting(None, looked[-1].why_not())
+            furthest = max(looked, key=lambda one: one.error(one.usual()))
+            return Splitting(None, furthest.why_not(self._carried(looks[0].batch, looked[0].changed)))
         if silent:
             return Splitting(None, "no batch that was looked at has a gradient, so that nothing is known of its pieces")
         if self._shuffles:
@@ -161,11 +162,13 @@ class _Looking:
         if quick or found[0] is not None:
             found = self._with_empty_piece(found, looked, looks[0], drawn, tolerance)
         changed = self._carried(looks[0].batch, looked[0].changed)
-        words = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
-        return Splitting(found[0], f"a forward pass changes {words}, once for each micro-batch" if changed else "")
+        return Splitting(
+            found[0], f"a forward pass changes {some_of(changed)}, once for each micro-batch" if changed else ""
+        )
 
     def _state_now(self) -> ModelState:
-        return ModelState(self._training.model, [self._training.compute_loss])
+        groups = self._training.optimizer.param_groups
+        return ModelState(self._training.model, [self._training.compute_loss], groups)
 
     def _look(self, look: Look) -> Looked:
         pieces = look.pieces(self._dims)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 __all__ = ["HostData", "bytes_of", "living_tensors", "storages_of", "tensors_in", "view_bytes"]
@@ -35,7 +36,7 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     elif tensor.layout == torch.sparse_coo:
         yield tensor._indices()
         yield tensor._values()
-    elif torch._C._has_storage(tensor):
+    elif not is_lazy(tensor) and torch._C._has_storage(tensor):
         yield tensor
 
 

@@ -17,7 +17,7 @@ from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
 
-__all__ = ["Looked", "Pass", "error_of", "passed"]
+__all__ = ["Looked", "Pass", "error_of", "passed", "some_of"]
 
 _MOST_ELEMENTS = 2**22
 """Of a gradient that are looked at, spread evenly over every parameter."""
@@ -152,14 +152,24 @@ class Looked(NamedTuple):
         loss = abs(sum(terms) - self.whole.loss) / max(abs(self.whole.loss), *map(abs, terms), 1e-6)
         return gradient, loss
 
-    def why_not(self) -> str:
-        """Why the pieces are no training on the batch, in words."""
+    def why_not(self, changed: Sequence[str] = ()) -> str:
+        """Why the pieces are no training on the batch, in words.
+
+        Args:
+            changed: What every pass changes in the model, on which its loss may depend.
+        """
         off = self.error(self.usual())
         words = f"by {100 * off:.2g} % of its gradient or loss" if math.isfinite(off) else "beyond all bounds"
         own = self.training.counts_targets
         counted = "count_targets does not count what the loss averages over, or " if own else ""
+        state = f"depends on what every pass changes ({some_of(changed)}), or " if changed else ""
         return (
             f"the loss of a batch is not the weighed mean, nor the sum, of those of its micro-batches (off {words}): "
-            f"{counted}it looks at samples together, as normalization over a batch and negatives within it do, or adds "
-            "up means over different things, such as targets and samples"
+            f"{counted}it {state}looks at samples together, as normalization over a batch and negatives within it do, "
+            "or adds up means over different things, such as targets and samples"
         )
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first of them, in words."""
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")

@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.optimizers import class_name_of
 from advisor.methods.rounding import Rounding
 from advisor.methods.short_state import ShortState
 from advisor.methods.short_training import judge_optimizer
@@ -53,7 +54,7 @@ def update_in_float32(
     Raises:
         MethodRefusedError: The optimizer looks at all parameters at once, or has stepped already.
     """
-    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    kind = class_name_of(optimizer)
     if reason := judge_optimizer(kind):
         raise MethodRefusedError(reason)
     if any(float(entries.get("step", 1.0)) for entries in optimizer.state.values()):

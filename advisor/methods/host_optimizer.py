@@ -72,9 +72,14 @@ class HostOptimizer(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Copy the optimizer's parameters, and let it work on the copies."""
         from advisor.methods.host_step import HostStep, trained_bytes
-        from advisor.methods.optimizers import class_name_of
+        from advisor.methods.optimizers import class_name_of, has_own_step
 
         optimizer = training.optimizer
+        if has_own_step(optimizer):
+            raise MethodRefusedError(
+                "it steps on copies of the parameters, which a step that was given to this optimizer object knows "
+                "nothing of; make it a hook (optimizer.register_step_pre_hook), or clip with max_grad_norm"
+            )
         moments = _moments(class_name_of(optimizer), optimizer.param_groups[0])
         # Of each gradient there are two while that of a micro-batch is added to those before it.
         more = moments + (training.micro_batch is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,17 @@ from advisor.methods.base import Verdict
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ADAM", "ADAMW", "WHICH_OPTIMIZER", "class_name_of", "decays_apart", "judge_adam", "refuse_if_not_adam"]
+__all__ = [
+    "ADAM",
+    "ADAMW",
+    "WHICH_OPTIMIZER",
+    "class_name_of",
+    "decays_apart",
+    "has_own_step",
+    "judge_adam",
+    "needs_closure",
+    "refuse_if_not_adam",
+]
 
 WHICH_OPTIMIZER = "which optimizer updates the parameters"
 """What each of them decides: two cannot be in use together."""
@@ -21,8 +32,29 @@ ADAMW = "torch.optim.adamw.AdamW"
 
 
 def class_name_of(optimizer: torch.optim.Optimizer) -> str:
-    """The class as a probe notes it, e.g. ``"torch.optim.adamw.AdamW"``."""
-    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    """The class as a probe notes it, e.g. ``"torch.optim.adamw.AdamW"``; one whose step was replaced is no such."""
+    own = "one with a step of its own, " if has_own_step(optimizer) else ""
+    return f"{own}{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the user gave this one object another step, as to clip gradients in it: its class has not got that.
+
+    Schedulers wrap the step, and so do methods; what they wrap is the class's all the same.
+    """
+    step = vars(optimizer).get("step")
+    if step is None:
+        return False
+    plain = inspect.unwrap(getattr(step, "__func__", step))
+    return plain is not inspect.unwrap(type(optimizer).step) and not getattr(plain, "__module__", "").startswith(
+        "advisor."
+    )
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step computes the loss itself, as often as it likes."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def decays_apart(optimizer: str, options: Mapping[str, Any]) -> bool:

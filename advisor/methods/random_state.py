@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.utils._mode_utils import no_dispatch
 
+from advisor.methods.contents import children_of, enclosed, kept_in
+
 if TYPE_CHECKING:
     from advisor.methods.recompute import ContextPair
 
@@ -55,13 +57,17 @@ def further_generators(model: torch.nn.Module) -> list[RandomSource]:
     """What a model may draw from besides the default generator of the CPU.
 
     The default generators of the CUDA devices that hold it, generators that its modules keep (of torch, numpy or
-    Python), and the common ones of numpy and Python where the file of one of its classes knows these libraries.
+    Python), be it in collections, helper objects or what their functions enclose, and the common ones of numpy and
+    Python where the file of one of its classes knows these libraries.
     """
     indices = {parameter.device.index for parameter in model.parameters() if parameter.device.type == "cuda"}
     found: list[RandomSource] = [torch.cuda.default_generators[index] for index in sorted(indices)]
     kept: dict[int, RandomSource] = {}
     for module in model.modules():
-        for value in vars(module).values():
+        held = [value for _, container in kept_in(module) for _, value in children_of(container)]
+        values = [*vars(module).values(), *held]
+        values += [one for value in values for one in enclosed(value)]
+        for value in values:
             for one in value if isinstance(value, list | tuple) else (value,):
                 source = _source_of(one)
                 if source is not None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
     apply_activation_checkpointing,
@@ -25,6 +26,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.utils.checkpoint import noop_context_fn
 
+from advisor.methods.contents import alike, contents, copied, kept_in, refill
 from advisor.methods.random_state import RandomSource, further_generators, replaying
 from advisor.methods.unsaved import Unsaved
 
@@ -36,7 +38,15 @@ __all__ = ["ContextPair", "recompute_modules", "region_contexts", "stop_key_valu
 ContextPair = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
 """Contexts around the forward pass of a region and around its recomputation."""
 
-_Slot = tuple[torch.nn.Module, str]
+_Slot = tuple[Any, str]
+"""A module, or a container of the user's; and what of it."""
+
+
+class _Container:
+    """Something of the user's in which modules may count; its contents change as a whole."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
 
 
 def recompute_modules(
@@ -140,13 +150,19 @@ class _StateGuard:
     Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
     counting a version) and learned from its calls for all others, by their version counters: a call copies all buffers
     if it is the first with just these modules in training mode (in evaluation mode many write to none), later ones
-    only what was ever written to. Plain attributes are looked at where a method of their class assigns any, or where a
-    hook may.
+    only what was ever written to, and what is small. What a later one is first to write to is seen by its version, too
+    late for that call alone. Plain attributes are looked at where a method of their class assigns any, or where a
+    hook may; collections, and objects of the user's, in the first call. Versions do not count what is written through
+    ``.data``, so that the first call compares contents as well, those of frozen parameters of the user's own modules
+    among them.
     """
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         self._modules = [inner for module in modules for inner in module.modules()]
-        self._slots = [(inner, name) for inner in self._modules for name in inner._buffers]
+        self._slots: list[_Slot] = [(inner, name) for inner in self._modules for name in inner._buffers]
+        self._slots += [(inner, name) for inner in self._modules for name in _frozen(inner)]
+        found = {id(held): held for inner in self._modules for _, held in kept_in(inner)}
+        self._containers: list[_Slot] = [(_Container(held), "") for held in found.values()]
         self._counting = [inner for inner in self._modules if _may_count(inner)]
         self.written: set[_Slot] = {
             (inner, name) for inner, name in self._slots if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
@@ -156,7 +172,7 @@ class _StateGuard:
     @property
     def needed(self) -> bool:
         """Whether there is anything to guard."""
-        return bool(self._slots or self._counting)
+        return bool(self._slots or self._counting or self._containers)
 
     @contextlib.contextmanager
     def forward(
@@ -165,19 +181,27 @@ class _StateGuard:
         """Around one forward pass; fills ``before`` with the earlier contents of what it writes to."""
         modes = tuple(module.training for module in self._modules)
         first = modes not in self._seen
-        slots = [*self._slots, *self._attributes()] if first else self.written
+        slots = [*self._slots, *self._attributes(), *self._containers] if first else self.written
         attributes = {module: dict(vars(module)) for module in self._counting} if first else {}
         held = []
         for slot in slots:
             value = _value(slot)
             held.append((slot, value, getattr(value, "_version", 0)))
-            before[slot] = value.detach().clone() if isinstance(value, torch.Tensor) else value
+            before[slot] = _copied(slot, value)
+        unseen = [] if first else [slot for slot in (*self._slots, *self._attributes()) if slot not in self.written]
+        known = [(slot, _value(slot), _version(slot)) for slot in unseen]
+        before |= {slot: _copied(slot, value) for slot, value, _ in known if getattr(value, "nbytes", 0) <= _SMALL}
         with inner:
             yield
+        # As after a warm-up: where it is large, its contents before this call are gone, but no update is made twice.
         self.written |= {
-            slot for slot, value, version in held if not _same(_value(slot), value) or _version(slot) != version
+            slot
+            for slot, value, version in known
+            if not isinstance(value, torch.nn.Parameter)
+            and (_version(slot) != version or not _same(_value(slot), value))
         }
         if first:
+            self.written |= {slot for slot, value, version in held if _is_written(slot, value, version, before[slot])}
             for slot in self._attributes():
                 if slot not in before:  # nothing yet, or nothing that counts, such as None
                     self.written.add(slot)
@@ -214,7 +238,7 @@ class _Recompute(contextlib.AbstractContextManager[None]):
             # to write to in the same modes was not kept; its present contents do for what the output does not
             # depend on, such as a counter.
             earlier = self._before.get(slot, value)
-            _put(slot, earlier.detach().clone() if isinstance(earlier, torch.Tensor) else earlier)
+            _put(slot, _copied(slot, earlier))
         self._inner.__enter__()
 
     def __exit__(self, *exception: Any) -> bool | None:
@@ -226,6 +250,9 @@ class _Recompute(contextlib.AbstractContextManager[None]):
                 _put(slot, value)
             self._own = []
 
+
+_SMALL = 2**14
+"""Bytes of a buffer that is copied in every call, though none has written to it so far."""
 
 _MISSING = object()
 """In place of an attribute that is not the module's own, or not yet."""
@@ -252,8 +279,30 @@ def _assigns(kind: Hashable) -> bool:
     return any(step.opname == "STORE_ATTR" for method in methods for step in dis.get_instructions(method))
 
 
+def _frozen(module: torch.nn.Module) -> list[str]:
+    """Parameters without a gradient that a user's own module has itself, such as a codebook that it moves."""
+    if type(module).__module__.split(".")[0] == "torch":
+        return []
+    return [
+        name
+        for name, parameter in module._parameters.items()
+        if parameter is not None and not parameter.requires_grad and type(parameter) is torch.nn.Parameter
+    ]
+
+
+def _copied(slot: _Slot, value: Any) -> Any:
+    """What a slot held, out of reach of what is written to it."""
+    if isinstance(slot[0], _Container):
+        return copied(value)
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
 def _value(slot: _Slot) -> Any:
     module, name = slot
+    if isinstance(module, _Container):
+        return contents(module.held)
+    if name in module._parameters:
+        return module._parameters[name]
     return module._buffers[name] if name in module._buffers else vars(module).get(name, _MISSING)
 
 
@@ -262,13 +311,34 @@ def _version(slot: _Slot) -> int:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether a slot holds what it held: the same object, or the same number."""
     return one is other or (not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor) and one == other)
+
+
+def _is_written(slot: _Slot, value: Any, version: int, copy: Any) -> bool:
+    """Whether a slot no longer holds what it held: the same object with the same contents, or the same number."""
+    now = _value(slot)
+    if isinstance(slot[0], _Container):
+        return not alike(now, copy)
+    if not isinstance(value, torch.Tensor):
+        return now is not value and (isinstance(now, torch.Tensor) or bool(now != value))
+    if isinstance(value, torch.nn.Parameter):  # whoever slices parameters puts other objects in their places
+        return now is value and not _equal(value, copy)
+    return now is not value or _version(slot) != version or not _equal(value, copy)
+
+
+def _equal(value: torch.Tensor, copy: torch.Tensor) -> bool:
+    return isinstance(value, FakeTensor) or value.layout != torch.strided or bool(torch.equal(value, copy))
 
 
 def _put(slot: _Slot, value: Any) -> None:
     module, name = slot
-    if name in module._buffers:
+    if isinstance(module, _Container):
+        refill(module.held, value)
+    elif name in module._parameters:
+        module._parameters[name] = (
+            value if isinstance(value, torch.nn.Parameter) else torch.nn.Parameter(value, requires_grad=False)
+        )
+    elif name in module._buffers:
         module._buffers[name] = value
     elif value is not _MISSING:
         object.__setattr__(module, name, value)

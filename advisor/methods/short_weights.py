@@ -93,6 +93,7 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
         lengthen = _LengthenWritten(shortened)
         model.register_forward_pre_hook(lengthen.before)
         model.register_forward_hook(lengthen.after)
+        training.after_forward.append(lengthen.after_loss)
     model.register_forward_pre_hook(_CastCall(dtype), with_kwargs=True)
     training.forward_contexts.append(_LossesInFloat32)
     return changed
@@ -107,32 +108,49 @@ class _Shortened(NamedTuple):
 
 
 class _LengthenWritten:
-    """Gives back their format to the buffers that the first forward pass in training mode writes to.
+    """Gives back their format to the buffers that the first forward pass in training mode writes to, or its loss.
 
-    A counter stops at 256 in bfloat16, and a mean that moves by a thousandth does not move. A class, so that a model
-    with these hooks can be pickled.
+    A counter stops at 256 in bfloat16, and a mean that moves by a thousandth does not move. What is written through
+    ``.data`` has no other version, so that contents are compared. A class, so that a model with these hooks can be
+    pickled.
     """
 
     def __init__(self, shortened: list[_Shortened]) -> None:
         self._shortened = shortened
-        self._versions: list[tuple[int, int]] = []
+        self._known: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
 
     def before(self, module: nn.Module, args: Any) -> None:
-        """Remember what every buffer is, and how often it was written to."""
-        now = [one.module._buffers.get(one.name) for one in self._shortened]
-        self._versions = [(id(buffer), -1 if buffer is None else buffer._version) for buffer in now]
+        """Remember what every buffer is, how often it was written to, and what it holds."""
+        if module.training and not self._known:
+            there = [one for one in self._shortened if one.module._buffers.get(one.name) is not None]
+            now = [one.module._buffers[one.name] for one in there]
+            self._shortened = there
+            tracing = torch.compiler.is_compiling()
+            held = [one for one in now if one is not None]
+            self._known = [(one, one._version, None if tracing else one.detach().clone()) for one in held]
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
         """Lengthen those that were."""
-        if not module.training:
-            return
-        for one, known in zip(self._shortened, self._versions, strict=True):
+        left = []
+        for one, (buffer, version, contents) in zip(self._shortened, self._known, strict=bool(self._known)):
             now = one.module._buffers.get(one.name)
-            if now is None or (id(now), now._version) == known:
-                continue
-            with torch.no_grad():
-                setattr(one.module, one.name, _lengthened(now, one.buffer))
-        self._shortened, self._versions = [], []
+            if now is not None and not (now is buffer and now._version == version and _equal(now, contents)):
+                with torch.no_grad():
+                    setattr(one.module, one.name, _lengthened(now, one.buffer))
+            else:
+                left.append((one, (buffer, version, contents)))
+        if self._known:
+            self._shortened, self._known = [one for one, _ in left], [known for _, known in left]
+
+    def after_loss(self, loss: torch.Tensor) -> None:
+        """And those that the loss has written to; later passes write to the same ones."""
+        if self._known:
+            self.after(self._shortened[0].module, (), loss)
+            self._shortened, self._known = [], []
+
+
+def _equal(now: torch.Tensor, contents: torch.Tensor | None) -> bool:
+    return contents is None or isinstance(now, FakeTensor) or bool(torch.equal(now, contents))
 
 
 def _lengthened(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 
 from advisor.errors import WorkloadError
 
@@ -30,6 +31,7 @@ __all__ = [
     "parameter_dtypes",
     "qualified_class_name",
     "replace_tensors",
+    "require_built",
     "stages_of",
     "trainable_parameter_count",
     "unwrapped",
@@ -179,6 +181,20 @@ def has_dropout(model: nn.Module) -> bool:
         if isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0:
             return True
     return False
+
+
+def require_built(model: nn.Module) -> None:
+    """Every parameter must be there.
+
+    Raises:
+        WorkloadError: Some are made when the model is first called.
+    """
+    unbuilt = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
+    if unbuilt:
+        raise WorkloadError(
+            f"every layer must be built before training, but {len(unbuilt)} parameters ({', '.join(unbuilt[:3])}) are "
+            "made when the model is first called; call it once where it is built: model(inputs)"
+        )
 
 
 def on_device(model: nn.Module, device: torch.device) -> nn.Module:

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from advisor.errors import WorkloadError
 from advisor.methods.batch import IGNORED_TARGET, leaves_of, sample_count
 from advisor.problem.batch_layout import SampleDims
-from advisor.problem.reduction import Reduction
+from advisor.problem.reduction import THE_BATCH, Reduction
 
 __all__ = ["count_labels", "count_targets", "matches"]
 
@@ -43,9 +43,9 @@ def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = No
     if not reduction.targets:
         return float(sample_count(batch, dims))
     counts = [
-        _counted(leaf, reduction)
-        for leaf in _parts(batch, reduction)
-        if isinstance(leaf, torch.Tensor) or reduction.counted == "values"
+        _counted(value, reduction, (dims or {}).get(path))
+        for path, value in _parts(batch, reduction)
+        if isinstance(value, torch.Tensor) or reduction.counted == "values"
     ]
     if counts or "*" in reduction.targets:  # a piece may have no boxes at all
         return float(sum(counts))
@@ -62,19 +62,21 @@ def matches(path: str, pattern: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), path) is not None
 
 
-def _parts(batch: Any, reduction: Reduction) -> Iterator[Any]:
-    return (leaf.value for leaf in leaves_of(batch) if matches(leaf.path, reduction.targets))
+def _parts(batch: Any, reduction: Reduction) -> Iterator[tuple[str, Any]]:
+    return ((leaf.path, leaf.value) for leaf in leaves_of(batch) if matches(leaf.path or THE_BATCH, reduction.targets))
 
 
-def _counted(part: Any, reduction: Reduction) -> float:
-    """Of one part."""
+def _counted(part: Any, reduction: Reduction, dim: Any = None) -> float:
+    """Of one part, which has its samples in a dimension: it is shifted along its last, or its first if that is it."""
     if reduction.counted == "values":
         # Of lengths, the first entry of each sample is none where the next one is predicted.
         values = torch.as_tensor(part).detach().double() - (1.0 if reduction.shifted else 0.0)
         return float(values.numel()) if isinstance(part, FakeTensor) else float(values.sum())
     if reduction.counted == "rows":
         return float(part.size(0) if part.dim() else 1)
-    targets = part[..., 1:] if reduction.shifted else part
+    targets = part
+    if reduction.shifted:
+        targets = part[1:] if dim == part.dim() - 1 else part[..., 1:]
     if isinstance(targets, FakeTensor):
         return float(targets.numel())
     if not reduction.class_weights:

@@ -18,11 +18,12 @@ from advisor.methods.batch import IGNORED_TARGET
 from advisor.methods.class_weights import check_weights
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
+from advisor.methods.optimizers import needs_closure
 from advisor.methods.phase import Phase
 from advisor.methods.shares import require_even, require_targets, weighed
 from advisor.methods.state_layout import lay_out_state
 from advisor.methods.state_part import StatePart
-from advisor.methods.structure import on_device
+from advisor.methods.structure import on_device, require_built
 from advisor.methods.targets import count_labels, count_targets
 from advisor.methods.world import World
 from advisor.problem.batch_layout import SampleDims
@@ -101,6 +102,7 @@ class Training:
         world: World | None = None,
     ) -> None:
         self.device = torch.device(device)
+        require_built(model)
         self.model = on_device(model, self.device)
         self.compute_loss: ComputeLoss = compute_loss or default_loss
         self.linear_head = linear_head
@@ -345,7 +347,7 @@ class Training:
                 self.gradient_scaler.update()
                 self._unscaled = False
             else:
-                optimizer.step()
+                _step(optimizer)
             optimizer.zero_grad(set_to_none=True)
         self.distribution.after_step()
         self._shares = []
@@ -448,6 +450,19 @@ class Training:
 
     def _samples(self, piece: Any) -> int:
         return batches.sample_count(piece, self.sample_dims)
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    try:
+        optimizer.step()
+    except TypeError as error:
+        if not needs_closure(optimizer):
+            raise
+        raise WorkloadError(
+            f"build_optimizer must return an optimizer whose step() can be called with nothing, but that of "
+            f"{type(optimizer).__name__} needs a closure, which computes the loss again; use one that steps on the "
+            "gradients that are there"
+        ) from error
 
 
 _Context = contextlib.AbstractContextManager[Any]

@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Reduction"]
+__all__ = ["THE_BATCH", "Reduction"]
+
+THE_BATCH = "."
+"""Path of the targets where the batch is one tensor: padded tokens that are inputs and targets in one."""
 
 
 class Reduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -14,8 +17,9 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         kind: ``"mean"`` over its targets, or their ``"sum"``.
-        targets: Path of the part of a batch that holds them; empty where every sample counts as one. ``*`` stands for
-            every index of a list (``"targets.*.boxes"``).
+        targets: Path of the part of a batch that holds them; empty where every sample counts as one,
+            :data:`THE_BATCH` where the batch is one tensor. ``*`` stands for every index of a list
+            (``"targets.*.boxes"``).
         ignore_index: The value of a target that does not count.
         shifted: Whether the first entry of each sample is no target, since the next token is predicted.
         counted: What of that part is counted: the ``"entries"`` that are not ``ignore_index``, the sum of its

@@ -25,6 +25,7 @@ from advisor.measure.reused_batches import ReusedBatches
 from advisor.measure.sample_layout import find_layout, samples_in
 from advisor.measure.storages import HostData
 from advisor.measure.warm_up import warm_up
+from advisor.methods.structure import require_built
 from advisor.methods.training import Training
 from advisor.methods.world import current_world
 from advisor.policy.apply import apply_policy
@@ -310,6 +311,7 @@ class Bench:
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
         self.tell("building the model")
         model = self.build_model()
+        require_built(model)
         if self.spec.kind is TrialKind.FIDELITY:
             self.built_modules = dict(model.named_modules())
         if self.spec.kind is TrialKind.PROBE:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import psutil
 import torch
+from torch.nn.parameter import is_lazy
 
 from advisor.measure.batches import seed_everything
 from advisor.measure.storages import HostData
@@ -148,7 +149,8 @@ def _built(workload: Workload, seed: int, before: HostData) -> tuple[torch.nn.Mo
     seed_everything(seed)
     model = workload.build_model()
     built.add_living(torch.device("cpu"))
-    old = any(parameter.untyped_storage() in before for parameter in model.parameters())
+    there = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
+    old = any(parameter.untyped_storage() in before for parameter in there)
     return (None if old else model), built.without(before)
 
 

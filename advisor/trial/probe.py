@@ -22,6 +22,7 @@ from advisor.methods import structure
 from advisor.methods.compiler import why_not_compiled
 from advisor.methods.linear_head import exposes_linear_head
 from advisor.methods.loss import check_loss
+from advisor.methods.optimizers import class_name_of
 from advisor.methods.training import Training
 from advisor.methods.watch import ChainWatch, FunctionCounts
 from advisor.problem.facts import Facts
@@ -82,7 +83,6 @@ def _facts(bench: Bench, threads: dict[int, float]) -> Facts:
         model = training.model
         # What did not fit was not seen to its end: methods on chains then find out for themselves.
         chain_reason = chain.broken if first_loss is None else chain.reason
-        kind = type(training.optimizer)
         bench.notes += bench.workload.notes
         rates = device_rates(bench.device, threads)
         return Facts(
@@ -96,7 +96,7 @@ def _facts(bench: Bench, threads: dict[int, float]) -> Facts:
             attention_count=len(structure.find_attention(model)),
             has_batchnorm=structure.has_batchnorm(model),
             has_dropout=structure.has_dropout(model),
-            optimizer_class=f"{kind.__module__}.{kind.__qualname__}",
+            optimizer_class=class_name_of(training.optimizer),
             optimizer_options=_plain_options(training.optimizer),
             max_grad_norm=bench.workload.max_grad_norm,
             custom_loss=bench.workload.compute_loss is not None,

@@ -59,6 +59,40 @@ def test_a_counter_goes_on_and_a_slow_mean_moves(method: MethodUse) -> None:
     assert short["scale"].dtype.itemsize == 2, "it meets activations, and nothing writes to it"
 
 
+class CountedFromOutside(nn.Module):
+    """Is counted in by its loss, and counts through ``.data``, which has no version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("losses", torch.zeros(()))
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("scale", torch.full((8,), 0.5))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls.data += 1  # type: ignore[operator,union-attr]
+        return self.linear(inputs) * self.scale  # type: ignore[operator,no-any-return]
+
+
+def test_what_the_loss_counts_and_what_has_no_version_keep_their_format() -> None:
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = model(batch).square().mean()
+        model.losses += 1
+        return result
+
+    training = Training(
+        CountedFromOutside(),
+        build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        compute_loss=loss,
+    )
+    apply_uses(training, [use("pure_bf16", rounding="nearest")])
+    for _ in range(300):
+        training.step(torch.randn(4, 8))
+    state = training.state_dict()["model"]
+    assert float(state["losses"]) == float(state["calls"]) == 300
+    assert state["scale"].dtype == torch.bfloat16, "nothing writes to it"
+
+
 class Observing(nn.Module):
     """Keeps a running maximum that begins at minus infinity, and a buffer that gets another shape."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.problem.reduction import Reduction
+from advisor.problem.reduction import THE_BATCH, Reduction
 
 __all__ = ["PADDED", "REFUSED", "TEXT_MODEL", "WORKLOADS", "Workload", "with_loss"]
 
@@ -138,6 +138,23 @@ WORKLOADS: dict[str, Workload] = {
             PADDED.format(padding=-1),
         ),
         reduction=Reduction(targets="labels", ignore_index=-1, shifted=True),
+    ),
+    "padded tokens and nothing else": Workload(
+        with_loss(
+            "return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten(), ignore_index=0)",
+            TEXT_MODEL,
+            PADDED.format(padding=0).replace('{"ids": ids.clamp(min=0), "labels": ids}', "ids"),
+        ),
+        reduction=Reduction(targets=THE_BATCH, ignore_index=0, shifted=True),
+    ),
+    "padded tokens, time first": Workload(
+        with_loss(
+            "return F.cross_entropy(model(batch[:-1]).flatten(0, 1), batch[1:].flatten(), ignore_index=0)",
+            TEXT_MODEL,
+            PADDED.format(padding=0).replace('{"ids": ids.clamp(min=0), "labels": ids}', "ids.T.contiguous()"),
+        ),
+        dims={"": 1},
+        reduction=Reduction(targets=THE_BATCH, ignore_index=0, shifted=True),
     ),
     "a mask of what counts": Workload(
         with_loss(
@@ -680,6 +697,16 @@ def make_batch(batch_size):
 """,
         ),
         dims={"x": 1, "y": 0},
+    ),
+    "arrays of numpy": Workload(
+        with_loss(
+            "return F.cross_entropy(model(torch.from_numpy(batch['x'])), torch.from_numpy(batch['y']))",
+            batch="""
+def make_batch(batch_size):
+    return {"x": torch.randn(batch_size, 8).numpy(), "y": torch.randint(6, (batch_size,)).numpy()}
+""",
+        ),
+        dims={"x": 0, "y": 0},
     ),
     "batches of even sizes": Workload(
         with_loss(

@@ -190,6 +190,48 @@ def build_optimizer(parameters):
         _init(_MLP, "self.register_buffer('last', torch.zeros(()))")
         + _forward("y = self.b(torch.tanh(self.a(x)))", "self.last.copy_(y.detach().sum())", "return x + y")
     ),
+    "counters in a mapping, a helper and an array": _block(
+        _init(_MLP, "self.stats, self.clock, self.seen = {'calls': 0}, Clock(), numpy.zeros(1)")
+        + _forward(
+            "self.stats['calls'] += 1",
+            "self.clock.tick()",
+            "self.seen[0] += 1",
+            "scale = 0.1 * self.stats['calls'] + 0.01 * self.clock.ticks + 0.2 * float(self.seen[0])",
+            f"return x + min(1.0, scale) * {_BRANCH}",
+        ),
+        _CHAIN
+        + """
+import numpy
+
+class Clock:
+    def __init__(self):
+        self.ticks = 0
+
+    def tick(self):
+        self.ticks += 1
+""",
+        changes="depends on what every pass changes",
+    ),
+    "a codebook that is a frozen parameter": _block(
+        _init(_MLP, "self.codes = nn.Parameter(torch.randn(5, 16), requires_grad=False)")
+        + _forward(
+            "with torch.no_grad():",
+            "    near = torch.cdist(x.float(), self.codes.float()).argmin(1)",
+            "    self.codes.data[near] += 0.1 * (x - self.codes[near])",
+            f"return x + {_BRANCH} + 0.1 * self.codes[near].detach()",
+        ),
+        changes="depends on what every pass changes",
+    ),
+    "a buffer that is written after a warm-up": _block(
+        _init(_MLP, "self.steps = 0", "self.register_buffer('mean', torch.zeros(16))")
+        + _forward(
+            "self.steps += 1",
+            "if self.steps > 1:",
+            "    self.mean += 0.1 * x.detach().mean(0)",
+            f"return x + {_BRANCH} + self.mean.to(x)",
+        ),
+        changes="depends on what every pass changes",
+    ),
     "a plain tensor made on first use": _block(
         _init(_MLP, "self.scale = None")
         + _forward(
@@ -225,6 +267,23 @@ def build_model():
     "paths that are dropped for some samples": _block(
         _init(_MLP)
         + _forward("keep = (torch.rand(len(x), 1) < 0.7).float() / 0.7", "return x + keep * self.b(self.a(x).tanh())")
+    ),
+    "a generator of its own in a helper and in a closure": _block(
+        _init(
+            _MLP,
+            "self.noise, own = Noise(), torch.Generator().manual_seed(4)",
+            "self.more = lambda x: torch.rand(x.shape, generator=own)",
+        )
+        + _forward(f"return x + (self.noise(x) + self.more(x)).to(x) * {_BRANCH}"),
+        _CHAIN
+        + """
+class Noise:
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(3)
+
+    def __call__(self, x):
+        return torch.rand(x.shape, generator=self.generator)
+""",
     ),
     "a generator of its own": _block(
         _init(_MLP, "self.generator = torch.Generator().manual_seed(3)")

@@ -97,6 +97,26 @@ def test_a_hook_before_the_step_sees_all_gradients_or_the_method_is_refused(meth
     assert seen == [6] * STEPS
 
 
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_step_that_was_given_to_the_optimizer_is_not_lost(method: MethodUse) -> None:
+    """Trap: the step that clipped was left behind with the object that was replaced."""
+
+    def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        held = list(parameters)
+        optimizer = torch.optim.AdamW(held, lr=1e-2)
+        step = optimizer.step
+
+        def clipped(closure: Any = None) -> Any:
+            torch.nn.utils.clip_grad_norm_(held, 0.1)
+            return step(closure)
+
+        optimizer.step = clipped  # type: ignore[method-assign]
+        return optimizer
+
+    with pytest.raises(MethodRefusedError, match=r"one with a step of its own, torch\.optim"):
+        trained(build, method)
+
+
 @pytest.mark.parametrize("method", [None, *METHODS], ids=str)
 def test_an_optimizer_that_somebody_holds_is_the_one_that_trains(method: MethodUse | None) -> None:
     held: list[torch.optim.Optimizer] = []
