@@ -186,6 +186,8 @@ def _names(methods: str | Iterable[str] | None) -> tuple[str, ...]:
     """The names of methods that were asked for."""
     if methods is None:
         return ()
+    if not isinstance(methods, Iterable):
+        raise OptionError(f"methods must be names of methods, but got {quoted(methods)}.")
     texts = [_text(one, "methods") for one in (methods.split(",") if isinstance(methods, str) else methods)]
     names = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
     if not names:

@@ -118,12 +118,20 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         return self._help_text
 
+    def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse them; argparse itself lets ``--option=--`` pass as a list of nothing."""
+        options = self.parse_args(arguments)
+        for name, value in vars(options).items():
+            if isinstance(value, list):
+                self.error(f"argument {name}: expected one argument")
+        return options
+
     def error(self, message: str) -> NoReturn:
         _complain(_shortened(message))
         self.exit(EXIT_USER_ERROR, f"Try: {self.prog} --help\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser("momadvise", _HELP)
     parser.add_argument("model", metavar="MODEL", nargs="?")
     parser.add_argument("--goal", default="faster", choices=("faster", "bigger", "cheapest"))
@@ -154,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _predict_parser() -> argparse.ArgumentParser:
+def _predict_parser() -> _Parser:
     parser = _Parser("momadvise predict", _PREDICT_HELP)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--policy")
@@ -166,7 +174,7 @@ def _predict_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _verify_parser() -> argparse.ArgumentParser:
+def _verify_parser() -> _Parser:
     parser = _Parser("momadvise verify", _VERIFY_HELP)
     parser.add_argument("policy", metavar="POLICY")
     parser.add_argument("model", metavar="MODEL")
@@ -219,11 +227,11 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in _VERBS:
         return _catalogue(arguments)
     if arguments[0] == "predict":
-        options, run = _predict_parser().parse_args(arguments[1:]), _predict
+        options, run = _predict_parser().checked(arguments[1:]), _predict
     elif arguments[0] == "verify":
-        options, run = _verify_parser().parse_args(arguments[1:]), _verify
+        options, run = _verify_parser().checked(arguments[1:]), _verify
     else:
-        options, run = _parser().parse_args(arguments), _advise
+        options, run = _parser().checked(arguments), _advise
     from advisor.errors import MomadviseError, TrialError
 
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +112,6 @@ def _files_of(base: Path, parts: list[str]) -> Iterator[Path]:
     folder = base
     for part in parts:
         for candidate in (folder / f"{part}.py", folder / part / "__init__.py"):
-            if candidate.is_file():
+            if os.path.isfile(candidate):
                 yield candidate
         folder = folder / part

@@ -30,7 +30,7 @@ def path_of(text: str | os.PathLike[str], what: str, error: type[UserError]) -> 
     except TypeError:
         raise error(f"{what} must be a path, but got {quoted(text)}. Give a text.") from None
     try:
-        path = path.expanduser()
+        path = path if "\0" in str(path) else path.expanduser()  # there is no user of such a name to look for
     except RuntimeError:
         raise error(
             f"{what} must begin with ~ only before the name of a user of this machine, but got {quoted(text)}. "

@@ -15,6 +15,7 @@ import msgspec
 from advisor.errors import OutputFolderError
 from advisor.policy.file import Fingerprints
 from advisor.problem.hardware import Hardware
+from advisor.problem.printable import shown
 from advisor.problem.records import DamagedError, decode_record, encode_record
 from advisor.session.request import TuneRequest
 from advisor.trial.folder import StudyFolder, write_atomically
@@ -68,7 +69,7 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 continue
             if isinstance(mine, dict) and isinstance(theirs, dict):
                 keys = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
-                found.append(f"{name} ({', '.join(keys)})")
+                found.append(f"{name} ({shown(', '.join(keys))})")
             else:
                 found.append("goal, limits, search space or seed" if name == "request" else name)
         return found

@@ -62,7 +62,7 @@ def ends_well(folder: Path, *arguments: str, environment: dict[str, str] | None 
     if ended.returncode == 0:  # --help, --version
         return ""
     assert ended.returncode == 2, ended.stderr
-    lines = ended.stderr.rstrip("\n").split("\n")
+    lines = ended.stderr.partition(" Add these lines to it:\n")[0].rstrip("\n").split("\n")
     if lines[-1].startswith("Try: momadvise"):
         lines.pop()
     (line,) = lines
@@ -128,6 +128,7 @@ def test_any_arguments_end_well(folder: Path, arguments: list[str]) -> None:
     ("arguments", "value"),
     [
         (("model.py", "--trials=2.5"), "2.5"),
+        (("model.py", "--memory-limit=--"), "memory_limit"),
         (("model.py", "--trials=" + "9" * 400), "99"),
         (("model.py", "--global-batch=" + "9" * 5000), "99"),
         (("model.py", "--time-limit=" + "9" * 400), "99"),
