@@ -24,7 +24,8 @@ from advisor.measure.looks import Look, emptied_looks
 from advisor.measure.model_state import ModelState
 from advisor.measure.no_dropout import without_dropout
 from advisor.measure.reductions import by_class, candidates
-from advisor.measure.weighing import Looked, error_of, passed, some_of
+from advisor.measure.weighing import Looked, error_of, is_number, passed, some_of
+from advisor.methods.batch import leaves_of, with_leaf
 from advisor.methods.class_weights import ClassWeights
 from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
@@ -161,6 +162,8 @@ class _Looking:
             )
         if quick or found[0] is not None:
             found = self._with_empty_piece(found, looked, looks[0], drawn, tolerance)
+        if found[0] is not None and found[0].kind == "sum" and self._divides(looks[0].batch, larger):
+            found = (msgspec.structs.replace(found[0], needs="one process"),)
         changed = self._carried(looks[0].batch, looked[0].changed)
         return Splitting(
             found[0], f"a forward pass changes {some_of(changed)}, once for each micro-batch" if changed else ""
@@ -251,6 +254,24 @@ class _Looking:
                 self.state.restore()
                 losses.append(passed(self._training, part, functools.partial(_other_numbers, self._seed, draw)).loss)
         return looked._replace(drawn=drawn)
+
+    def _divides(self, batch: Any, larger: Callable[[], Look | None]) -> bool:
+        """Whether the loss is divided by a number in the batch, which is another one for a larger batch."""
+        self.state.restore()
+        whole = passed(self._training, batch, self._seed).loss
+        for leaf in leaves_of(batch):
+            if not is_number(leaf.value) or not leaf.value:
+                continue
+            self.state.restore()
+            try:
+                loss = passed(self._training, with_leaf(batch, leaf.path, 2 * leaf.value), self._seed).loss
+            except Exception:  # a number of another kind, such as one that is a shape
+                continue
+            if math.isclose(2 * loss, whole, rel_tol=1e-3):
+                other = larger()
+                values = [] if other is None else [one.value for one in leaves_of(other.batch) if one.path == leaf.path]
+                return not any(is_number(value) and float(value) == float(leaf.value) for value in values)
+        return False
 
     def _carried(self, batch: Any, changed: list[str]) -> list[str]:
         """What a pass makes of its own earlier value; what it only stores, such as its last output, is no state."""

@@ -17,7 +17,7 @@ from advisor.methods.training import Training
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
 
-__all__ = ["Looked", "Pass", "error_of", "passed", "some_of"]
+__all__ = ["Looked", "Pass", "error_of", "is_number", "passed", "some_of"]
 
 _MOST_ELEMENTS = 2**22
 """Of a gradient that are looked at, spread evenly over every parameter."""
@@ -173,3 +173,10 @@ class Looked(NamedTuple):
 def some_of(names: Sequence[str]) -> str:
     """The first of them, in words."""
     return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is one number, in a tensor or not."""
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and value.dtype != torch.bool
+    return isinstance(value, int | float) and not isinstance(value, bool)

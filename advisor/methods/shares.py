@@ -10,7 +10,7 @@ from advisor.errors import WorkloadError
 from advisor.methods.batch import map_tensors
 from advisor.methods.world import World
 
-__all__ = ["require_even", "require_targets", "weighed"]
+__all__ = ["require_even", "require_one_process", "require_targets", "weighed"]
 
 
 def weighed(
@@ -87,6 +87,20 @@ def require_even(shares: Sequence[tuple[Any, float]], samples: Callable[[Any], i
             f"targets and in part one over samples, but micro-batches of {', '.join(map(str, sizes))} samples have "
             f"{', '.join(f'{100 * weight:.3g} %' for weight in weights)} of the targets. Give batches of at most "
             "micro_batch samples, or make both parts means over the same"
+        )
+
+
+def require_one_process(world: World) -> None:
+    """No other process may have a share, where a sum is divided by a number that the batch brings along.
+
+    Raises:
+        WorkloadError: There are several.
+    """
+    if world.size > 1:
+        raise WorkloadError(
+            "the loss is a sum that is divided by a number in the batch, and with several processes nobody knows "
+            "whether that counts the share of one or the batch of all; train on one device, or count in the loss what "
+            "the share has, as len(batch[...]) does"
         )
 
 

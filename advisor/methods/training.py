@@ -20,7 +20,7 @@ from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
 from advisor.methods.optimizers import needs_closure
 from advisor.methods.phase import Phase
-from advisor.methods.shares import require_even, require_targets, weighed
+from advisor.methods.shares import require_even, require_one_process, require_targets, weighed
 from advisor.methods.state_layout import lay_out_state
 from advisor.methods.state_part import StatePart
 from advisor.methods.structure import on_device, require_built
@@ -286,6 +286,8 @@ class Training:
     def shares(self, pieces: list[Any]) -> list[tuple[Any, float]]:
         """The micro-batches to compute, each with its share in the loss of them all; one without targets has none."""
         if self.reduction is not None and self.reduction.kind == "sum":
+            if self.reduction.needs == "one process":
+                require_one_process(self.world)
             # Gradients are averaged over the processes.
             return [(piece, float(self.world.size)) for piece in pieces]
         reduction = self.reduction or Reduction()

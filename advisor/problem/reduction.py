@@ -28,7 +28,8 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         at_least: Fewer targets than this count as that many, as where a sum is divided by ``count.clamp(min=1)``.
         needs: What every micro-batch must have for its loss to be weighed: ``"nothing"``, some ``"targets"``, or
             ``"even targets"``, as many for each sample, because parts of the loss are means over samples. Batches of
-            which one has not are refused.
+            which one has not are refused. ``"one process"``: the sum is divided by a number in the batch that grows
+            with it, of which nobody knows whether it counts the share of a process or the batch of them all.
     """
 
     kind: Literal["mean", "sum"] = "mean"
@@ -38,4 +39,4 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     counted: Literal["entries", "values", "rows"] = "entries"
     class_weights: tuple[float, ...] = ()
     at_least: float = 0.0
-    needs: Literal["nothing", "targets", "even targets"] = "nothing"
+    needs: Literal["nothing", "targets", "even targets", "one process"] = "nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +47,14 @@ class Remembering(Block):
 
     def __init__(self) -> None:
         super().__init__(dropout=0.0)
-        self.given: list[torch.Tensor] = []
+        # In no collection of the module's: such are after a recomputation what they were before it.
+        self.kept = types.SimpleNamespace(given=[])
+
+    @property
+    def given(self) -> list[torch.Tensor]:
+        """What it was given in the forward pass, and in the backward pass."""
+        given: list[torch.Tensor] = self.kept.given
+        return given
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         self.given.append(hidden.detach().clone())

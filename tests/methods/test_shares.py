@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from advisor.errors import WorkloadError
-from advisor.methods.shares import weighed
+from advisor.methods.shares import require_one_process, weighed
 from advisor.methods.world import World
 
 
@@ -73,3 +73,10 @@ def test_without_any_target_pieces_count_by_their_samples() -> None:
     """What is left of the loss is a penalty, or a mean over samples."""
     sizes = iter([3, 1])
     assert weighed([0, 0], by_target, World(), samples=lambda _: next(sizes)) == [(0, 0.75), (0, 0.25)]
+
+
+def test_a_sum_over_a_number_of_the_batch_is_for_one_process() -> None:
+    """Trap: with two processes, each of whose batches brought its own count, the gradient was twice as long."""
+    require_one_process(World())
+    with pytest.raises(WorkloadError, match="divided by a number in the batch"):
+        require_one_process(World(rank=0, size=2))

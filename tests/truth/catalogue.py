@@ -421,6 +421,26 @@ def make_batch(batch_size):
 """,
         )
     ),
+    "a sum over what the batch says that it has": Workload(
+        with_loss(
+            "return F.cross_entropy(model(batch['x']), batch['y'], reduction='sum') / batch['count']",
+            batch="""
+def make_batch(batch_size):
+    return {"x": torch.randn(batch_size, 8), "y": torch.randint(6, (batch_size,)), "count": batch_size}
+""",
+        ),
+        reduction=Reduction(kind="sum", needs="one process"),
+    ),
+    "a sum over a number that is always the same": Workload(
+        with_loss(
+            "return F.cross_entropy(model(batch['x']), batch['y'], reduction='sum') / batch['usual']",
+            batch="""
+def make_batch(batch_size):
+    return {"x": torch.randn(batch_size, 8), "y": torch.randint(6, (batch_size,)), "usual": 32}
+""",
+        ),
+        reduction=Reduction(kind="sum"),
+    ),
     "a square mask that all share": Workload(
         with_loss(
             "hidden = model[0](batch['x'])\n"
