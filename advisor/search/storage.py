@@ -30,7 +30,15 @@ from advisor.errors import OptionError, OutputFolderError
 from advisor.problem.paths import path_of
 from advisor.problem.printable import quoted, shown
 
-__all__ = ["check_opens", "check_storage", "close_storage", "one_at_a_time", "open_study", "quietly"]
+__all__ = [
+    "check_opens",
+    "check_storage",
+    "close_storage",
+    "one_at_a_time",
+    "open_study",
+    "put_aside_damaged",
+    "quietly",
+]
 
 _DATABASES = ("sqlite", "postgresql", "mysql")
 _JOURNALS = (".journal", ".log")
@@ -129,6 +137,39 @@ def open_study(
         if study.user_attrs[_SPACE] == choices:
             return study
     raise AssertionError(f"two spaces have the digest {digest}")
+
+
+def put_aside_damaged(path: Path) -> Path | None:
+    """Move a database of our own out of the way where it is damaged: what was measured is in the ledger, too.
+
+    Args:
+        path: Of the file; it may not be there.
+
+    Returns:
+        Where it is now; ``None`` where it stayed.
+
+    Raises:
+        OSError: It cannot be moved.
+    """
+    if not path.is_file() or _is_sound(path):
+        return None
+    aside = path.with_stem(f"{path.stem}.damaged")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_stem(f"{path.stem}.damaged-{number}")
+    path.rename(aside)
+    for ending in ("-journal", "-wal", "-shm"):  # of the damaged one, and no other's
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    return aside
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return connection.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
+    except sqlite3.DatabaseError as error:  # a lock or a disk that fails is no damage
+        return getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 
 def one_at_a_time(where: Path | str | None) -> contextlib.AbstractContextManager[object]:

@@ -19,7 +19,7 @@ from advisor.problem.units import format_bytes
 from advisor.report.progress import Progress
 from advisor.search.asked import check_asked_on, only_methods
 from advisor.search.space import load_space
-from advisor.search.storage import check_opens, check_storage
+from advisor.search.storage import check_opens, check_storage, put_aside_damaged
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.devices import choose_devices
@@ -122,10 +122,15 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             if kept.memory_limit_bytes > memory.limit_bytes:
                 notes.append("less memory is free now than when this study began; its limit was kept")
             notes += notes_on_load(hardware)
-            tuning = Tuning(
-                request, goal, space, hardware, kept, folder, budget, progress, notes, memory.usable_bytes, settled
-            )
             try:
+                if aside := put_aside_damaged(folder.database):
+                    notes.append(
+                        f"{folder.database.name} was damaged: it is kept as {aside.name}, and is made anew from what "
+                        "was measured"
+                    )
+                tuning = Tuning(
+                    request, goal, space, hardware, kept, folder, budget, progress, notes, memory.usable_bytes, settled
+                )
                 with failing_together(folder, launch), progress:
                     return tuning.run()
             except BrokenPipeError:

@@ -18,6 +18,7 @@ from typing import NoReturn
 import msgspec
 
 from advisor.problem.quick_imports import quick_imports
+from advisor.problem.ranges import digits
 from advisor.trial.door import enter
 from advisor.trial.guardian import end_with_parent
 from advisor.trial.seat import SEAT_VARIABLE, Seat
@@ -25,6 +26,7 @@ from advisor.trial.seat import SEAT_VARIABLE, Seat
 __all__ = ["main", "run_forked"]
 
 _FOREVER = datetime.timedelta(days=1)
+_MOST_THREADS = 4096
 """A rank that waits for another is ended by the trial's time limit, never by a limit of the library."""
 
 
@@ -65,9 +67,9 @@ def _take_threads() -> None:
     """As many as a library would take that is loaded here: the launcher's was loaded before anybody said how many."""
     import torch
 
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    if said.isdecimal() and int(said) > 0:
-        torch.set_num_threads(int(said))
+    said = digits(os.environ.get("OMP_NUM_THREADS", ""))
+    if said is not None and 0 < said <= _MOST_THREADS:
+        torch.set_num_threads(said)
 
 
 def _run(seat: Seat) -> None:

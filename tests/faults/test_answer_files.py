@@ -215,3 +215,19 @@ def test_the_answer_is_withdrawn_before_the_first_of_other_files_is_written(
     now = contents(out)
     assert all(now[name] != before[name] for name in FILES)
     agree(out)
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten"])
+def test_a_damaged_database_is_kept_aside_and_made_anew_from_what_was_measured(
+    out: Path, ran: list[TrialKind], damage: str
+) -> None:
+    database = (out / "study.db").read_bytes()
+    damaged = database[: len(database) // 2] if damage == "cut" else b"no database" * 1000
+    (out / "study.db").write_bytes(damaged)
+    (out / "answer.json").unlink()
+    status, answer, stderr = command(out)
+    assert status == 0, stderr
+    assert any("study.db was damaged: it is kept as study.damaged.db" in note for note in answer["notes"])
+    assert (out / "study.damaged.db").read_bytes() == damaged
+    assert TrialKind.TIME not in ran, "what was measured is in the ledger"
+    agree(out)
