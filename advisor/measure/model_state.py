@@ -67,17 +67,18 @@ class ModelState:
             for name, module in model.named_modules()
             for own, parameter in frozen_parameters(module)
         }
-        held = [container for module in model.modules() for _, container in kept_in(module)]
+        owners = [*model.named_modules(), *((one.__name__, one) for one in functions if hasattr(one, "__name__"))]
+        held = [container for _, owner in owners for _, container in kept_in(owner)]
         self._contents = [(one, copied(contents(one))) for one in {id(one): one for one in held}.values()]
         self._kept = {
             f"{name}.{own}": value.detach().clone() if isinstance(value, torch.Tensor) else value
-            for name, module in model.named_modules()
-            for own, value in numbers_in(module)
+            for name, owner in owners
+            for own, value in numbers_in(owner)
         }
         self._kept |= {
             f"len({f'{name}.{own}'.lstrip('.')})": len(container)
-            for name, module in model.named_modules()
-            for own, container in kept_in(module)
+            for name, owner in owners
+            for own, container in kept_in(owner)
             if isinstance(container, _COLLECTIONS)
         }
         self._places = outer_places(model.modules(), functions)

@@ -30,11 +30,18 @@ _MOST_BYTES = 2**20
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
-def kept_in(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """Every collection and object of the user's that a module holds, however deep, by the name that leads there."""
+def kept_in(owner: Any) -> list[tuple[str, Any]]:
+    """Every collection and object of the user's that a module or function holds, by the name that leads there.
+
+    However deep, and in what functions of the user's enclose: a counter that a function keeps is as much a state.
+    """
     found: list[tuple[str, Any]] = []
-    seen = {id(module)}
-    level = [(name, value) for name, value in vars(module).items() if name not in _OF_EVERY_MODULE]
+    seen = {id(owner)}
+    level = list(_cells(owner))
+    if isinstance(owner, torch.nn.Module):
+        level += [(name, value) for name, value in vars(owner).items() if name not in _OF_EVERY_MODULE]
+        for kind in type(owner).__mro__:
+            level += [place for one in vars(kind).values() for place in _cells(one)]
     for _ in range(_DEPTH):
         deeper: list[tuple[str, Any]] = []
         for name, value in level:
@@ -46,13 +53,27 @@ def kept_in(module: torch.nn.Module) -> list[tuple[str, Any]]:
             if not isinstance(value, tuple):
                 found.append((name, value))
             deeper += [(f"{name}.{key}", child) for key, child in children_of(value)]
+        deeper += [place for _, value in level for place in _cells(value)]
         level = deeper
     return found
 
 
+def _cells(function: Any) -> Iterator[tuple[str, Any]]:
+    """What a function of the user's encloses: a collection itself, a number by the cell that it is counted in."""
+    if not isinstance(function, types.FunctionType) or not is_users(function.__code__.co_filename):
+        return
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # it is empty still
+            continue
+        counts = isinstance(value, int | float) and not isinstance(value, bool)
+        yield f"{function.__name__}.{name}", cell if counts else value
+
+
 def is_container(value: Any) -> bool:
     """Whether it is a collection, a small array, or an object whose class is the user's."""
-    if isinstance(value, _COLLECTIONS):
+    if isinstance(value, (*_COLLECTIONS, types.CellType)):
         return True
     if _is_array(value):
         return value.dtype.kind in "biufc" and value.nbytes <= _MOST_BYTES
@@ -76,6 +97,8 @@ def children_of(container: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), value) for key, value in list(container.items()))
     elif isinstance(container, list | tuple | collections.deque):
         yield from ((str(index), value) for index, value in enumerate(list(container)))
+    elif isinstance(container, types.CellType):
+        yield "value", container.cell_contents
     elif not isinstance(container, set) and not _is_array(container):
         yield from list(vars(container).items())
 
@@ -90,9 +113,9 @@ def enclosed(value: Any) -> Iterator[Any]:
                 continue
 
 
-def numbers_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Numbers, arrays, and tensors without a gradient, in what a module keeps, by the name that leads to each."""
-    for name, container in kept_in(module):
+def numbers_in(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Numbers, arrays, and tensors without a gradient, in what a module or function keeps, by the name of each."""
+    for name, container in kept_in(owner):
         if _is_array(container):
             yield name, torch.tensor(container)
             continue
@@ -113,6 +136,8 @@ def contents(container: Any) -> Any:
         return list(container)
     if isinstance(container, set):
         return set(container)
+    if isinstance(container, types.CellType):
+        return [container.cell_contents]
     return container.copy() if _is_array(container) else dict(vars(container))
 
 
@@ -127,6 +152,9 @@ def refill(container: Any, held: Any) -> None:
     """Have a container hold what :func:`contents` gave, and nothing else."""
     if isinstance(container, list) or _is_array(container):
         container[:] = held
+        return
+    if isinstance(container, types.CellType):
+        (container.cell_contents,) = held
         return
     own: Any = container if isinstance(container, _COLLECTIONS) else vars(container)
     own.clear()

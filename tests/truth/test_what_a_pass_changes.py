@@ -55,6 +55,30 @@ CHANGED = {
         with_loss(f"SCHEDULERS[0].step()\n{_CROSS_ENTROPY}") + _SCHEDULER,
         "the optimizer's lr",
     ),
+    "a counter that the loss function encloses": (
+        with_loss("return loss(model, batch)")
+        + "\ndef counted():\n    steps = 0\n    def loss(model, batch):\n        nonlocal steps\n        steps += 1\n"
+        "        return F.cross_entropy(model(batch[0]), batch[1]) / steps\n    return loss\n"
+        "\ncompute_loss = counted()\n",
+        "loss.steps.value",
+    ),
+    "a list that a layer's forward encloses": (
+        with_loss(
+            _CROSS_ENTROPY,
+            """
+def build_model():
+    calls = [0]
+
+    class Counting(nn.Linear):
+        def forward(self, x):
+            calls[0] += 1
+            return super().forward(x) * (1 + 1 / calls[0])
+
+    return Counting(8, 6)
+""",
+        ),
+        "forward.calls.0",
+    ),
     "a history in a collection": (
         with_loss(f"model.history.append(0)\n{_CROSS_ENTROPY}").replace(
             "    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 6))",
