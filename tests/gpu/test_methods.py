@@ -20,8 +20,9 @@ from advisor.methods.private_random import Draws
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from tests.contract.expected import expected
-from tests.contract.observe import observe, relative_error, same, samples_for
+from tests.contract.observe import Observation, observe, relative_error, same, samples_for
 from tests.contract.promises import assert_trains_as_promised
+from tests.gpu.conftest import computes
 from tests.methods.tiny import MODELS, VOCABULARY, images, import_bitsandbytes, import_torchao, text, training_of
 
 # What other libraries warn of depends on driver and device, which are not under test.
@@ -86,7 +87,20 @@ def test_a_method_keeps_its_promise_of_fidelity(
     beside = [use("precision", dtype="bf16")] if setting.parameters.get("kernel") in HALVES_ONLY else []
     plain = observe(model, beside, monkeypatch, samples=samples, device=cuda)
     changed = observe(model, [setting, *beside], monkeypatch, samples=samples, device=cuda)
+    if not computes():
+        assert_has_the_gradients_of(plain, changed)
+        return
     assert_trains_as_promised([setting, *beside], plain, changed)
+
+
+def assert_has_the_gradients_of(plain: Observation, changed: Observation) -> None:
+    """All that can be asked where nothing is computed: what a method applies to has been trained on."""
+    assert changed.gradients
+    assert len(changed.losses) == len(plain.losses)
+    for gradients in changed.gradients:
+        for name, gradient in gradients.items():
+            original = plain.gradients[0].get(name)
+            assert original is None or gradient.shape == original.shape
 
 
 class KeywordAttention(torch.nn.Module):
