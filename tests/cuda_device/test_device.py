@@ -129,6 +129,30 @@ except MemoryError:
     assert python(script) == "refused\n"
 
 
+def test_what_the_host_copied_is_there_until_a_kernel_runs(python: Python) -> None:
+    script = """
+import torch
+numbers = torch.tensor([1, 2, 3]).cuda()
+print(numbers.tolist(), numbers[1:].tolist(), numbers.clone().tolist())
+numbers += 1
+print(numbers.tolist())
+"""
+    assert python(script) == "[1, 2, 3] [2, 3] [1, 2, 3]\n[0, 0, 0]\n"
+
+
+def test_ranks_gather_what_each_of_them_has(python: Python) -> None:
+    script = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=2)
+mine = torch.tensor([7, 8]).cuda()
+parts = [torch.empty_like(mine) for _ in range(2)]
+dist.all_gather(parts, mine)
+print([part.tolist() for part in parts], flush=True)
+os._exit(0)  # without a wait for the other
+"""
+    assert python(script, Machine(gpus=(H100, H100))) == "[[7, 8], [7, 8]]\n"
+
+
 def test_a_driver_that_is_too_old_is_none(python: Python) -> None:
     script = """
 import warnings, torch

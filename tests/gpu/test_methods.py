@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from advisor.errors import MethodRefusedError
 from advisor.measure.memory import optimizer_state_bytes
 from advisor.methods import group_code
-from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, settings_of
 from advisor.methods.group_coder import GroupCoder
 from advisor.methods.private_random import Draws
@@ -37,11 +38,15 @@ ONLY_A_GPU = ("NVIDIA", "CUDA")
 HALVES_ONLY = ("flash", "cudnn")
 """Kernels of attention for 16 bits, which the models do not have on their own."""
 
+OF_THE_HOST = ("retain_freed_memory", "intraop_threads")
+"""Methods for trainings on a CPU alone."""
+
 CASES = [
     (model, setting)
     for model in MODELS
     for method in CATALOGUE
     if not (method.distributes or method.builds_on)  # One device is all there is here.
+    if method.name not in OF_THE_HOST
     for setting in settings_of(method)
     # What is expected on a CPU, but for what only a GPU has.
     if expected(setting).refused.get(model) in (None, *ONLY_A_GPU)
@@ -91,6 +96,13 @@ def test_a_method_keeps_its_promise_of_fidelity(
         assert_has_the_gradients_of(plain, changed)
         return
     assert_trains_as_promised([setting, *beside], plain, changed)
+
+
+@pytest.mark.parametrize("name", OF_THE_HOST)
+def test_what_is_for_a_cpu_is_refused(name: str, cuda: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, *_ = settings_of(get_method(name))
+    with pytest.raises(MethodRefusedError, match="cuda"):
+        observe("gpt2", [setting], monkeypatch, device=cuda)
 
 
 def assert_has_the_gradients_of(plain: Observation, changed: Observation) -> None:
@@ -158,6 +170,7 @@ def dropout_gradients(uses: Sequence[MethodUse], cuda: torch.device) -> tuple[di
     return gradients, torch.cuda.get_rng_state(cuda)
 
 
+@pytest.mark.usefixtures("values")
 @pytest.mark.parametrize(
     ("backend", "uses"),
     [
@@ -290,6 +303,7 @@ def fp32_settings() -> list[Any]:
     return [switch.fp32_precision for switch in switches]
 
 
+@pytest.mark.usefixtures("values")
 def test_tf32_is_really_used_and_the_process_is_as_before_when_the_training_closes(cuda: torch.device) -> None:
     setting = use("precision", dtype="tf32")
     skip_unless_supported(setting, cuda)
@@ -324,6 +338,7 @@ def test_the_arithmetic_is_in_16_bits_and_parameters_stay_in_32(
     assert {parameter.dtype for parameter in training.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.usefixtures("values")
 def test_the_gradient_scaler_finds_its_scale_and_the_loss_falls(cuda: torch.device) -> None:
     training = training_of("gpt2", device=cuda)
     apply_uses(training, [use("precision", dtype="fp16")])
@@ -374,6 +389,7 @@ def test_nothing_of_an_optimizer_on_the_host_is_on_the_device(cuda: torch.device
     assert all(parameter.grad is None for parameter in training.model.parameters())
 
 
+@pytest.mark.usefixtures("values")
 def test_gradients_reach_the_host_although_their_memory_is_used_again(cuda: torch.device) -> None:
     """Trap: a copy on a side stream reads memory that the backward pass has already given to the next gradient."""
     states = []

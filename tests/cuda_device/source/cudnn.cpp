@@ -6,6 +6,7 @@
 
 #include "kernels.hpp"
 #include "machine.hpp"
+#include "memory.hpp"
 #include "streams.hpp"
 
 namespace {
@@ -125,6 +126,7 @@ API cudnnStatus_t cudnnBackendGetAttribute(
 }
 
 API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t) {
+  memory::forget();
   kernels::note("cudnnBackendExecute");
   streams::spend(((Handle*)handle)->stream, EXECUTION_NS);
   return CUDNN_STATUS_SUCCESS;

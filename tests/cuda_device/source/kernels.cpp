@@ -12,6 +12,7 @@
 
 #include "context.hpp"
 #include "library_types.h"
+#include "memory.hpp"
 #include "streams.hpp"
 
 namespace {
@@ -66,6 +67,7 @@ cudaError_t kernels::launched(const char* name, const Shape& shape, cudaStream_t
   if (context::gpu().capability() < OLDEST_CAPABILITY) return context::failed(cudaErrorNoKernelImageForDevice);
   if (streams::device_of(stream) != context::device) return context::failed(cudaErrorInvalidResourceHandle);
   context::open(context::device);
+  memory::forget();
   note(name);
   streams::spend(stream, LEAST_NS + blocks * threads * BYTES_PER_THREAD / BYTES_PER_NS);
   return cudaSuccess;
@@ -73,6 +75,7 @@ cudaError_t kernels::launched(const char* name, const Shape& shape, cudaStream_t
 
 void kernels::multiplied(const char* name, double m, double n, double k, double batch, int type, cudaStream_t stream) {
   bool half = type == CUDA_R_16F || type == CUDA_R_16BF, eighth = type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+  memory::forget();
   note(name);
   streams::spend(stream, LEAST_NS + 2 * m * n * k * batch / (eighth ? 1200e3 : half ? 600e3 : 45e3));
 }
