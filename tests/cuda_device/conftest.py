@@ -28,13 +28,23 @@ def only_where_it_can_be_built() -> None:
         pytest.skip(f"the software CUDA device cannot be built: {missing}")
 
 
+_AT_ONCE = """
+import os, sys
+sys.stdout.flush()
+os._exit(0)
+"""
+"""The end of a script. One that trained may still have a thread of autograd that lets go of its last objects; where that
+waits for an interpreter that is being taken down (before Python 3.14), the process aborts. That is torch's affair.
+"""
+
+
 @pytest.fixture
 def python() -> Python:
     """Runs a script on a machine, and gives what it prints."""
 
     def run(script: str, machine: Machine | None = None, **variables: str) -> str:
         result: CompletedProcess[str] = (machine or Machine()).run(
-            [sys.executable, "-c", script], variables, capture_output=True, timeout=200
+            [sys.executable, "-c", script + _AT_ONCE], variables, capture_output=True, timeout=200
         )
         assert result.returncode == 0, result.stderr
         return result.stdout
