@@ -33,7 +33,7 @@ import os, sys
 sys.stdout.flush()
 os._exit(0)
 """
-"""The end of a script. One that trained may still have a thread of autograd that lets go of its last objects; where that
+"""The end of a script. One that trained may still have a thread of autograd that lets go of its last objects; where it
 waits for an interpreter that is being taken down (before Python 3.14), the process aborts. That is torch's affair.
 """
 
