@@ -73,5 +73,7 @@ def _working_kernel(bits: int, device: torch.device) -> tuple[ModuleType | None,
             if device.type == "cuda":
                 torch.cuda.synchronize(device)  # What a kernel does wrong shows when it has run.
     except Exception as error:  # Triton raises what its compiler, the driver or a missing C compiler raise.
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # Raises again what a kernel did: nothing runs on that device any more.
         return None, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     return group_kernel, ""

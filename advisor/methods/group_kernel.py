@@ -5,6 +5,8 @@ Given the same seed they make the same bits, up to how a GPU contracts products 
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 import triton
 import triton.language as tl
@@ -22,19 +24,20 @@ def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
     groups = -(-flat.numel() // GROUP)
     buffer = torch.empty(buffer_bytes(groups, flat.dtype, bits), dtype=torch.uint8, device=flat.device)
     lowest, highest, codes = split_buffer(buffer, groups, flat.dtype, bits)
-    _encode[(triton.cdiv(groups, _ROWS),)](
-        flat,
-        lowest,
-        highest,
-        codes,
-        flat.numel(),
-        groups,
-        seed - (1 << 32) if seed >= 1 << 31 else seed,
-        BITS=bits,
-        GROUP=GROUP,
-        ROWS=_ROWS,
-        WIDE=compute_dtype(flat.dtype) is torch.float64,
-    )
+    with _at(flat.device):
+        _encode[(triton.cdiv(groups, _ROWS),)](
+            flat,
+            lowest,
+            highest,
+            codes,
+            flat.numel(),
+            groups,
+            seed - (1 << 32) if seed >= 1 << 31 else seed,
+            BITS=bits,
+            GROUP=GROUP,
+            ROWS=_ROWS,
+            WIDE=compute_dtype(flat.dtype) is torch.float64,
+        )
     return buffer
 
 
@@ -43,20 +46,26 @@ def decode_groups(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, bits:
     groups = -(-count // GROUP)
     lowest, highest, codes = split_buffer(buffer, groups, dtype, bits)
     flat = torch.empty(count, dtype=dtype, device=buffer.device)
-    _decode[(triton.cdiv(groups, _ROWS),)](
-        flat,
-        lowest,
-        highest,
-        codes,
-        count,
-        groups,
-        smallest_positive(dtype),
-        BITS=bits,
-        GROUP=GROUP,
-        ROWS=_ROWS,
-        WIDE=compute_dtype(dtype) is torch.float64,
-    )
+    with _at(flat.device):
+        _decode[(triton.cdiv(groups, _ROWS),)](
+            flat,
+            lowest,
+            highest,
+            codes,
+            count,
+            groups,
+            smallest_positive(dtype),
+            BITS=bits,
+            GROUP=GROUP,
+            ROWS=_ROWS,
+            WIDE=compute_dtype(dtype) is torch.float64,
+        )
     return flat
+
+
+def _at(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Triton launches on the current device, wherever its arguments are."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @triton.jit
@@ -77,8 +86,13 @@ def _load(flat, group, byte, count, part: tl.constexpr, BYTES: tl.constexpr, GRO
     return values.to(tl.float64) if WIDE else values.to(tl.float32)
 
 
-# Another seed for each tensor: a kernel made for one of them would be compiled anew in the middle of a step.
-@triton.jit(do_not_specialize=["seed"])  # type: ignore[untyped-decorator]
+# Seeds, sizes and where the parts of a buffer begin differ from tensor to tensor: a kernel made for some of them would
+# be compiled anew in the middle of a step.
+_DIFFER = ["count", "groups"]
+_BEGIN_ANYWHERE = ["flat", "lowest", "highest", "codes"]
+
+
+@triton.jit(do_not_specialize=[*_DIFFER, "seed"], do_not_specialize_on_alignment=_BEGIN_ANYWHERE)  # type: ignore[untyped-decorator]
 def _encode(  # type: ignore[no-untyped-def]
     flat,
     lowest,
@@ -131,7 +145,7 @@ def _encode(  # type: ignore[no-untyped-def]
     tl.store(highest + group, high.to(highest.dtype.element_ty), mask=inside[:, None])
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_DIFFER, do_not_specialize_on_alignment=_BEGIN_ANYWHERE)  # type: ignore[untyped-decorator]
 def _decode(  # type: ignore[no-untyped-def]
     flat,
     lowest,

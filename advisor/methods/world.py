@@ -7,6 +7,7 @@ have been initialized (``torchrun`` and ``torch.distributed.init_process_group``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -104,5 +105,16 @@ def current_world() -> World:
             _known = (default, _Alike(dist.get_rank(), dist.get_world_size()))
             return _known[1]
         # A group on the CPU: what ranks agree about is decided there, and must not wait for a device's queue.
-        _known = (default, World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo")))
+        group = dist.new_group(backend="gloo", timeout=_patience(default))
+        _known = (default, World(dist.get_rank(), dist.get_world_size(), group))
     return _known[1]
+
+
+def _patience(group: dist.ProcessGroup) -> timedelta | None:
+    """How long a group waits for a rank that is late; ``None`` if it does not say.
+
+    A new group would take torch's 30 minutes, whatever the training's own was given.
+    """
+    backends = (group._get_backend(device) for device in group._device_types)
+    said = [getattr(getattr(backend, "options", None), "_timeout", None) for backend in backends]
+    return max((timeout for timeout in said if isinstance(timeout, timedelta)), default=None)

@@ -60,8 +60,8 @@ def apply_policy(
     Args:
         policy: What to apply: a policy, an answer of ``advisor.tune``, or the path of a policy file.
         model: The model; it is moved to ``device`` and changed in place.
-        device: Where to train; by default the CUDA device that ``LOCAL_RANK`` names (the first without it) if there is
-            one, else the CPU.
+        device: Where to train; by default the CUDA device that ``LOCAL_RANK`` names (the first without it, or if no
+            other is visible), which becomes the current one, if there is one, else the CPU.
         compute_loss: ``(model, batch) -> scalar``; by default the loss that the model itself returns.
         build_optimizer: ``(parameters) -> optimizer``; by default AdamW.
         count_targets: ``(batch) -> number`` of targets that the loss averages over, the weight of a micro-batch; by
@@ -80,11 +80,11 @@ def apply_policy(
     Raises:
         OptionError: ``LOCAL_RANK`` is no number.
         PolicyError: The file cannot be read, the processes of torch.distributed are not as many as the policy's GPUs,
-            it names a method or value that does not exist, or the model has a policy already.
+            there are more of them than GPUs, it names a method or value that does not exist, or the model has a policy
+            already.
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
-    import torch
 
     from advisor.methods.training import Training
     from advisor.methods.world import current_world
@@ -104,7 +104,7 @@ def apply_policy(
             f"({vars(model)[_MARK]}). Build the model anew, or use the training that it was prepared for."
         )
     if device is None:
-        device = f"cuda:{_local_rank()}" if torch.cuda.is_available() else "cpu"
+        device = _default_device()
     training = Training(
         model,
         device=device,
@@ -131,9 +131,25 @@ def apply_policy(
     return training
 
 
-def _local_rank() -> int:
-    """Which of this machine's devices the launcher has for this process."""
-    return whole_variable(os.environ, "LOCAL_RANK", default=0, least=0)
+def _default_device() -> str:
+    """The GPU of this process, which becomes the current one: a library that names no device computes there.
+
+    Raises:
+        PolicyError: This machine has fewer GPUs than processes.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu"
+    rank, count = whole_variable(os.environ, "LOCAL_RANK", default=0, least=0), torch.cuda.device_count()
+    if rank >= count > 1:
+        raise PolicyError(
+            f"Every process must have a GPU of its own, but LOCAL_RANK is {rank} and {count} GPUs are visible. "
+            "Start fewer processes, or make more GPUs visible with CUDA_VISIBLE_DEVICES."
+        )
+    device = f"cuda:{rank if count > 1 else 0}"  # a process that sees one alone was given its own
+    torch.cuda.set_device(device)
+    return device
 
 
 def _check_processes(policy: Policy) -> None:

@@ -20,6 +20,10 @@ __all__ = ["Attention", "AttentionGpu", "chosen_kernel"]
 _flags: Any = torch.backends.cuda  # they hold for a CPU as well
 _HALVES = (torch.float16, torch.bfloat16)
 _PREFERS_CUDNN = ((9, 0), (10, 0), (10, 3))
+_INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
+_NEW_RULES = (2, 14)
+"""From this torch on memory-efficient attention lets queries share heads, and cuDNN has other demands."""
+
 _CUDNN_WITH_ODD_LENGTHS = 91500
 """Later versions also take sequences whose length is no multiple of 128: from here on torch prefers cuDNN."""
 
@@ -54,10 +58,12 @@ class AttentionGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         compute_capability: Of the GPU.
         cudnn_version: As ``torch.backends.cudnn.version()`` gives it there. The default is that of torch 2.13's wheels,
             with which torch prefers cuDNN on Hopper and on Blackwell.
+        torch_version: Major and minor version of torch, whose rules these are; by default of the one that is installed.
     """
 
     compute_capability: tuple[int, int] = (8, 0)
     cudnn_version: int = 92000
+    torch_version: tuple[int, ...] = _INSTALLED
 
 
 def chosen_kernel(attention: Attention, gpu: AttentionGpu) -> SDPBackend:
@@ -124,7 +130,7 @@ def _efficient_suits(attention: Attention, gpu: AttentionGpu) -> bool:
         and all(size > 0 and size % alignment == 0 for size in (query.size(-1), value.size(-1)))
         and _some_length(attention)
         and _last_dimension_is_dense(attention)
-        and _batches_and_heads_match(attention, grouped=False)
+        and _batches_and_heads_match(attention, grouped=attention.enable_gqa and gpu.torch_version >= _NEW_RULES)
         and _all_of(attention, (torch.float16, torch.float32, *((torch.bfloat16,) if ampere else ())))
     )
 
@@ -136,7 +142,7 @@ def _cudnn_suits(attention: Attention, gpu: AttentionGpu) -> bool:
     return bool(
         _flags.cudnn_sdp_enabled()
         and gpu.cudnn_version >= 90000
-        and not (dropout and 91100 < gpu.cudnn_version < 91400)
+        and (not dropout or _cudnn_drops(attention.dropout_p, gpu))
         and _four_dimensions(attention)
         and not strict
         and _all_of(attention, _HALVES)
@@ -145,11 +151,23 @@ def _cudnn_suits(attention: Attention, gpu: AttentionGpu) -> bool:
         and _some_length(attention)
         and (_last_dimension_is_dense(attention) or query.size(-1) == 1)
         and _batches_and_heads_match(attention, grouped=attention.enable_gqa, values_apart=True)
-        and max(query.size(-1), value.size(-1)) <= _widest_of_cudnn(query.size(-1), value.size(-1), gpu)
+        and _cudnn_takes_heads(query.size(-1), value.size(-1), attention.trains, gpu)
         and query.size(-1) % 8 == value.size(-1) % 8 == 0
         and key.size(2) > 1
-        and not (query.size(2) == 1 and dropout)
+        and not (query.size(2) == 1 and (dropout or not _cudnn_decodes(gpu)))
     )
+
+
+def _cudnn_drops(probability: float, gpu: AttentionGpu) -> bool:
+    if gpu.torch_version >= _NEW_RULES and not (16 * probability).is_integer():
+        return False
+    return not 91100 < gpu.cudnn_version < 91400
+
+
+def _cudnn_decodes(gpu: AttentionGpu) -> bool:
+    """Whether a single query is computed; some versions fail on Blackwell."""
+    affected = gpu.torch_version >= _NEW_RULES and gpu.compute_capability[0] in (10, 11)
+    return not affected or not 91900 <= gpu.cudnn_version <= 92500 or gpu.cudnn_version == 92401
 
 
 def _math_suits(attention: Attention, gpu: AttentionGpu) -> bool:
@@ -210,9 +228,14 @@ def _alignment(dtype: torch.dtype, gpu: AttentionGpu) -> int:
     return 8 if half and gpu.compute_capability >= (7, 0) else 1
 
 
-def _widest_of_cudnn(keys: int, values: int, gpu: AttentionGpu) -> int:
+def _cudnn_takes_heads(keys: int, values: int, trains: bool, gpu: AttentionGpu) -> bool:
+    widest = max(keys, values)
+    if gpu.torch_version >= _NEW_RULES:
+        if gpu.compute_capability != (9, 0) and gpu.compute_capability[0] != 10:
+            return widest <= 128
+        return widest <= (128 if trains else 256) or (keys, values) in ((192, 128), (256, 256))
     if gpu.compute_capability == (9, 0) and gpu.cudnn_version >= 91000:
-        return 256
+        return widest <= 256
     if gpu.compute_capability[0] == 10 and gpu.cudnn_version >= 91100 and (keys, values) == (192, 128):
-        return 192
-    return 128
+        return True
+    return widest <= 128

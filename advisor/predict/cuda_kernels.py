@@ -2,12 +2,13 @@
 
 A build of torch without CUDA cannot train on fake *CUDA* tensors: autograd asks for the device as soon as a parameter
 requires a gradient, and the process aborts. So fake CPU tensors stand for those of the device. Two of torch's
-composite functions then keep something else for the backward pass than they would on CUDA:
+composite functions then keep something else for the backward pass than they would on CUDA, and so does autocast:
 
 - scaled dot-product attention, which has other kernels on a CPU and with dropout computes the whole matrix of scores,
-- dropout, which keeps its mask as numbers of the input's type instead of as booleans.
+- dropout, which keeps its mask as numbers of the input's type instead of as booleans,
+- autocast, which on CUDA has other operators compute in 32 bits.
 
-Both are replaced in torch's dispatcher for as long as the context lasts, so that they are found wherever they are
+They are replaced in torch's dispatcher for as long as the context lasts, so that they are found wherever they are
 called from: by a name imported before, inside torch's larger functions, and where checkpointing computes again in the
 backward pass (a torch function mode is off there, as ``backward`` is itself such a function).
 """
@@ -24,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from advisor.predict.attention_choice import Attention, AttentionGpu
 from advisor.predict.cuda_attention import cuda_attention
+from advisor.predict.cuda_autocast import autocast_as_on_cuda
 
 __all__ = ["as_cuda"]
 
@@ -34,10 +36,10 @@ _OPEN = threading.Lock()
 
 @contextlib.contextmanager
 def as_cuda(gpu: AttentionGpu | None = None) -> Generator[None, None, None]:
-    """Let attention and dropout of fake CPU tensors go as on a CUDA device, in the whole process.
+    """Let attention, dropout and autocast of fake CPU tensors go as on a CUDA device, in the whole process.
 
-    Real tensors, and fake ones of other devices, are left to torch. The backward pass belongs inside as well. One such
-    context may be open at a time.
+    Real tensors, and fake ones of other devices, are left to torch, but for what autocast computes them in. The
+    backward pass belongs inside as well. One such context may be open at a time.
 
     Args:
         gpu: The device to stand for; by default one of compute capability 8.0.
@@ -63,6 +65,7 @@ def as_cuda(gpu: AttentionGpu | None = None) -> Generator[None, None, None]:
     try:
         library.impl("scaled_dot_product_attention", attention, "AutogradCPU")
         library.impl("dropout", dropout, "AutogradCPU")
+        autocast_as_on_cuda(library)
         yield
     finally:
         library._destroy()

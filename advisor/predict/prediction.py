@@ -90,6 +90,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
         expandable: Whether ``expandable_segments`` is on.
         micro_batch: The batch asked for.
         peak_bytes: Most bytes reserved at that batch; above the limit if it does not fit.
+        allocated_bytes: Most bytes of blocks in use at that batch, which are larger than what is in them.
         largest_batch: The largest micro-batch that never runs out of memory under the limit, to within one percent
             (it does fit); 0 if none. No more than the batch asked for where the batch adds nothing.
         largest_peak_bytes: Most bytes reserved there, under the limit.
@@ -98,6 +99,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
     expandable: bool
     micro_batch: int
     peak_bytes: int
+    allocated_bytes: int
     largest_batch: int
     largest_peak_bytes: int
 

@@ -121,6 +121,7 @@ def reserved(
         expandable=expandable,
         micro_batch=micro_batch,
         peak_bytes=needed.peak_reserved_bytes,
+        allocated_bytes=needed.peak_allocated_bytes,
         largest_batch=largest,
         largest_peak_bytes=found.peak_reserved_bytes if largest else 0,
     )

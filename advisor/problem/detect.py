@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -16,9 +16,13 @@ from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.host import cpu_name, host_cores, host_memory
 from advisor.problem.printable import quoted
 from advisor.problem.profiles import match_profile
-from advisor.problem.torch_build import cuda_version_of_torch
+from advisor.problem.torch_build import architectures_of_torch, cuda_version_of_torch
 
 __all__ = ["DeviceChoice", "choose_device", "detect_hardware", "list_devices"]
+
+
+_EVERY_BUILD = (7, 5), (10, 0)
+"""Capabilities from and below which every build of torch that this project takes has kernels; others ask torch."""
 
 
 class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,24 +71,77 @@ def detect_hardware(
             f"{device} needs a torch with CUDA, but {build}. "
             "Install a CUDA build (see pytorch.org/get-started), or use --device cpu."
         )
+    if obstacle := _obstacle(found.gpus[index], found, version, build):
+        raise HardwareError(
+            f"{device} needs a torch that can use it, but {obstacle.reason}. {obstacle.fix}, or use --device cpu."
+        )
     return _cuda(found.gpus[index], found)
 
 
 def choose_device(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> DeviceChoice:
-    """Choose the first GPU if there is one and the installed torch can use it, else the CPU; say why."""
+    """Choose the first GPU that the installed torch can use, else the CPU; say why."""
     found = list_gpus(nvml, environment)
     if not found.gpus:
         return DeviceChoice(device="cpu", reason=found.reason)
     version, build = cuda_version_of_torch()
     if version is None:
         return DeviceChoice(device="cpu", reason=f"there is a {found.gpus[0].name}, but {build}")
-    return DeviceChoice(device="cuda:0", reason=f"the first of {len(found.gpus)} visible GPU(s), and {build}")
+    obstacles: list[_Obstacle] = []
+    for gpu in found.gpus:
+        obstacle = _obstacle(gpu, found, version, build)
+        if obstacle is None:
+            place = "the first" if not obstacles else "the first that torch can use"
+            reason = f"{place} of {len(found.gpus)} visible GPU(s), and {build}"
+            return DeviceChoice(device=f"cuda:{gpu.index}", reason=reason)
+        obstacles.append(obstacle)
+    return DeviceChoice(device="cpu", reason=f"there is a {found.gpus[0].name}, but {obstacles[0].reason}")
 
 
 def list_devices(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> list[Hardware]:
     """Every visible GPU, then the CPU."""
     found = list_gpus(nvml, environment)
     return [*(_cuda(gpu, found) for gpu in found.gpus), _cpu()]
+
+
+class _Obstacle(NamedTuple):
+    """Why the installed torch cannot use a GPU, and what to do."""
+
+    reason: str
+    fix: str
+
+
+def _obstacle(gpu: Gpu, found: GpuList, version: str, build: str) -> _Obstacle | None:
+    major = int(version.partition(".")[0])
+    # Within a major version, CUDA runs on every driver.
+    if found.cuda_version is not None and found.cuda_version[0] < major:
+        newest = ".".join(map(str, found.cuda_version))
+        return _Obstacle(
+            f"{build}, and the driver ({gpu.driver_version}) is for CUDA {newest} at most",
+            f"Update the driver, or install a torch that is built for CUDA {found.cuda_version[0]}",
+        )
+    if _EVERY_BUILD[0] <= gpu.compute_capability < _EVERY_BUILD[1]:
+        return None
+    compiled = architectures_of_torch()
+    if not compiled or any(_runs(name, gpu.compute_capability) for name in compiled):
+        return None
+    capability = ".".join(map(str, gpu.compute_capability))
+    age = "an older" if gpu.compute_capability < _EVERY_BUILD[0] else "a newer"
+    return _Obstacle(
+        f"torch has no kernels for the {gpu.name}, of compute capability {capability} (it has {', '.join(compiled)})",
+        f"Install a torch that is built for {age} CUDA (see pytorch.org/get-started)",
+    )
+
+
+def _runs(compiled: str, capability: tuple[int, int]) -> bool:
+    """Whether a GPU runs what was compiled: code for its own major version, or what the driver compiles on."""
+    matched = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", compiled)
+    if matched is None:
+        return False
+    kind, major, minor, alone = matched.groups()
+    made_for = int(major), int(minor)
+    if alone:
+        return capability == made_for
+    return made_for <= capability and (kind == "compute" or made_for[0] == capability[0])
 
 
 def _cuda(gpu: Gpu, found: GpuList) -> Hardware:

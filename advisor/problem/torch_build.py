@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
-__all__ = ["cuda_version_of_torch"]
+__all__ = ["architectures_of_torch", "cuda_version_of_torch"]
+
+_SECONDS = 120.0
+"""Torch is imported to be asked, which a busy disk makes slow."""
 
 
 def cuda_version_of_torch(folder: Path | None = None) -> tuple[str | None, str]:
@@ -30,6 +36,20 @@ def cuda_version_of_torch(folder: Path | None = None) -> tuple[str | None, str]:
     if cuda:
         return cuda, f"torch {release} is built for CUDA {cuda}"
     return None, f"torch {release} is built without CUDA"
+
+
+@functools.cache
+def architectures_of_torch() -> tuple[str, ...]:
+    """GPUs that torch has kernels for, such as ``("sm_80", "sm_90", "compute_90")``; empty if it does not tell.
+
+    Only torch knows: it is asked in a process of its own, which takes seconds.
+    """
+    command = [sys.executable, "-c", "import torch; print(torch._C._cuda_getArchFlags() or '')"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(answer.stdout.split())
 
 
 def _assigned(path: Path) -> dict[str, str]:

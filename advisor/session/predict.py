@@ -248,8 +248,7 @@ def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None)
         return []
     notes = [
         f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU.",
-        "Under autocast a CPU keeps other operators in 32 bits than a GPU does, and kernels that a method or a "
-        "library has for GPUs alone are not followed.",
+        "Kernels that a method or a library has for GPUs alone are not followed.",
     ]
     if request.memory_limit_bytes is None:
         notes.append(

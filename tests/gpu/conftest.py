@@ -34,6 +34,18 @@ def as_usual(only_with_cuda: None, workers_as_usual: None) -> None:
     """What a GPU takes to settle is not shortened."""
 
 
+def computes() -> bool:
+    """Whether the device is one; that of tests/cuda_device only says so."""
+    return "SOFTWARE_GPUS" not in os.environ
+
+
+@pytest.fixture
+def values() -> None:
+    """For tests of what kernels compute."""
+    if not computes():
+        pytest.skip("the software CUDA device computes nothing")
+
+
 @pytest.fixture
 def repeatable(cuda: torch.device) -> Iterator[None]:
     """Kernels that give the same bits every time."""

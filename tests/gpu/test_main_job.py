@@ -43,6 +43,7 @@ def test_it_measures_decides_and_confirms(tuned: tuple[Path, subprocess.Complete
     assert file.fingerprints.hardware["kind"] == "cuda"
 
 
+@pytest.mark.usefixtures("values")
 def test_the_wrapper_trains_on_the_gpu(tuned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, _ = tuned
     script = (

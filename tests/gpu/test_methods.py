@@ -11,17 +11,19 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from advisor.errors import MethodRefusedError
 from advisor.measure.memory import optimizer_state_bytes
 from advisor.methods import group_code
-from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, settings_of
 from advisor.methods.group_coder import GroupCoder
 from advisor.methods.private_random import Draws
 from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from tests.contract.expected import expected
-from tests.contract.observe import observe, relative_error, same, samples_for
+from tests.contract.observe import Observation, observe, relative_error, same, samples_for
 from tests.contract.promises import assert_trains_as_promised
+from tests.gpu.conftest import computes
 from tests.methods.tiny import MODELS, VOCABULARY, images, import_bitsandbytes, import_torchao, text, training_of
 
 # What other libraries warn of depends on driver and device, which are not under test.
@@ -36,11 +38,15 @@ ONLY_A_GPU = ("NVIDIA", "CUDA")
 HALVES_ONLY = ("flash", "cudnn")
 """Kernels of attention for 16 bits, which the models do not have on their own."""
 
+OF_THE_HOST = ("retain_freed_memory", "intraop_threads")
+"""Methods for trainings on a CPU alone."""
+
 CASES = [
     (model, setting)
     for model in MODELS
     for method in CATALOGUE
     if not (method.distributes or method.builds_on)  # One device is all there is here.
+    if method.name not in OF_THE_HOST
     for setting in settings_of(method)
     # What is expected on a CPU, but for what only a GPU has.
     if expected(setting).refused.get(model) in (None, *ONLY_A_GPU)
@@ -86,7 +92,27 @@ def test_a_method_keeps_its_promise_of_fidelity(
     beside = [use("precision", dtype="bf16")] if setting.parameters.get("kernel") in HALVES_ONLY else []
     plain = observe(model, beside, monkeypatch, samples=samples, device=cuda)
     changed = observe(model, [setting, *beside], monkeypatch, samples=samples, device=cuda)
+    if not computes():
+        assert_has_the_gradients_of(plain, changed)
+        return
     assert_trains_as_promised([setting, *beside], plain, changed)
+
+
+@pytest.mark.parametrize("name", OF_THE_HOST)
+def test_what_is_for_a_cpu_is_refused(name: str, cuda: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, *_ = settings_of(get_method(name))
+    with pytest.raises(MethodRefusedError, match="cuda"):
+        observe("gpt2", [setting], monkeypatch, device=cuda)
+
+
+def assert_has_the_gradients_of(plain: Observation, changed: Observation) -> None:
+    """All that can be asked where nothing is computed: what a method applies to has been trained on."""
+    assert changed.gradients
+    assert len(changed.losses) == len(plain.losses)
+    for gradients in changed.gradients:
+        for name, gradient in gradients.items():
+            original = plain.gradients[0].get(name)
+            assert original is None or gradient.shape == original.shape
 
 
 class KeywordAttention(torch.nn.Module):
@@ -144,6 +170,7 @@ def dropout_gradients(uses: Sequence[MethodUse], cuda: torch.device) -> tuple[di
     return gradients, torch.cuda.get_rng_state(cuda)
 
 
+@pytest.mark.usefixtures("values")
 @pytest.mark.parametrize(
     ("backend", "uses"),
     [
@@ -276,6 +303,7 @@ def fp32_settings() -> list[Any]:
     return [switch.fp32_precision for switch in switches]
 
 
+@pytest.mark.usefixtures("values")
 def test_tf32_is_really_used_and_the_process_is_as_before_when_the_training_closes(cuda: torch.device) -> None:
     setting = use("precision", dtype="tf32")
     skip_unless_supported(setting, cuda)
@@ -310,6 +338,7 @@ def test_the_arithmetic_is_in_16_bits_and_parameters_stay_in_32(
     assert {parameter.dtype for parameter in training.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.usefixtures("values")
 def test_the_gradient_scaler_finds_its_scale_and_the_loss_falls(cuda: torch.device) -> None:
     training = training_of("gpt2", device=cuda)
     apply_uses(training, [use("precision", dtype="fp16")])
@@ -360,6 +389,7 @@ def test_nothing_of_an_optimizer_on_the_host_is_on_the_device(cuda: torch.device
     assert all(parameter.grad is None for parameter in training.model.parameters())
 
 
+@pytest.mark.usefixtures("values")
 def test_gradients_reach_the_host_although_their_memory_is_used_again(cuda: torch.device) -> None:
     """Trap: a copy on a side stream reads memory that the backward pass has already given to the next gradient."""
     states = []

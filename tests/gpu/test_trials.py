@@ -228,6 +228,7 @@ def test_facts_of_the_device_are_learned(runner: Runner) -> None:
     assert facts.block_count == 6
 
 
+@pytest.mark.usefixtures("values")
 def test_a_method_applied_from_a_policy_trains_on_the_gpu(cuda: torch.device) -> None:
     policy = Policy(methods=(use("checkpoint", every=1),), micro_batch=8)
     training = advisor.apply_policy(policy, tiny.build_model())

@@ -9,11 +9,15 @@ from advisor.predict.attention_choice import Attention, AttentionGpu, chosen_ker
 _FLASH, _EFFICIENT = SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
 _CUDNN, _MATH = SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH
 
+_13, _14 = (2, 13), (2, 14)
 _TURING = AttentionGpu(compute_capability=(7, 5))
-_AMPERE = AttentionGpu()
+_AMPERE = AttentionGpu(torch_version=_13)
+_AMPERE_14 = AttentionGpu(torch_version=_14)
 _ADA = AttentionGpu(compute_capability=(8, 9))
 _HOPPER = AttentionGpu(compute_capability=(9, 0), cudnn_version=91002)
-_HOPPER_NEW_CUDNN = AttentionGpu(compute_capability=(9, 0), cudnn_version=91501)
+_HOPPER_NEW_CUDNN = AttentionGpu(compute_capability=(9, 0), cudnn_version=91501, torch_version=_13)
+_HOPPER_14 = AttentionGpu(compute_capability=(9, 0), cudnn_version=92400, torch_version=_14)
+_BLACKWELL_14 = AttentionGpu(compute_capability=(10, 0), cudnn_version=92400, torch_version=_14)
 
 
 def _tensor(
@@ -59,6 +63,21 @@ def _mask(*shape: int) -> torch.Tensor:
             _AMPERE,
             _MATH,
         ),
+        # From torch 2.14 on the memory-efficient one as well, and cuDNN has other demands.
+        (
+            Attention(_tensor(), _tensor(heads=2), _tensor(heads=2), _mask(128, 128), enable_gqa=True),
+            _AMPERE_14,
+            _EFFICIENT,
+        ),
+        (_alike(dropout_p=0.1), _HOPPER_NEW_CUDNN, _CUDNN),
+        (_alike(dropout_p=0.1), _HOPPER_14, _FLASH),
+        (_alike(dropout_p=0.125), _HOPPER_14, _CUDNN),
+        (_alike(200), _HOPPER_NEW_CUDNN, _CUDNN),
+        (_alike(200), _HOPPER_14, _FLASH),
+        (_alike(256), _HOPPER_14, _CUDNN),
+        (Attention(*(_tensor(200, trains=False) for _ in range(3))), _HOPPER_14, _CUDNN),
+        (Attention(_tensor(length=1), _tensor(), _tensor()), _HOPPER_14, _CUDNN),
+        (Attention(_tensor(length=1), _tensor(), _tensor()), _BLACKWELL_14, _FLASH),
         # Values of another width, and what is not four-dimensional.
         (Attention(_tensor(), _tensor(), _tensor(32)), _AMPERE, _EFFICIENT),
         (Attention(*(_tensor()[0] for _ in range(3))), _AMPERE, _MATH),

@@ -84,6 +84,7 @@ def replayed(peak_bytes: int, largest_batch: int) -> MemoryPrediction:
         expandable=False,
         micro_batch=8,
         peak_bytes=peak_bytes,
+        allocated_bytes=peak_bytes,
         largest_batch=largest_batch,
         largest_peak_bytes=1000 if largest_batch else 0,
     )

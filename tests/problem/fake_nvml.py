@@ -24,6 +24,8 @@ class FakeGpu:
     instances: list[FakeGpu | None] = field(default_factory=list)
     parent: FakeGpu | None = None
     processes: dict[int, int | None] = field(default_factory=dict)
+    capability: tuple[int, int] = (9, 0)
+    integrated: bool = False
 
 
 class FakeNvml:
@@ -31,8 +33,9 @@ class FakeNvml:
 
     NVMLError = NVMLError
 
-    def __init__(self, gpus: list[FakeGpu] | None) -> None:
+    def __init__(self, gpus: list[FakeGpu] | None, *, cuda_version: int | None = 13000) -> None:
         self.gpus = gpus
+        self.cuda_version = cuda_version
         self.open = 0
         for gpu in gpus or ():
             for instance in gpu.instances:
@@ -62,12 +65,19 @@ class FakeNvml:
         return gpu.name
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:  # noqa: N802
+        if gpu.integrated:
+            raise NVMLError("Not Supported")
         return SimpleNamespace(total=gpu.total, free=gpu.free, used=gpu.total - gpu.free)
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> list[int]:  # noqa: N802
         if gpu.parent is not None:
             raise NVMLError("not supported on a MIG instance")
-        return [9, 0]
+        return list(gpu.capability)
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
+        if self.cuda_version is None:
+            raise NVMLError("Function Not Found")
+        return self.cuda_version
 
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
         return "580.65"

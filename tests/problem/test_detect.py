@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from advisor.errors import HardwareError
-from advisor.problem import detect, gpus
+from advisor.problem import cuda_driver, detect, gpus
+from advisor.problem.cuda_driver import Told, ToldGpu, ask_driver
 from advisor.problem.detect import choose_device, detect_hardware, list_devices
 from advisor.problem.hardware import DeviceKind
 from advisor.problem.host import cpu_name, host_cores, host_memory
@@ -61,6 +62,111 @@ def test_a_gpu_is_chosen_by_number() -> None:
     assert detect_hardware("cuda", nvml=two(), environment=ALL).device == "cuda:0"
 
 
+@pytest.mark.usefixtures("_torch_with_cuda")
+def test_a_driver_that_is_too_old_for_torch_means_the_cpu() -> None:
+    old = FakeNvml([FakeGpu("GPU-aaaa-1")], cuda_version=12040)
+    choice = choose_device(nvml=old, environment=ALL)
+    assert choice.device == "cpu"
+    assert choice.reason.endswith(
+        "torch 2.13.0 is built for CUDA 13.0, and the driver (580.65) is for CUDA 12.4 at most"
+    )
+    with pytest.raises(HardwareError, match=r"Update the driver, or install a torch that is built for CUDA 12, or use"):
+        detect_hardware("cuda", nvml=old, environment=ALL)
+
+
+@pytest.mark.usefixtures("_torch_with_cuda")
+@pytest.mark.parametrize("version", [13000, 13020, 14000, None])
+def test_any_driver_of_torchs_cuda_or_a_newer_one_will_do(version: int | None) -> None:
+    nvml = FakeNvml([FakeGpu("GPU-aaaa-1")], cuda_version=version)
+    assert detect_hardware("cuda", nvml=nvml, environment=ALL).device == "cuda:0"
+
+
+BUILD = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100a", "sm_120", "compute_120")
+
+
+@pytest.mark.usefixtures("_torch_with_cuda")
+@pytest.mark.parametrize(
+    ("capability", "usable"),
+    [
+        ((7, 0), False),
+        ((7, 5), True),
+        ((8, 9), True),
+        ((10, 0), True),
+        ((10, 3), False),
+        ((12, 1), True),
+        ((13, 0), True),
+    ],
+)
+def test_torch_needs_kernels_for_the_gpu(
+    capability: tuple[int, int], usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect, "architectures_of_torch", lambda: BUILD)
+    nvml = FakeNvml([FakeGpu("GPU-aaaa-1", capability=capability)])
+    assert choose_device(nvml=nvml, environment=ALL).device == ("cuda:0" if usable else "cpu")
+    if not usable:
+        with pytest.raises(HardwareError, match=r"no kernels for the NVIDIA H100.*it has sm_75.*Install a torch.*CUDA"):
+            detect_hardware("cuda", nvml=nvml, environment=ALL)
+
+
+@pytest.mark.usefixtures("_torch_with_cuda")
+def test_the_first_gpu_that_torch_can_use_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "architectures_of_torch", lambda: BUILD)
+    nvml = FakeNvml([FakeGpu("GPU-aaaa-1", capability=(7, 0)), FakeGpu("GPU-bbbb-2")])
+    choice = choose_device(nvml=nvml, environment=ALL)
+    assert choice.device == "cuda:1"
+    assert choice.reason.startswith("the first that torch can use of 2 visible GPU(s)")
+
+
+@pytest.mark.usefixtures("_torch_with_cuda")
+def test_a_gpu_without_memory_of_its_own_has_the_hosts() -> None:
+    hardware = detect_hardware("cuda", nvml=FakeNvml([FakeGpu("GPU-aaaa-1", integrated=True)]), environment=ALL)
+    assert hardware.memory_bytes == hardware.host_memory_bytes
+    assert 0 < hardware.free_bytes < hardware.memory_bytes
+
+
+def told(*gpus_: FakeGpu) -> Told:
+    return Told(
+        cuda_version=(13, 0),
+        gpus=tuple(
+            ToldGpu(
+                uuid=gpu.uuid, name=gpu.name, memory_bytes=gpu.total, free_bytes=gpu.free, compute_capability=(9, 0)
+            )
+            for gpu in gpus_
+        ),
+    )
+
+
+def test_unequal_gpus_have_cudas_order() -> None:
+    """Traps: NVML's is that of the PCI bus, CUDA's has the fastest first; and they name the same device differently."""
+    nvml = two()
+    assert nvml.gpus is not None
+    cudas = told(FakeGpu("GPU-bbbb-2"), FakeGpu("MIG-aaaa-1"))
+    found = gpus.list_gpus(nvml, ALL, lambda environment: cudas).gpus
+    assert [(gpu.index, gpu.name) for gpu in found] == [(0, "NVIDIA L4"), (1, "NVIDIA H100 80GB HBM3")]
+    by_bus = gpus.list_gpus(nvml, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, lambda environment: cudas).gpus
+    assert [gpu.name for gpu in by_bus] == ["NVIDIA H100 80GB HBM3", "NVIDIA L4"]
+
+
+def test_equal_gpus_need_no_look_at_the_driver() -> None:
+    def driver(environment: object) -> Told:
+        raise AssertionError("NVML knows")
+
+    assert len(gpus.list_gpus(FakeNvml([FakeGpu("GPU-aaaa-1"), FakeGpu("GPU-bbbb-2")]), ALL, driver).gpus) == 2
+
+
+def test_without_nvml_the_driver_tells() -> None:
+    found = gpus.list_gpus(NOTHING, ALL, lambda environment: told(FakeGpu("GPU-aaaa-1")))
+    (gpu,) = found.gpus
+    assert (gpu.uuid, gpu.memory_bytes, gpu.free_bytes, gpu.held_bytes) == ("GPU-aaaa-1", 80 * GIB, 79 * GIB, 0)
+    assert (gpu.compute_capability, found.cuda_version) == ((9, 0), (13, 0))
+
+
+@pytest.mark.skipif("SOFTWARE_GPUS" in os.environ, reason="there is a driver")
+def test_a_machine_without_a_driver_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "_SCRIPT", "raise AssertionError")
+    assert ask_driver({"CUDA_VISIBLE_DEVICES": "none but this test's"}) is None
+
+
 @pytest.mark.usefixtures("_torch_without_cuda")
 def test_a_torch_without_cuda_means_the_cpu_and_the_reason_is_told() -> None:
     assert detect_hardware(None, nvml=two(), environment=ALL).device == "cpu"
@@ -98,6 +204,7 @@ def test_visible_devices_are_renumbered_as_cuda_does() -> None:
     assert visible(two(), "GPU-bbbb-2") == ["GPU-bbbb-2"]
     assert visible(two(), "GPU-bb") == ["GPU-bbbb-2"]
     assert visible(two(), " 1 , GPU-aaaa ") == ["GPU-bbbb-2", "GPU-aaaa-1"]
+    assert visible(two(), "1st,+0") == ["GPU-bbbb-2", "GPU-aaaa-1"]  # numbers are read as C reads them
 
 
 def test_visible_devices_end_at_the_first_that_does_not_exist() -> None:

@@ -115,6 +115,7 @@ def replay(expandable: bool) -> Reserved:
         expandable=expandable,
         micro_batch=8,
         peak_bytes=7 * GIB - expandable * GIB // 2,
+        allocated_bytes=6 * GIB,
         largest_batch=70 + expandable,
         largest_peak_bytes=23 * GIB,
     )

@@ -1,0 +1,227 @@
+"""Predicted memory on a CUDA device against what torch's allocator takes there, on models that are no examples.
+
+    python -m benchmarks.allocator_prediction                      # all models, policies and batches
+    python -m benchmarks.allocator_prediction --models llama vit   # some models
+
+For every model of ``benchmarks/workloads/unseen`` under every policy at two batches: a timed trial tells the peaks of
+allocated and of reserved memory; a trace tells what ``momadvise predict`` says on the device, and another one, on the
+CPU, what it says with ``--profile``. Runs on a GPU, or on GPUs in software (``python -m tests.cuda_device``): the
+allocator is the same. Lines are added to ``allocator-prediction.jsonl``; what is there is not measured again. Prints a
+Markdown page and writes it beside its lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.methods.use import MethodUse, use
+from advisor.policy.policy import Policy
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.problem.detect import detect_hardware
+from advisor.problem.hardware import Hardware
+from advisor.problem.source import resolve_source
+from advisor.problem.workload import WorkloadSource
+from advisor.session.versions import versions
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind, TrialSpec
+
+__all__ = ["Case", "main", "page"]
+
+_ROOT = Path(__file__).resolve().parents[1]
+_MODELS = sorted(path.stem for path in (_ROOT / "benchmarks" / "workloads" / "unseen").glob("*.py"))
+_BATCHES = (4, 12)
+_LIMIT_BYTES = 32 * 2**30
+_SECONDS = 300.0
+_WORST = 5
+
+POLICIES: dict[str, tuple[MethodUse, ...]] = {
+    "plain": (),
+    "bf16": (use("precision", dtype="bf16"),),
+    "checkpoint": (use("checkpoint", every=1),),
+    "selective": (use("selective_checkpoint", recompute="attention"),),
+    "chunked loss": (use("chunked_cross_entropy", chunks=8),),
+    "fused": (use("fused_optimizer"),),
+    "bf16, 8-bit": (use("adam_8bit"), use("precision", dtype="bf16")),
+    "expandable": (use("expandable_segments"),),
+    "compression": (use("compress_activations", bits=4),),
+}
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One model under one policy at one batch.
+
+    Attributes:
+        model: Name of the workload.
+        policy: Name of the policy.
+        batch: Samples.
+        why_not: Why there are no figures; empty if there are.
+        allocated: Peak of allocated bytes in a timed trial.
+        reserved: Peak of reserved bytes there.
+        on_device: What is predicted on the device: ``(allocated, reserved)``.
+        by_profile: What is predicted on a CPU.
+        device: Where it was measured.
+        versions: Package -> version.
+    """
+
+    model: str
+    policy: str
+    batch: int
+    why_not: str = ""
+    allocated: int = 0
+    reserved: int = 0
+    on_device: tuple[int, int] | None = None
+    by_profile: tuple[int, int] | None = None
+    device: str
+    versions: dict[str, str]
+
+
+def _cases(
+    runner: Runner, hardware: Hardware, models: Sequence[str], known: set[tuple[str, str, int]]
+) -> Iterator[Case]:
+    for model in models:
+        source = resolve_source(_ROOT / "benchmarks" / "workloads" / "unseen" / f"{model}.py")
+        for name, uses in POLICIES.items():
+            for batch in _BATCHES:
+                if (model, name, batch) not in known:
+                    yield _case(runner, hardware, source, model, name, Policy(methods=uses, micro_batch=batch))
+
+
+def _case(runner: Runner, hardware: Hardware, source: WorkloadSource, model: str, name: str, policy: Policy) -> Case:
+    case = Case(model=model, policy=name, batch=policy.micro_batch, device=hardware.name, versions=versions())
+    timed = TrialSpec(
+        kind=TrialKind.TIME,
+        workload=source,
+        policy=policy,
+        device=hardware.device,
+        memory_limit_bytes=_LIMIT_BYTES,
+        max_timed_steps=3,
+        measure_seconds=1.0,
+        time_limit_seconds=_SECONDS,
+    )
+    result = runner.run(timed)
+    if result.measurement is None:
+        return msgspec.structs.replace(case, why_not=result.reason or result.outcome.value)
+    memory = result.measurement.memory
+    assert memory.peak_reserved_bytes is not None, "measured on a CUDA device"
+    assert hardware.compute_capability is not None, "a CUDA device has one"
+    asked = msgspec.structs.replace(timed, kind=TrialKind.PREDICT, with_allocator=True)
+    # A CPU has no segments that expand; what they would come to is predicted in any case.
+    elsewhere = msgspec.structs.replace(
+        asked,
+        device="cpu",
+        stands_for=CudaDevice(compute_capability=hardware.compute_capability),
+        policy=msgspec.structs.replace(
+            policy, methods=tuple(each for each in policy.methods if each.name != "expandable_segments")
+        ),
+    )
+    traces = (runner.run(asked), runner.run(elsewhere))
+    expandable = any(each.name == "expandable_segments" for each in policy.methods)
+    on_device, by_profile = (trace.prediction and _predicted(trace.prediction, expandable) for trace in traces)
+    return msgspec.structs.replace(
+        case,
+        allocated=memory.peak_allocated_bytes,
+        reserved=memory.peak_reserved_bytes,
+        on_device=on_device or None,
+        by_profile=by_profile or None,
+        why_not="; ".join(trace.reason for trace in traces if trace.prediction is None),
+    )
+
+
+def _predicted(prediction: MemoryPrediction, expandable: bool) -> tuple[int, int] | None:
+    """Allocated and reserved bytes; ``None`` where steps at two batches differ in more than sizes."""
+    replay = next((one for one in prediction.reserved if one.expandable == expandable), None)
+    return None if replay is None else (replay.allocated_bytes, replay.peak_bytes)
+
+
+def page(cases: Sequence[Case]) -> str:
+    """The errors as a Markdown page."""
+    first = cases[0]
+    used = ", ".join(f"{package} {version}" for package, version in first.versions.items())
+    parts = ["# Predicted memory against torch's allocator", _EXPLANATION, f"On {first.device}, with {used}."]
+    for title, side in (("On the device", "on_device"), ("By `--profile`, on a CPU", "by_profile")):
+        rows = []
+        for label, members in _groups(cases):
+            errors = [_errors(case, side) for case in members if getattr(case, side) is not None]
+            if errors:
+                rows.append(
+                    f"| {label} | {len(errors)} | {_cells([a for a, _ in errors])} | {_cells([r for _, r in errors])} |"
+                )
+        known = [case for case in cases if getattr(case, side) is not None]
+        worst: list[str] = []
+        for place, kind in enumerate(("allocated", "reserved")):
+            off = sorted(((_errors(case, side)[place], case) for case in known), key=lambda pair: -abs(pair[0]))[
+                :_WORST
+            ]
+            named = "; ".join(f"{error:+.2%} {case.model}, {case.policy}, batch {case.batch}" for error, case in off)
+            worst.append(f"Furthest off, {kind}: {named}.")
+        parts += [f"## {title}", "\n".join([*_HEAD, *rows]), *worst]
+    without = [f"- {case.model}, {case.policy}, batch {case.batch}: {case.why_not}" for case in cases if case.why_not]
+    if without:
+        parts += ["## Without a figure", "\n".join(without)]
+    return "\n\n".join(parts) + "\n"
+
+
+_EXPLANATION = """\
+`python -m benchmarks.allocator_prediction` compares what `momadvise predict` says with the peaks of timed trials, for
+models that are no examples of this project. Allocated is what blocks in use have, those of cuBLAS's workspaces among
+them; reserved is what the allocator took from the device for it. Errors are (predicted - measured) / measured, and the
+median is of their magnitude."""
+
+_HEAD = (
+    "| | cases | allocated: median | lowest | highest | reserved: median | lowest | highest |",
+    "|---|---|---|---|---|---|---|---|",
+)
+
+
+def _groups(cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:
+    keys: tuple[Callable[[Case], str], ...] = (lambda case: case.model, lambda case: case.policy)
+    for key in keys:
+        for name in dict.fromkeys(map(key, cases)):
+            yield name, [case for case in cases if key(case) == name]
+    yield "**all**", list(cases)
+
+
+def _errors(case: Case, side: str) -> tuple[float, float]:
+    allocated, reserved = getattr(case, side)
+    return allocated / case.allocated - 1, reserved / case.reserved - 1
+
+
+def _cells(errors: Sequence[float]) -> str:
+    return f"{statistics.median(map(abs, errors)):.2%} | {min(errors):+.2%} | {max(errors):+.2%}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.allocator_prediction", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--models", nargs="+", choices=_MODELS, default=_MODELS, metavar="MODEL", help=", ".join(_MODELS)
+    )
+    parser.add_argument(
+        "--output", type=Path, default=_ROOT / "docs" / "results", help="folder (default: docs/results)"
+    )
+    options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
+    lines = options.output / "allocator-prediction.jsonl"
+    cases = [msgspec.json.decode(line, type=Case) for line in lines.read_bytes().splitlines()] if lines.exists() else []
+    known = {(case.model, case.policy, case.batch) for case in cases}
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
+        for case in _cases(runner, detect_hardware("cuda"), options.models, known):
+            cases.append(case)
+            with lines.open("ab") as file:
+                file.write(msgspec.json.encode(case) + b"\n")
+            print(case.model, case.policy, case.batch, case.why_not or "measured", flush=True)
+    text = page(cases)
+    (options.output / "allocator-prediction.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

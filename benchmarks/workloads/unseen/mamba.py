@@ -1,0 +1,17 @@
+"""A state-space model, without kernels of its own."""
+
+import torch
+from transformers import MambaConfig, MambaForCausalLM
+
+BATCH_SIZE = 2
+
+
+def build_model():
+    return MambaForCausalLM(
+        MambaConfig(vocab_size=4096, hidden_size=256, num_hidden_layers=4, state_size=16, use_cache=False)
+    )
+
+
+def make_batch(batch_size):
+    tokens = torch.randint(4096, (batch_size, 64))
+    return {"input_ids": tokens, "labels": tokens.clone()}

@@ -1,0 +1,70 @@
+"""What the page says of predictions on a device and by a profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from advisor.predict.prediction import Affine, MemoryPrediction, Reserved
+from advisor.problem.source import resolve_source
+from benchmarks.allocator_prediction import _MODELS, Case, _predicted, page
+
+MADE_UP = Case(
+    model="a model",
+    policy="plain",
+    batch=4,
+    allocated=1000,
+    reserved=2000,
+    on_device=(1010, 1900),
+    by_profile=(900, 2000),
+    device="a GPU",
+    versions={"torch": "2.14"},
+)
+
+
+def row(text: str, heading: str, name: str) -> list[str]:
+    section = text[text.index(f"## {heading}") :]
+    line = next(line for line in section.splitlines() if line.startswith(f"| {name} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_errors_are_relative_to_what_the_allocator_took() -> None:
+    text = page([MADE_UP])
+    assert row(text, "On the device", "a model") == [
+        "a model",
+        "1",
+        "1.00%",
+        "+1.00%",
+        "+1.00%",
+        "5.00%",
+        "-5.00%",
+        "-5.00%",
+    ]
+    assert row(text, "By", "**all**")[2:] == ["10.00%", "-10.00%", "-10.00%", "0.00%", "+0.00%", "+0.00%"]
+    assert "Furthest off, reserved: -5.00% a model, plain, batch 4." in text
+
+
+def test_what_was_not_predicted_is_named() -> None:
+    refused = Case(model="another", policy="chunked loss", batch=4, why_not="no such loss", device="a GPU", versions={})
+    text = page([MADE_UP, refused])
+    assert "- another, chunked loss, batch 4: no such loss" in text
+    assert row(text, "On the device", "**all**")[1] == "1"
+
+
+def test_the_replay_of_the_segments_in_use_is_what_is_predicted() -> None:
+    replays = tuple(
+        Reserved(
+            expandable=expandable, micro_batch=4, peak_bytes=20 + expandable, allocated_bytes=10 + expandable,
+            largest_batch=4, largest_peak_bytes=20,
+        )
+        for expandable in (False, True)
+    )  # fmt: skip
+    prediction = MemoryPrediction(moments=(), activations=Affine(0, 0), traced_at=(2, 4), reserved=replays)
+    assert _predicted(prediction, False) == (10, 20)
+    assert _predicted(prediction, True) == (11, 21)
+
+
+def test_every_model_is_a_workload() -> None:
+    folder = Path(__file__).parents[2] / "benchmarks" / "workloads" / "unseen"
+    assert len(_MODELS) >= 12
+    for model in _MODELS:
+        assert resolve_source(folder / f"{model}.py").name == model

@@ -1,0 +1,65 @@
+"""What predictions without a GPU take from CUDA, held against torch on a device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cuda_device.conftest import Python
+from tests.cuda_device.machine import Gpu, Machine
+
+
+@pytest.mark.parametrize("capability", ["7.5", "8.0", "8.9", "9.0", "10.0", "12.0"])
+def test_the_kernel_of_attention_is_the_one_that_torch_chooses(capability: str, python: Python) -> None:
+    script = """
+import itertools, warnings, torch
+from torch.nn.attention import SDPBackend
+from advisor.predict.attention_choice import Attention, AttentionGpu, chosen_kernel
+warnings.simplefilter("ignore")
+gpu = AttentionGpu(
+    compute_capability=torch.cuda.get_device_capability(), cudnn_version=torch.backends.cudnn.version()
+)
+cases = itertools.product(
+    [torch.float32, torch.bfloat16, torch.float16], [4, 2], [64, 20, 36, 128, 200, 256],
+    [(128, 128), (100, 100), (1, 128), (64, 128)], [None, "2d", "4d", "numbers"], [0.0, 0.1, 0.125], [False, True],
+    [False, True],
+)
+seen = set()
+for dtype, shared, size, (queries, keys), kind, dropout, causal, trains in cases:
+    if kind and causal:
+        continue
+    make = lambda heads, length: torch.empty(2, heads, length, size, dtype=dtype, device="cuda", requires_grad=trains)
+    inputs = make(4, queries), make(shared, keys), make(shared, keys)
+    mask = {
+        None: lambda: None,
+        "2d": lambda: torch.empty(queries, keys, dtype=torch.bool, device="cuda"),
+        "4d": lambda: torch.empty(2, 1, queries, keys, dtype=torch.bool, device="cuda"),
+        "numbers": lambda: torch.empty(2, 4, queries, keys, dtype=dtype, device="cuda"),
+    }[kind]()
+    grouped = shared != 4
+    torchs = SDPBackend(torch._fused_sdp_choice(*inputs, mask, dropout, causal, enable_gqa=grouped))
+    ours = chosen_kernel(Attention(*inputs, mask, dropout, causal, None, grouped), gpu)
+    assert ours == torchs, (dtype, shared, size, queries, keys, kind, dropout, causal, trains, ours, torchs)
+    seen.add(torchs.name)
+print(*sorted(seen))
+"""
+    kernels = set(python(script, Machine(gpus=(Gpu("a GPU", 80_000, capability),))).split())
+    assert {"EFFICIENT_ATTENTION", "MATH"} <= kernels
+    assert ("FLASH_ATTENTION" in kernels) == (capability != "7.5")
+    assert ("CUDNN_ATTENTION" in kernels) == (capability in ("9.0", "10.0"))
+
+
+def test_autocast_of_a_cpu_that_stands_for_cuda_is_that_of_cuda(python: Python) -> None:
+    script = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from advisor.predict.cuda_kernels import as_cuda
+from tests.predict.test_cuda_autocast import OPERATORS, SAMPLES
+for dtype in (torch.bfloat16, torch.float16):
+    for name, (operator, _) in OPERATORS.items():
+        with torch.autocast("cuda", dtype):
+            real = operator(torch.empty(SAMPLES, dtype=dtype, device="cuda")).dtype
+        with FakeTensorMode(), as_cuda(), torch.autocast("cpu", dtype):
+            assert operator(torch.empty(SAMPLES, dtype=dtype)).dtype is real, name
+print(len(OPERATORS))
+"""
+    assert int(python(script)) > 10
