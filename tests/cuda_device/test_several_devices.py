@@ -68,3 +68,24 @@ for count in (1, 2, 16, 255, 256, 257, 4096, 65536, 65537):
 print(*(len(kernel.device_caches[0][0]) for kernel in (group_kernel._encode, group_kernel._decode)))
 """
     assert python(script) == "1 1\n"
+
+
+def test_a_kernel_that_broke_the_device_is_no_reason_to_go_on(python: Python) -> None:
+    """Trap: what a kernel did to a device is raised again by everything that follows."""
+    script = """
+import torch
+from advisor.methods import group_coder, group_kernel
+def broken(*args, **kwargs):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+group_kernel.encode_groups = broken
+device = torch.device("cuda:0")
+print(group_coder._working_kernel(4, device)[1])
+torch.cuda.synchronize = broken
+try:
+    group_coder._working_kernel(4, device)
+except RuntimeError as error:
+    print(error)
+"""
+    said = python(script).splitlines()
+    assert said[0].startswith("RuntimeError: CUDA error")
+    assert said[1:] == ["CUDA error: an illegal memory access was encountered"]

@@ -41,7 +41,7 @@ def computes() -> bool:
 
 @pytest.fixture
 def values() -> None:
-    """For tests of what kernels compute."""
+    """For tests of what kernels compute, and of how long they take."""
     if not computes():
         pytest.skip("the software CUDA device computes nothing")
 
