@@ -22,18 +22,22 @@ def append_candidate(path: Path, candidate: Candidate) -> None:
 def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Candidate]:
     """Those that stand for a run of the study that begins now, which tries again what ended by chance.
 
-    That is the baseline, which everything is held against, and for ``bigger`` every step of a climb. Other combinations
-    are proposed again, and stay in the table until then.
+    That is the baseline, which everything is held against, and for ``bigger`` every step of a climb. What was lost while
+    it was timed, and had been compared, may lead again as it did then. Other combinations are proposed again, and stay
+    in the table until then.
 
     Args:
         candidates: Of earlier runs.
         kind: What to optimize.
     """
-    return [
-        one
-        for one in candidates
-        if not one.outcome.is_by_chance or not (one.role is Role.BASELINE or kind is GoalKind.BIGGER)
-    ]
+    compared = {one.policy.key for one in candidates if one.outcome is Outcome.COMPARED}
+
+    def is_run_again(one: Candidate) -> bool:
+        if one.role is Role.BASELINE or kind is GoalKind.BIGGER:
+            return one.outcome.is_by_chance
+        return one.outcome is Outcome.LOST and one.policy.key in compared
+
+    return [one for one in candidates if not is_run_again(one)]
 
 
 def lost_candidates(candidates: Sequence[Candidate]) -> int:

@@ -177,11 +177,11 @@ def _rests_on_chance(stored: Answer) -> bool:
     ends = [one.outcome for one in recommendation.not_measured if one.role is Role.BASELINE]
     if recommendation.confirmation is not None:
         ends.append(recommendation.confirmation.outcome)
-    measured = [(one.policy.key, one.model_size) for one in recommendation.ranking]
-    lost = [one for one in recommendation.not_measured if one.outcome is Outcome.LOST]
-    return any((one.policy.key, one.model_size) not in measured for one in lost) or any(
-        outcome.is_by_chance for outcome in ends
-    )
+    last = {(one.policy.key, *one.model_size.items()): one.outcome for one in recommendation.not_measured}
+    measured = {(one.policy.key, *one.model_size.items()) for one in recommendation.ranking}
+    # What was compared after it had been lost, and then not timed, may not lead.
+    lost = {key for key, outcome in last.items() if outcome is Outcome.LOST}
+    return not lost <= measured or any(outcome.is_by_chance for outcome in ends)
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:

@@ -94,7 +94,3 @@ def _section(lines: Sequence[Line], title: str, group: str) -> Iterator[str]:
 
 def _seed(line: Line) -> str:
     return "" if line.seed is None else f" (seed {line.seed})"
-
-
-if __name__ == "__main__":
-    write_page(LINES)

@@ -58,3 +58,10 @@ def test_what_was_ended_from_outside_is_tried_again_beyond_the_trials_until_it_i
     assert lost_candidates([measured(90), here, larger, here]) == 2
     done = msgspec.structs.replace(here, outcome=Outcome.OK)
     assert lost_candidates([here, larger, done]) == 1
+
+
+def test_what_was_lost_while_it_was_timed_may_lead_again_as_it_did_by_its_short_steps() -> None:
+    gone = lost(Outcome.LOST)
+    compared = msgspec.structs.replace(gone, outcome=Outcome.COMPARED)
+    assert without_chance([compared, gone], GoalKind.FASTER) == [compared]
+    assert without_chance([gone], GoalKind.FASTER) == [gone]

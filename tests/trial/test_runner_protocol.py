@@ -397,7 +397,7 @@ def test_a_full_disk_is_the_folders_fault_and_no_trial_is_blamed(
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(OutputFolderError, match=r"spec\.json cannot: No space left"):
+        with pytest.raises(OutputFolderError, match=r"spec\.json cannot be written: No space left"):
             runner.run(spec("well"))
 
 
