@@ -167,7 +167,7 @@ def page(cases: Sequence[Case]) -> str:
             named = "; ".join(f"{error:+.2%} {case.model}, {case.policy}, batch {case.batch}" for error, case in off)
             worst.append(f"Furthest off, {kind}: {named}.")
         parts += [f"## {title}", "\n".join([*_HEAD, *rows]), *worst]
-    without = [f"- {case.model}, {case.policy}, batch {case.batch}: {case.why_not}" for case in cases if case.why_not]
+    without = dict.fromkeys(f"- {case.model}, {case.policy}: {case.why_not}" for case in cases if case.why_not)
     if without:
         parts += ["## Without a figure", "\n".join(without)]
     return "\n\n".join(parts) + "\n"
@@ -181,7 +181,8 @@ median is of their magnitude.
 
 What a kernel takes inside of itself is in no prediction. On CUDA a sum over many rows, such as the gradient of a bias,
 takes a buffer for a moment: 64 MiB for 1,024 rows of 8,192 numbers on a device of 132 multiprocessors, which are in the
-measured peak of `by_hand` at batch 4 and leave a gap afterwards. What else is missing has not been looked into."""
+measured peak of `by_hand` at batch 4 and leave a gap afterwards. What else is missing has not been looked into.
+On a device in software cuDNN takes nothing, so that figures of convolutional networks leave its workspaces out."""
 
 _HEAD = (
     "| | cases | allocated: median | lowest | highest | reserved: median | lowest | highest |",

@@ -46,7 +46,7 @@ def test_errors_are_relative_to_what_the_allocator_took() -> None:
 def test_what_was_not_predicted_is_named() -> None:
     refused = Case(model="another", policy="chunked loss", batch=4, why_not="no such loss", device="a GPU", versions={})
     text = page([MADE_UP, refused])
-    assert "- another, chunked loss, batch 4: no such loss" in text
+    assert "- another, chunked loss: no such loss" in text
     assert row(text, "On the device", "**all**")[1] == "1"
 
 
