@@ -22,9 +22,9 @@ def append_candidate(path: Path, candidate: Candidate) -> None:
 def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Candidate]:
     """Those that stand for a run of the study that begins now, which tries again what ended by chance.
 
-    That is the baseline, which everything is held against, and for ``bigger`` every step of a climb. What was lost while
-    it was timed, and had been compared, may lead again as it did then. Other combinations are proposed again, and stay
-    in the table until then.
+    That is the baseline, which everything is held against, and for ``bigger`` every step of a climb. What was lost
+    while it was timed, and had been compared, may lead again as it did then. Other combinations are proposed again, and
+    stay in the table until then.
 
     Args:
         candidates: Of earlier runs.
