@@ -153,6 +153,7 @@ def open_study(path: Path, marker: StudyMarker) -> tuple[StudyFolder, StudyMarke
         return folder, stored
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
+        folder.clear_left_files()
         write_atomically(folder.marker, msgspec.json.format(encode_record(marker)))
     except OSError as error:
         raise _unusable(folder.path, error) from None

@@ -139,6 +139,13 @@ def _age(path: Path) -> None:
     os.utime(path, (1, 1))
 
 
+def test_the_half_of_a_studys_first_file_goes_when_it_is_begun_again(tmp_path: Path) -> None:
+    half = tmp_path / f".study.json.{PLACE}-{GONE}.part"
+    half.write_text("half")
+    open_study(tmp_path, MARKER)
+    assert not half.exists()
+
+
 def test_halves_of_files_go_once_their_process_is_gone(tmp_path: Path) -> None:
     open_study(tmp_path, MARKER)
     trial = tmp_path / "trials" / "time-1"
