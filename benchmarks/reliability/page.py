@@ -24,8 +24,9 @@ more, undisturbed. A row holds if all of this does:
 - The command ends by itself, with a status and a sentence that name what happened, and without a traceback.
 - Every file of the study can be read; the answer, `policy.yaml` and `wrapper.py` name one policy, or are not there.
 - No trial that had finished is run again; the one that was hit is, where the signal came from outside (a segmentation
-  fault and an abort count as the workload's own doing); and the second run ends with a confirmed answer (after a crash
-  of what everything rests on: with a sentence that says so). Nothing rests on a trace of where time goes.
+  fault and an abort count as the workload's own doing), unless short steps show that its policy may not lead; and the
+  second run ends with a confirmed answer (after a crash of what everything rests on: with a sentence that says so).
+  Nothing rests on a trace of where time goes.
 - The model file, and a file of the user's beside the study's own, are as they were.
 
 A damaged study holds if the command that made it ends with a confirmed answer, or with one sentence and status 2, and

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.session.candidates import read_candidates
 from advisor.trial.outcome import Outcome
 from tests.faults import invariants
 from tests.faults.gate import Arrival, argument, arrived, opened
@@ -174,6 +175,13 @@ def _ended(row: Row, scene: Scene, hit: _Hit) -> Outcome | None:
     return invariants.outcome_of(scene.study, hit.key)
 
 
+def _was_compared(scene: Scene, hit: _Hit) -> bool:
+    """Whether short steps have shown of the policy that was hit that it may not lead: then it is not timed again."""
+    candidates = read_candidates(scene.study / "ledger.jsonl")
+    policies = {one.policy.key for one in candidates if one.trial_key == hit.key}
+    return any(one.outcome is Outcome.COMPARED and one.policy.key in policies for one in candidates)
+
+
 def _dies(row: Row) -> bool:
     """Whether the command ends at once, and can say nothing."""
     return row.who is Who.COMMAND and not row.fault.interrupts and not row.fault.stops
@@ -211,7 +219,8 @@ def _after_again(
     if run_again:
         yield f"finished trials were run again: {', '.join(sorted(run_again))}"
     ended = _ended(row, scene, hit)
-    if row.fault.is_by_chance and ended is not None and ended is not Outcome.OK:
+    if row.fault.is_by_chance and ended not in (None, Outcome.OK) and not _was_compared(scene, hit):
+        assert ended is not None
         yield f"the trial that was hit stays {ended.value}"
     if second.returncode == 0:
         yield from invariants.unconfirmed(second.stdout)
