@@ -18,8 +18,9 @@ from advisor.decide.answer import Answer
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.cost import cost_evidence
 from advisor.decide.guard import comparison_evidence
+from advisor.errors import PolicyError
 from advisor.files import sync_folder, write_whole
-from advisor.policy.file import Evidence, Fingerprints, PolicyFile, policy_source
+from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, policy_source
 from advisor.policy.wrapper import size_lines, wrapper_source
 from advisor.problem.batch_layout import BatchLayout
 from advisor.problem.goal import Goal, GoalKind
@@ -101,6 +102,8 @@ def digests(emission: Emission, recommendation: Recommendation) -> dict[str, str
 def put_right(answer: Answer, fingerprints: Fingerprints, folder: StudyFolder) -> list[str] | None:
     """Make the files those of a stored answer again: what is gone or cut is written anew, what was edited stays.
 
+    What cannot be read any more is kept beside it.
+
     Args:
         answer: The answer.
         fingerprints: What its measurements hold for.
@@ -134,6 +137,13 @@ def put_right(answer: Answer, fingerprints: Fingerprints, folder: StudyFolder) -
             _write(folder, path, text)
             was = "gone" if found is None else "cut short" if text.encode().startswith(found) else "of another answer"
             notes.append(f"{path.name} was {was}: it is written again as it was")
+        elif not _can_be_used(path):
+            kept = _set_aside(path)
+            _write(folder, path, text)
+            notes.append(
+                f"{path.name} could not be read any more: it is kept as {kept.name}, and {path.name} is written again "
+                "as it was"
+            )
         else:
             notes.append(
                 f"{path.name} was edited since, and is left as it is: it need not do what is said here. Move it "
@@ -177,6 +187,18 @@ def _content(path: Path) -> bytes | None:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _can_be_used(path: Path) -> bool:
+    """Whether a policy or a wrapper that is not as it was written is still one: else it is damaged, not edited."""
+    try:
+        if path.suffix == ".py":
+            compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
+        else:
+            load_policy_file(path)
+    except (SyntaxError, ValueError, PolicyError):
+        return False
+    return True
 
 
 def _set_aside(path: Path) -> Path:

@@ -217,6 +217,23 @@ def test_the_answer_is_withdrawn_before_the_first_of_other_files_is_written(
     agree(out)
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_cannot_be_read_any_more_is_kept_beside_the_one_that_is_written_again(
+    out: Path, ran: list[TrialKind], name: str
+) -> None:
+    before = contents(out)
+    damaged = before[name].replace(b"methods", b"met[ods:", 1)
+    assert damaged != before[name]
+    (out / name).write_bytes(damaged)
+    status, answer, _ = command(out)
+    assert status == 0
+    assert ran == [TrialKind.LOOK]
+    kept = Path(name).with_stem(f"{Path(name).stem}.edited").name
+    assert any(f"{name} could not be read any more: it is kept as {kept}" in note for note in answer["notes"])
+    assert (out / kept).read_bytes() == damaged
+    assert contents(out) == before
+
+
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])
 def test_a_damaged_database_is_kept_aside_and_made_anew_from_what_was_measured(
     out: Path, ran: list[TrialKind], damage: str
