@@ -141,7 +141,8 @@ def _clear(path: Path, named: re.Match[str] | None) -> None:
 def _is_gone(process: int, written: float) -> bool:
     """Whether the process that wrote something at that time has ended; its number may have been given away since."""
     try:
-        return psutil.Process(process).create_time() > written + _CLOCK_SECONDS
+        found = psutil.Process(process)
+        return found.status() == psutil.STATUS_ZOMBIE or found.create_time() > written + _CLOCK_SECONDS
     except psutil.NoSuchProcess:
         return True
 

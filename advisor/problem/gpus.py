@@ -115,7 +115,7 @@ def _list(nvml: Any, environment: Mapping[str, str], driver: Callable[[Mapping[s
         return GpuList(reason="the NVIDIA driver is there, but no GPU is")
     whole = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(installed)]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    unequal = len({_text(nvml.nvmlDeviceGetName(handle)) for handle in whole}) > 1
+    unequal = len({_kind(nvml, handle) for handle in whole}) > 1
     told = driver(environment) if unequal and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" else None
     if told is not None and told.gpus:
         shown = _in_order(nvml, whole, [gpu.uuid for gpu in told.gpus])
@@ -127,6 +127,14 @@ def _list(nvml: Any, environment: Mapping[str, str], driver: Callable[[Mapping[s
         return GpuList(installed=installed, reason=f"{cause} hides every GPU of this machine ({installed} installed)")
     gpus = tuple(_gpu(nvml, index, handle) for index, handle in enumerate(shown))
     return GpuList(gpus=gpus, installed=installed, cuda_version=_cuda_version(nvml))
+
+
+def _kind(nvml: Any, handle: Any) -> str:
+    """What GPUs of one kind are called; one that is lost does not say."""
+    try:
+        return _text(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError:
+        return ""
 
 
 def _in_order(nvml: Any, whole: list[Any], uuids: Sequence[str]) -> list[Any]:

@@ -138,6 +138,8 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
             except OSError as error:
                 # The user's code runs in other processes: what fails here is our own reading and writing.
                 raise refused(error, folder.path) from error
+            finally:
+                folder.clear_left_files()  # of workers that were killed
 
     if request.output is not None:
         answer = in_folder(request.output)
