@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import psutil
 
-__all__ = ["PrivateFolder", "add_line", "clear_left_files", "sync_folder", "write_whole"]
+__all__ = ["PrivateFolder", "add_line", "clear_left_files", "set_aside", "sync_folder", "write_whole"]
 
 _LEFT_FILE = re.compile(r"\.(?P<name>.+)\.(?P<place>[0-9a-f]{8})-(?P<process>[0-9]+)\.part")
 _LEFT_FOLDER = re.compile(r"momadvise-(?P<name>[a-z]+)-(?P<place>[0-9a-f]{8})-(?P<process>[0-9]+)-.+")
@@ -94,6 +94,17 @@ def sync_folder(folder: Path) -> None:
         pass
     finally:
         os.close(descriptor)
+
+
+def set_aside(path: Path, word: str) -> Path:
+    """Rename a file to a name that is free, with a word in it that says why; its new path."""
+    kept = path.with_stem(f"{path.stem}.{word}")
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = path.with_stem(f"{path.stem}.{word}-{number}")
+    path.rename(kept)
+    return kept
 
 
 def clear_left_files(folder: Path) -> None:

@@ -27,6 +27,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 
 from advisor.errors import OptionError, OutputFolderError
+from advisor.files import set_aside
 from advisor.problem.paths import path_of
 from advisor.problem.printable import quoted, shown
 
@@ -153,12 +154,7 @@ def put_aside_damaged(path: Path) -> Path | None:
     """
     if not path.is_file() or _is_sound(path):
         return None
-    aside = path.with_stem(f"{path.stem}.damaged")
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = path.with_stem(f"{path.stem}.damaged-{number}")
-    path.rename(aside)
+    aside = set_aside(path, "damaged")
     for ending in ("-journal", "-wal", "-shm"):  # of the damaged one, and no other's
         path.with_name(path.name + ending).unlink(missing_ok=True)
     return aside

@@ -19,7 +19,7 @@ from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.cost import cost_evidence
 from advisor.decide.guard import comparison_evidence
 from advisor.errors import PolicyError
-from advisor.files import sync_folder, write_whole
+from advisor.files import set_aside, sync_folder, write_whole
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, policy_source
 from advisor.policy.wrapper import size_lines, wrapper_source
 from advisor.problem.batch_layout import BatchLayout
@@ -78,7 +78,7 @@ def emit(emission: Emission, recommendation: Recommendation, say: Callable[[str]
             continue
         _withdraw(folder)
         if found and _digest(found) not in _known(folder):
-            kept = _set_aside(path)
+            kept = set_aside(path, "edited")
             say(f"{path.name} had been edited: it is kept as {kept.name}, and {path.name} is what was found now")
         _write(folder, path, text)
 
@@ -138,7 +138,7 @@ def put_right(answer: Answer, fingerprints: Fingerprints, folder: StudyFolder) -
             was = "gone" if found is None else "cut short" if text.encode().startswith(found) else "of another answer"
             notes.append(f"{path.name} was {was}: it is written again as it was")
         elif not _can_be_used(path):
-            kept = _set_aside(path)
+            kept = set_aside(path, "edited")
             _write(folder, path, text)
             notes.append(
                 f"{path.name} could not be read any more: it is kept as {kept.name}, and {path.name} is written again "
@@ -199,16 +199,6 @@ def _can_be_used(path: Path) -> bool:
     except (SyntaxError, ValueError, PolicyError):
         return False
     return True
-
-
-def _set_aside(path: Path) -> Path:
-    kept = path.with_stem(f"{path.stem}.edited")
-    number = 1
-    while kept.exists():
-        number += 1
-        kept = path.with_stem(f"{path.stem}.edited-{number}")
-    path.rename(kept)
-    return kept
 
 
 def _policy(emission: Emission, recommendation: Recommendation) -> str:
