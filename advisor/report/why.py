@@ -217,7 +217,10 @@ def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
         return "It is what an experienced person would pick without measuring (the hand-tuned default)."
     ahead = _gain(winner, tuned, goal)
     noise = _noise(answer, winner, tuned)
-    reference = f"the hand-tuned default ({training_words(tuned)}: {format_rate(_rate(tuned))})"
+    # The search's figure of one setting says nothing beside another's from its confirmation: they are of two moments.
+    confirmed = answer.confirmation is not None and answer.confirmation.promise is not None
+    rate = "" if confirmed else f": {format_rate(_rate(tuned))}"
+    reference = f"the hand-tuned default ({training_words(tuned)}{rate})"
     reason = why_not_eligible(tuned, goal)
     if reason is not None and ahead < 0:
         faster = format_percent(_gain(tuned, winner, goal))

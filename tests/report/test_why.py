@@ -7,7 +7,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.measure.in_turn import Speedup
-from advisor.methods.use import MethodUse
+from advisor.methods.use import MethodUse, use
 from advisor.problem.goal import Fidelity, Goal
 from advisor.report.why import explain, explained
 from advisor.trial.outcome import Outcome
@@ -210,6 +210,17 @@ def test_what_was_confirmed_in_turn_is_promised_first_as_a_ratio_to_the_baseline
     )
     assert second == "At the speed that the machine had for the baseline that is 140 samples/s instead of 100."
     assert "runs 150 samples/s" not in " ".join(explain(confirmed, goal())), "what the search saw is no promise"
+
+
+def test_figures_of_two_moments_do_not_stand_side_by_side() -> None:
+    """The promise's samples per second are its confirmation's: the hand-tuned default was measured before it."""
+    fp16 = use("precision", dtype="fp16")
+    tuned = measured(149, fp16, role=Role.HAND_TUNED, fidelity=Fidelity.PRECISION)
+    answer = decide([baseline(100), measured(150, BF16, fidelity=Fidelity.PRECISION), tuned])
+    against = "Against the hand-tuned default (precision fp16 at batch 8"
+    assert f"{against}: 149) it is a tie" in " ".join(explain(answer, goal()))
+    confirmed = msgspec.structs.replace(answer, confirmation=promise(0.7, 0.03))
+    assert f"{against}) it is a tie" in " ".join(explain(confirmed, goal()))
 
 
 def test_what_was_confirmed_without_turns_is_told_in_samples_per_second() -> None:
