@@ -30,8 +30,9 @@ from advisor.policy.policy import Policy
 from advisor.predict.calibration import TimePrediction
 from advisor.predict.work import StepWork
 from advisor.predict.work_counter import count_work
-from advisor.problem.loading import Workload, load_workload
+from advisor.problem.loading import load_workload
 from advisor.problem.source import resolve_source
+from advisor.problem.user_functions import Workload
 
 __all__ = ["Row", "main", "rows_of", "table"]
 

@@ -19,8 +19,8 @@ import torch
 from advisor.files import write_whole
 from advisor.measure.fidelity import GradientError
 from advisor.measure.sharded import whole
+from advisor.methods.device_parameter import device_parameter
 from advisor.methods.distribution import plain_names
-from advisor.methods.host_step import device_parameter
 from advisor.methods.training import Phase, Training
 
 __all__ = ["FirstGradient", "compare_gradient", "save_gradient"]

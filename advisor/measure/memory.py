@@ -10,19 +10,13 @@ import torch
 
 from advisor.measure.course import Course
 from advisor.measure.measurement import MemoryMeasurement
-from advisor.measure.storages import HostData, bytes_of
+from advisor.measure.storages import bytes_of
 from advisor.methods.training import Phase
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
-__all__ = [
-    "MemoryMeter",
-    "gradient_bytes",
-    "listening",
-    "memory_meter",
-    "optimizer_state_bytes",
-]
+__all__ = ["MemoryMeter", "gradient_bytes", "listening", "optimizer_state_bytes"]
 
 
 class MemoryMeter(Protocol):
@@ -63,23 +57,6 @@ class MemoryMeter(Protocol):
 
         What is entered is a function that completes a figure measured before with what has been seen since.
         """
-
-
-def memory_meter(device: torch.device, limit_bytes: int, host_data: HostData) -> MemoryMeter:
-    """The meter for a device.
-
-    Args:
-        device: Where the training runs.
-        limit_bytes: What it may take.
-        host_data: Storages that are no memory of the training (matters on the CPU).
-    """
-    if device.type == "cuda":
-        from advisor.measure.cuda_memory import CudaMemory
-
-        return CudaMemory(device, limit_bytes)
-    from advisor.measure.cpu_memory import CpuMemory
-
-    return CpuMemory(device, limit_bytes, host_data)
 
 
 @contextlib.contextmanager

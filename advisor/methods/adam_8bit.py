@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Method, Saves, Stage, Verdict
-from advisor.methods.optimizers import ADAMW, WHICH_OPTIMIZER, class_name_of, judge_adam, refuse_if_not_adam
+from advisor.methods.optimizer_class import class_name_of
+from advisor.methods.optimizers import ADAMW, WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.optimizers import WHICH_OPTIMIZER, class_name_of, decays_apart, judge_adam, refuse_if_not_adam
+from advisor.methods.optimizer_class import class_name_of
+from advisor.methods.optimizers import WHICH_OPTIMIZER, decays_apart, judge_adam, refuse_if_not_adam
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity

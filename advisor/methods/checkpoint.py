@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recomputation import WHAT_BLOCKS_KEEP
+from advisor.methods.recomputation import WHAT_BLOCKS_KEEP, judge_blocks
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -59,14 +59,3 @@ class Checkpoint(Method):
             raise MethodRefusedError(verdict.reason)
         stop_key_value_cache(training)
         recompute_modules(training.model, blocks[every - 1 :: every])
-
-
-def judge_blocks(count: int, every: int, model_class: str) -> Verdict:
-    """Whether a model with ``count`` blocks has one to wrap in every ``every``."""
-    if count == 0:
-        return Verdict.no(
-            f"no repeated blocks were found in {model_class}; name their class in the workload: BLOCKS = (BlockClass,)"
-        )
-    if count < every:
-        return Verdict.no(f"one block in {every} needs at least {every} blocks, but {model_class} has {count}")
-    return Verdict.yes()

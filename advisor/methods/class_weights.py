@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from advisor.errors import WorkloadError
-
-if TYPE_CHECKING:
-    from advisor.methods.training import Training
 
 __all__ = ["MOST_CLASSES", "ClassWeighing", "ClassWeights", "check_weights"]
 
@@ -77,12 +75,17 @@ class ClassWeights(TorchFunctionMode):
                 self.heard.append(weighing)
 
 
-def check_weights(training: Training, expected: tuple[float, ...]) -> None:
+def check_weights(
+    expected: tuple[float, ...],
+    forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]],
+    before_gradients_are_used: list[Callable[[], None]],
+) -> None:
     """Listen to the next step, before it updates anything: weights that have changed would weigh micro-batches wrongly.
 
     Args:
-        training: About to make a step of several micro-batches.
         expected: What the weights were when it was found out how the loss is reduced.
+        forward_contexts: Of a training that is about to make a step of several micro-batches.
+        before_gradients_are_used: Of the same.
     """
     listening = ClassWeights()
 
@@ -90,8 +93,8 @@ def check_weights(training: Training, expected: tuple[float, ...]) -> None:
         return listening
 
     def check() -> None:
-        training.forward_contexts.remove(listen)
-        training.before_gradients_are_used.remove(check)
+        forward_contexts.remove(listen)
+        before_gradients_are_used.remove(check)
         if listening.heard and not any(_are_alike(one.weights, expected) for one in listening.heard):
             raise WorkloadError(
                 "the loss must weigh classes as it did when the policy was measured, since micro-batches are weighed "
@@ -99,8 +102,8 @@ def check_weights(training: Training, expected: tuple[float, ...]) -> None:
                 "Tune again, or say what the loss averages over with count_targets"
             )
 
-    training.forward_contexts.append(listen)
-    training.before_gradients_are_used.append(check)
+    forward_contexts.append(listen)
+    before_gradients_are_used.append(check)
 
 
 def _are_alike(weights: tuple[float, ...], expected: tuple[float, ...]) -> bool:

@@ -59,7 +59,6 @@ class CompressActivations(Method):
         from advisor.methods.coded_activations import CodeActivations
         from advisor.methods.group_coder import GroupCoder
         from advisor.methods.private_random import Draws
-        from advisor.methods.saved_tensors import pipeline_of
 
         bits = int(parameters["bits"])
         draws = Draws(stream=training.world.rank)
@@ -68,7 +67,7 @@ class CompressActivations(Method):
         if coder.why_plain:
             training.notes.append(f"compress_activations(bits={bits}) runs without Triton: {coder.why_plain}")
         training.works_in_pieces = True
-        pipeline_of(training).add(
+        training.saved_tensor_pipeline().add(
             CodeActivations(coder),
             f"compress_activations(bits={bits}) changed nothing: no saved activation that may be approximate has 1024 "
             "values",

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.optimizers import class_name_of
+from advisor.methods.optimizer_class import class_name_of
 from advisor.methods.rounding import Rounding
 from advisor.methods.short_state import ShortState
 from advisor.methods.short_training import judge_optimizer

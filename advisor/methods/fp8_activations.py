@@ -60,14 +60,13 @@ class Fp8Activations(Method):
 
         from advisor.methods.coded_activations import CodeActivations
         from advisor.methods.float8_code import Float8Coder
-        from advisor.methods.saved_tensors import pipeline_of
 
         name = _TORCH_NAMES[str(parameters["format"])]
         float8 = getattr(torch, name, None)
         if float8 is None:
             raise MethodRefusedError(f"it needs torch.{name}, which torch {torch.__version__} lacks")
         training.works_in_pieces = True
-        pipeline_of(training).add(
+        training.saved_tensor_pipeline().add(
             CodeActivations(Float8Coder(float8)),
             f"fp8_activations(format={parameters['format']}) changed nothing: no saved activation that may be "
             "approximate has 1024 values",

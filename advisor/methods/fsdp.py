@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.checkpoint import judge_blocks
+from advisor.methods.recomputation import judge_blocks
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity

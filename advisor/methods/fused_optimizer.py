@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Method, Stage, Verdict
-from advisor.methods.optimizers import WHICH_OPTIMIZER, class_name_of
+from advisor.methods.optimizer_class import class_name_of
+from advisor.methods.optimizers import WHICH_OPTIMIZER
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity

@@ -72,7 +72,7 @@ class HostOptimizer(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Copy the optimizer's parameters, and let it work on the copies."""
         from advisor.methods.host_step import HostStep, trained_bytes
-        from advisor.methods.optimizers import class_name_of, has_own_step
+        from advisor.methods.optimizer_class import class_name_of, has_own_step
 
         optimizer = training.optimizer
         if has_own_step(optimizer):

@@ -8,17 +8,10 @@ import torch
 from torch._guards import detect_fake_mode
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.device_parameter import stand_in_for
 from advisor.methods.memory_side import Side, memory_of
 
-__all__ = ["HostStep", "device_parameter", "trained_bytes"]
-
-_STANDS_FOR = "_momadvise_stands_for"
-
-
-def device_parameter(parameter: torch.Tensor) -> torch.Tensor:
-    """The model's parameter that an optimizer's parameter stands for: itself, unless the optimizer is on the host."""
-    stands_for: torch.Tensor = getattr(parameter, _STANDS_FOR, parameter)
-    return stands_for
+__all__ = ["HostStep", "trained_bytes"]
 
 
 def trained_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -80,7 +73,7 @@ class _Copy:
         self._stream = stream
         self._arrived = None if stream is None else torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.host = torch.nn.Parameter(self._buffer(parameter))
-        setattr(self.host, _STANDS_FOR, parameter)
+        stand_in_for(self.host, parameter)
         self._version = -1
         self._total: torch.Tensor | None = None
         self._next: torch.Tensor | None = None

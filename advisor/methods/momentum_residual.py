@@ -77,7 +77,7 @@ class MomentumResidual(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Run the blocks of each stage as one segment."""
         from advisor.methods.chain import Chain, Segment
-        from advisor.methods.checkpoint import judge_blocks
+        from advisor.methods.recomputation import judge_blocks
         from advisor.methods.recompute import stop_key_value_cache
         from advisor.methods.reversible import MomentumRunner
         from advisor.methods.structure import find_blocks, stages_of

@@ -1,13 +1,13 @@
-"""What the methods about the optimizer have in common: how classes are called, and what takes the place of Adam."""
+"""What the methods about the optimizer have in common: what takes the place of Adam."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Verdict
+from advisor.methods.optimizer_class import class_name_of
 
 if TYPE_CHECKING:
     import torch
@@ -16,11 +16,8 @@ __all__ = [
     "ADAM",
     "ADAMW",
     "WHICH_OPTIMIZER",
-    "class_name_of",
     "decays_apart",
-    "has_own_step",
     "judge_adam",
-    "needs_closure",
     "refuse_if_not_adam",
 ]
 
@@ -29,32 +26,6 @@ WHICH_OPTIMIZER = "which optimizer updates the parameters"
 
 ADAM = "torch.optim.adam.Adam"
 ADAMW = "torch.optim.adamw.AdamW"
-
-
-def class_name_of(optimizer: torch.optim.Optimizer) -> str:
-    """The class as a probe notes it, e.g. ``"torch.optim.adamw.AdamW"``; one whose step was replaced is no such."""
-    own = "one with a step of its own, " if has_own_step(optimizer) else ""
-    return f"{own}{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-
-
-def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the user gave this one object another step, as to clip gradients in it: its class has not got that.
-
-    Schedulers wrap the step, and so do methods; what they wrap is the class's all the same.
-    """
-    step = vars(optimizer).get("step")
-    if step is None:
-        return False
-    plain = inspect.unwrap(getattr(step, "__func__", step))
-    return plain is not inspect.unwrap(type(optimizer).step) and not getattr(plain, "__module__", "").startswith(
-        "advisor."
-    )
-
-
-def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step computes the loss itself, as often as it likes."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def decays_apart(optimizer: str, options: Mapping[str, Any]) -> bool:

@@ -66,7 +66,6 @@ class OverlappedSwap(Method):
         from advisor.methods.host_copies import HostBound
         from advisor.methods.host_streams import copier_by_device
         from advisor.methods.overlapped_copies import OverlappedMove
-        from advisor.methods.saved_tensors import pipeline_of
 
         min_bytes = int(parameters["min_bytes"])
         stage = OverlappedMove(
@@ -75,7 +74,7 @@ class OverlappedSwap(Method):
             bound=HostBound(self.name, int(HOST_SHARE * host_memory().free_bytes)),
             copier=copier_by_device(),
         )
-        pipeline_of(training).add(
+        training.saved_tensor_pipeline().add(
             stage,
             f"overlapped_swap(min_bytes={min_bytes}) moved nothing: no saved activation is as large as that",
         )

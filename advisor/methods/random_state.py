@@ -13,17 +13,25 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.utils._mode_utils import no_dispatch
 
 from advisor.methods.contents import children_of, enclosed, kept_in
 
-if TYPE_CHECKING:
-    from advisor.methods.recompute import ContextPair
+__all__ = [
+    "DRAWN_BETWEEN",
+    "ContextPair",
+    "RandomSource",
+    "default_generators",
+    "drawn_so_far",
+    "further_generators",
+    "replaying",
+]
 
-__all__ = ["DRAWN_BETWEEN", "RandomSource", "default_generators", "drawn_so_far", "further_generators", "replaying"]
+ContextPair = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
+"""Contexts around the forward pass of a region and around its recomputation."""
 
 
 class RandomSource(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from advisor.methods.base import Conflict, Verdict
 from advisor.problem.facts import Facts
 
-__all__ = ["NOT_WITH_FSDP", "WHAT_BLOCKS_KEEP", "judge_chain", "judge_chain_length"]
+__all__ = ["NOT_WITH_FSDP", "WHAT_BLOCKS_KEEP", "judge_blocks", "judge_chain", "judge_chain_length"]
 
 WHAT_BLOCKS_KEEP = "what the blocks keep for the backward pass"
 """What such a method decides: no two of them can decide it for the same blocks."""
@@ -13,6 +13,17 @@ WHAT_BLOCKS_KEEP = "what the blocks keep for the backward pass"
 NOT_WITH_FSDP = Conflict(
     "fsdp", "fsdp gathers and drops the parameters of one block at a time, but here several blocks are run again as one"
 )
+
+
+def judge_blocks(count: int, every: int, model_class: str) -> Verdict:
+    """Whether a model with ``count`` blocks has one to wrap in every ``every``."""
+    if count == 0:
+        return Verdict.no(
+            f"no repeated blocks were found in {model_class}; name their class in the workload: BLOCKS = (BlockClass,)"
+        )
+    if count < every:
+        return Verdict.no(f"one block in {every} needs at least {every} blocks, but {model_class} has {count}")
+    return Verdict.yes()
 
 
 def judge_chain(facts: Facts, least: int) -> Verdict:

@@ -27,16 +27,13 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.utils.checkpoint import noop_context_fn
 
 from advisor.methods.contents import alike, contents, copied, kept_in, refill
-from advisor.methods.random_state import RandomSource, further_generators, replaying
+from advisor.methods.random_state import ContextPair, RandomSource, further_generators, replaying
 from advisor.methods.unsaved import Unsaved
 
 if TYPE_CHECKING:
     from advisor.methods.training import Training
 
-__all__ = ["ContextPair", "recompute_modules", "region_contexts", "stop_key_value_cache"]
-
-ContextPair = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
-"""Contexts around the forward pass of a region and around its recomputation."""
+__all__ = ["recompute_modules", "region_contexts", "stop_key_value_cache"]
 
 _Slot = tuple[Any, str]
 """A module, or a container of the user's; and what of it."""

@@ -23,8 +23,8 @@ from torch.autograd.function import once_differentiable
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.block_call import BlockCall
-from advisor.methods.random_state import default_generators
-from advisor.methods.recompute import ContextPair, region_contexts
+from advisor.methods.random_state import ContextPair, default_generators
+from advisor.methods.recompute import region_contexts
 
 __all__ = ["MomentumRunner"]
 

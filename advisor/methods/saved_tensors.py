@@ -12,7 +12,7 @@ import enum
 import weakref
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -24,10 +24,7 @@ from advisor.methods.packed_tensors import DelayedTensor, KeptRange, PassedTenso
 from advisor.methods.uncompiled import uncompiled
 from advisor.problem.units import format_bytes
 
-if TYPE_CHECKING:
-    from advisor.methods.training import Training
-
-__all__ = ["Encoded", "Place", "SavedTensorPipeline", "SavedTensorStage", "pipeline_of"]
+__all__ = ["Encoded", "Place", "SavedTensorPipeline", "SavedTensorStage"]
 
 _TELLING_SHARE = 0.01
 """Share of the saved bytes from which on it is worth saying that the hooks did not see as much again."""
@@ -237,15 +234,6 @@ class SavedTensorPipeline:
         if known is None:
             self._seen[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
             self.seen_bytes += storage.nbytes()
-
-
-def pipeline_of(training: Training) -> SavedTensorPipeline:
-    """The pipeline of a training; made, and entered around every forward pass from then on, when first asked for."""
-    if training.saved_tensors is None:
-        training.saved_tensors = SavedTensorPipeline(lambda: training.model, training.notes)
-        training.forward_contexts.append(training.saved_tensors.context)
-        training.after_forward.append(training.saved_tensors.look_for_hidden)
-    return training.saved_tensors
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

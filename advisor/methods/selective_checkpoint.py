@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.checkpoint import judge_blocks
-from advisor.methods.recomputation import WHAT_BLOCKS_KEEP
+from advisor.methods.recomputation import WHAT_BLOCKS_KEEP, judge_blocks
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.checkpoint import CheckpointPolicy
 
-    from advisor.methods.recompute import ContextPair
+    from advisor.methods.random_state import ContextPair
     from advisor.methods.training import Training
 
 __all__ = ["SelectiveCheckpoint"]

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.host_step import device_parameter
+from advisor.methods.device_parameter import device_parameter
 from advisor.methods.state_part import StatePart
 from advisor.methods.structure import matrix_layers, matrix_shape
 

@@ -54,11 +54,10 @@ class Swap(Method):
         is free now.
         """
         from advisor.methods.host_copies import HostBound, MoveToHost
-        from advisor.methods.saved_tensors import pipeline_of
 
         min_bytes = int(parameters["min_bytes"])
         bound = HostBound(self.name, int(HOST_SHARE * host_memory().free_bytes))
-        pipeline_of(training).add(
+        training.saved_tensor_pipeline().add(
             MoveToHost(min_bytes=min_bytes, bound=bound),
             f"swap(min_bytes={min_bytes}) moved nothing: no saved activation is as large as that",
         )

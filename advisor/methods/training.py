@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,8 +18,9 @@ from advisor.methods.batch import IGNORED_TARGET
 from advisor.methods.class_weights import check_weights
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
-from advisor.methods.optimizers import needs_closure
+from advisor.methods.optimizer_class import needs_closure
 from advisor.methods.phase import Phase
+from advisor.methods.saved_tensors import SavedTensorPipeline
 from advisor.methods.shares import require_even, require_one_process, require_targets, weighed
 from advisor.methods.state_layout import lay_out_state
 from advisor.methods.state_part import StatePart
@@ -28,9 +29,6 @@ from advisor.methods.targets import count_labels, count_targets
 from advisor.methods.world import World
 from advisor.problem.batch_layout import SampleDims
 from advisor.problem.reduction import Reduction
-
-if TYPE_CHECKING:
-    from advisor.methods.saved_tensors import SavedTensorPipeline
 
 __all__ = ["LinearHead", "Phase", "Training"]
 
@@ -172,6 +170,14 @@ class Training:
             change(optimizer)
         self._optimizer = optimizer
 
+    def saved_tensor_pipeline(self) -> SavedTensorPipeline:
+        """What becomes of saved tensors; made, and entered around every forward pass from then on, on first use."""
+        if self.saved_tensors is None:
+            self.saved_tensors = SavedTensorPipeline(lambda: self.model, self.notes)
+            self.forward_contexts.append(self.saved_tensors.context)
+            self.after_forward.append(self.saved_tensors.look_for_hidden)
+        return self.saved_tensors
+
     def _share_groups(self, optimizer: torch.optim.Optimizer) -> None:
         for before in self._replaced:
             before.param_groups = optimizer.param_groups
@@ -279,7 +285,7 @@ class Training:
             )
         self._shares, self._unknown = self.shares(pieces), 0
         if self._unchecked_weights:
-            check_weights(self, self._unchecked_weights)
+            check_weights(self._unchecked_weights, self.forward_contexts, self.before_gradients_are_used)
             self._unchecked_weights = ()
         return [piece for piece, _ in self._shares]
 

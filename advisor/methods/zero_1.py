@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
-from advisor.methods.optimizers import class_name_of
+from advisor.methods.optimizer_class import class_name_of
 from advisor.methods.use import ParameterValue
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity

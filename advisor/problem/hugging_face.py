@@ -23,7 +23,7 @@ from advisor.problem.hugging_face_batches import (
     sequence_to_sequence_batches,
 )
 from advisor.problem.hugging_face_sizes import TOKENS, inferred_sizes, own_values, resized, with_defaults
-from advisor.problem.loading import Workload
+from advisor.problem.user_functions import Workload
 
 __all__ = ["hugging_face_workload"]
 

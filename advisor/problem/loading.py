@@ -8,8 +8,7 @@ import importlib.machinery
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
@@ -22,46 +21,14 @@ from advisor.problem.missing_functions import missing_message
 from advisor.problem.outline import read_outline
 from advisor.problem.quick_imports import quick_imports
 from advisor.problem.traceback_text import user_traceback
+from advisor.problem.user_functions import Workload
 from advisor.problem.workload import WorkloadKind, WorkloadSource
 
-__all__ = ["Workload", "load_workload"]
+__all__ = ["load_workload"]
 
 _T = TypeVar("_T")
 _FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
 _CONSTANTS = ("MAX_GRAD_NORM", "BATCH_SIZE", "BLOCKS", "SIZES")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """The user's functions and constants, ready to call.
-
-    Attributes:
-        build_model: ``build_model(**size) -> nn.Module``; raises :class:`WorkloadError` when it returns another thing.
-        make_batch: ``make_batch(batch_size, **size) -> pytree of CPU tensors``.
-        compute_loss: ``compute_loss(model, batch) -> scalar``, or ``None`` for the default loss.
-        build_optimizer: ``build_optimizer(params) -> Optimizer``, or ``None`` for the default AdamW.
-        count_targets: ``count_targets(batch) -> number``: the weight of a micro-batch in the mean loss (tokens that
-            are not padding, say), or ``None`` to weigh by samples.
-        linear_head: Exposes the loss as a linear head and its inputs so that it can be computed in chunks, or
-            ``None``.
-        max_grad_norm: Gradient clipping (``MAX_GRAD_NORM``), or ``None``.
-        batch_size: The user's own batch (``BATCH_SIZE``), or ``None``.
-        blocks: Classes of the repeated blocks (``BLOCKS``); empty when they shall be found.
-        sizes: Size argument -> values to try (``SIZES``).
-        notes: What the user should know about how the workload was made.
-    """
-
-    build_model: Callable[..., torch.nn.Module]
-    make_batch: Callable[..., Any]
-    compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None
-    build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None
-    count_targets: Callable[[Any], Any] | None = None
-    linear_head: Callable[..., Any] | None = None
-    max_grad_norm: float | None = None
-    batch_size: int | None = None
-    blocks: tuple[type[torch.nn.Module], ...] = ()
-    sizes: Mapping[str, tuple[int | float, ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 def load_workload(source: WorkloadSource) -> Workload:

@@ -10,7 +10,7 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import torch
@@ -20,7 +20,8 @@ from advisor.measure.batch_sizes import Drawn, draw_batches, find_sizes
 from advisor.measure.batches import make_batches, pinned, seed_everything, share_of
 from advisor.measure.identity import identity_of
 from advisor.measure.leftovers import MemoryBaseline
-from advisor.measure.memory import MemoryMeter, memory_meter
+from advisor.measure.memory import MemoryMeter
+from advisor.measure.memory_meter import memory_meter
 from advisor.measure.reused_batches import ReusedBatches
 from advisor.measure.sample_layout import find_layout, samples_in
 from advisor.measure.storages import HostData
@@ -31,15 +32,14 @@ from advisor.methods.world import current_world
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.problem.identity import ModelIdentity
-from advisor.problem.loading import Workload, load_workload
+from advisor.problem.loading import load_workload
 from advisor.problem.sizes import accepted
 from advisor.problem.units import format_count
+from advisor.problem.user_functions import Workload
 from advisor.trial.failure import AllocatorRefusals, DivergedError
 from advisor.trial.prepared import Prepared
+from advisor.trial.reference import Reference
 from advisor.trial.spec import Pace, TrialKind, TrialSpec
-
-if TYPE_CHECKING:
-    from advisor.trial.reference import Reference
 
 __all__ = ["Bench", "finite"]
 

@@ -16,18 +16,17 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 
 from advisor.problem.quick_imports import quick_imports
 from advisor.trial.fork_protocol import LARGEST_MESSAGE, End, Fork, Forked, ForkRequest, Look, Seen, Unforkable
+from advisor.trial.forkable import why_not_to_fork
 
-__all__ = ["main", "why_not_to_fork"]
+__all__ = ["main"]
 
 _POLL_SECONDS = 0.01
 _LOOK_SECONDS = 1.0
-_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
 
 
 def main() -> None:
@@ -58,20 +57,6 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):  # the next receipt finds out that the parent is gone
             channel.send(msgspec.json.encode(answer))
     os._exit(0)  # nothing has run here: taking the libraries apart would keep the parent waiting for nothing
-
-
-def why_not_to_fork(descriptors: Path = Path("/proc/self/fd")) -> str:
-    """What makes a forked process differ from a new one; empty if nothing does.
-
-    Args:
-        descriptors: Folder of links to what this process has opened.
-    """
-    for link in descriptors.iterdir():
-        with contextlib.suppress(OSError):  # closed since: the folder itself was open
-            target = os.readlink(link)
-            if target.startswith(_GPUS):
-                return f"loading the libraries opened {target}, which a forked process cannot use"
-    return ""
 
 
 def _load() -> None:

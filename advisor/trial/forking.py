@@ -34,7 +34,6 @@ __all__ = [
     "ForkServer",
     "UnforkableError",
     "borrow",
-    "can_fork",
     "check_environment",
     "give_back",
     "servers_are_kept",
@@ -54,11 +53,6 @@ _READ_LATE = frozenset({"COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TES
 
 class UnforkableError(Exception):
     """A worker cannot be forked; it can still be executed."""
-
-
-def can_fork() -> bool:
-    """Whether this system has what it takes."""
-    return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
 class ForkServer:

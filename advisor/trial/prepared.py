@@ -20,8 +20,9 @@ from torch.nn.parameter import is_lazy
 
 from advisor.measure.batches import seed_everything
 from advisor.measure.storages import HostData
-from advisor.problem.loading import Workload, load_workload
+from advisor.problem.loading import load_workload
 from advisor.problem.reads import recording_reads
+from advisor.problem.user_functions import Workload
 from advisor.trial.spec import TrialKind, TrialSpec
 
 __all__ = ["Prepared", "cuda_is_open", "prepare", "wants_process_of_its_own"]

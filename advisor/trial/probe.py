@@ -22,12 +22,12 @@ from advisor.methods import structure
 from advisor.methods.compiler import why_not_compiled
 from advisor.methods.linear_head import exposes_linear_head
 from advisor.methods.loss import check_loss
-from advisor.methods.optimizers import class_name_of
+from advisor.methods.optimizer_class import class_name_of
 from advisor.methods.training import Training
 from advisor.methods.watch import ChainWatch, FunctionCounts
 from advisor.problem.facts import Facts
-from advisor.problem.loading import Workload
 from advisor.problem.sizes import accepted
+from advisor.problem.user_functions import Workload
 from advisor.problem.workload import WorkloadKind
 from advisor.trial.bench import Bench
 from advisor.trial.failure import is_out_of_memory

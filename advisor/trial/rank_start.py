@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 import advisor.trial.serving  # noqa: F401  (what ranks need is loaded once, here)
-from advisor.trial.fork_server import why_not_to_fork
-from advisor.trial.forking import can_fork
+from advisor.trial.forkable import can_fork, why_not_to_fork
 from advisor.trial.rank import run_forked
 from advisor.trial.seat import SEAT_VARIABLE, Seat
 

@@ -7,33 +7,23 @@ asked for a turn, keeps it from trial to trial, and gives it back when a trial n
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import os
 import select
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
-import torch
 
-from advisor.measure.typical import typical_seconds
-from advisor.methods.training import Training
 from advisor.problem.records import DamagedError, decode_record
-from advisor.trial.bench import Bench
-from advisor.trial.failure import AllocatorRefusals, failed_result
-from advisor.trial.guardian import end_with_parent
-from advisor.trial.prepared import Prepared, cuda_is_open
 from advisor.trial.protocol import LineReader, encode_line
 from advisor.trial.spec import TrialSpec
 
-__all__ = ["NoReferenceError", "Reference"]
+__all__ = ["Answer", "Load", "Message", "NoReferenceError", "Reference", "Rest", "Turn"]
 
-_MOST_STEPS = 200
-"""In one turn."""
 
 _LONGEST_ANSWER_SECONDS = 300.0
 """Beyond it the reference is given up; the limits of the trial itself are shorter as a rule."""
@@ -43,14 +33,14 @@ class NoReferenceError(Exception):
     """There is nothing to take turns with; its text says why."""
 
 
-class _Load(msgspec.Struct, frozen=True, tag="load"):
+class Load(msgspec.Struct, frozen=True, tag="load"):
     """Build the training, make no step."""
 
     number: int
     spec: TrialSpec
 
 
-class _Turn(msgspec.Struct, frozen=True, tag="turn"):
+class Turn(msgspec.Struct, frozen=True, tag="turn"):
     """Make steps for so many seconds, one at least."""
 
     number: int
@@ -58,16 +48,16 @@ class _Turn(msgspec.Struct, frozen=True, tag="turn"):
     seconds: float
 
 
-class _Rest(msgspec.Struct, frozen=True, tag="rest"):
+class Rest(msgspec.Struct, frozen=True, tag="rest"):
     """Give back what the training takes."""
 
     number: int
 
 
-_Message = _Load | _Turn | _Rest
+Message = Load | Turn | Rest
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True):
     """What the steps that were made take in the long run, 0 if none was; or why there is none.
 
     The number is that of the message: an answer that a trial did not wait for is not one to the next trial's question.
@@ -82,13 +72,13 @@ class Reference:
     """The process, as the worker and the trials forked from it hold it.
 
     Args:
-        prepared: What the worker has loaded and built, if it did.
+        serve: Run in the process with the worker's process number and the channel's other end, until the worker ends.
 
     Raises:
         OSError: No process can be forked.
     """
 
-    def __init__(self, prepared: Prepared | None = None) -> None:
+    def __init__(self, serve: Callable[[int, socket.socket], NoReturn]) -> None:
         self._channel, theirs = socket.socketpair()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -96,13 +86,13 @@ class Reference:
         self.process = os.fork()
         if self.process == 0:
             self._channel.close()
-            _serve(worker, theirs, prepared)
+            serve(worker, theirs)
         theirs.close()
         self._reader = LineReader(self._channel.fileno())
 
     def load(self, spec: TrialSpec) -> None:
         """Have the training built meanwhile; whoever asks for a turn waits for it."""
-        self._send(_Load(time.monotonic_ns(), spec))
+        self._send(Load(time.monotonic_ns(), spec))
 
     def turn(self, spec: TrialSpec, seconds: float) -> float:
         """Let it step for so many seconds.
@@ -117,12 +107,12 @@ class Reference:
         Raises:
             NoReferenceError: It cannot.
         """
-        return self._asked(_Turn(time.monotonic_ns(), spec, seconds)).step_seconds
+        return self._asked(Turn(time.monotonic_ns(), spec, seconds)).step_seconds
 
     def rest(self) -> None:
         """Have it give back its memory."""
         with contextlib.suppress(NoReferenceError):
-            self._asked(_Rest(time.monotonic_ns()))
+            self._asked(Rest(time.monotonic_ns()))
 
     def end(self) -> None:
         """End the process; only the worker that forked it does."""
@@ -131,13 +121,13 @@ class Reference:
             os.kill(self.process, signal.SIGKILL)
             os.waitpid(self.process, 0)
 
-    def _send(self, message: _Message) -> None:
+    def _send(self, message: Message) -> None:
         try:
             self._channel.sendall(encode_line(message))
         except OSError as error:
             raise NoReferenceError(f"the process beside it is gone: {error.strerror}") from error
 
-    def _asked(self, message: _Message) -> _Answer:
+    def _asked(self, message: Message) -> Answer:
         self._send(message)
         deadline = time.monotonic() + _LONGEST_ANSWER_SECONDS
         while True:
@@ -150,7 +140,7 @@ class Reference:
             if lines is None:
                 raise NoReferenceError("the process beside it has ended")
             try:
-                answers: list[_Answer] = [decode_record(line, _Answer) for line in lines]
+                answers: list[Answer] = [decode_record(line, Answer) for line in lines]
             except DamagedError as error:
                 raise NoReferenceError(f"the process beside it says what nobody understands: {error}") from error
             for answer in answers:
@@ -158,84 +148,3 @@ class Reference:
                     raise NoReferenceError(answer.failure)
                 if answer.number == message.number:
                     return answer
-
-
-def _serve(worker: int, channel: socket.socket, prepared: Prepared | None) -> NoReturn:
-    """In the forked process: answer until the worker goes away."""
-    with contextlib.suppress(BaseException):
-        end_with_parent(worker)
-        if prepared is not None:
-            torch.set_num_threads(prepared.threads)
-        served = _Served(prepared)
-        reader = LineReader(channel.fileno())
-        while (lines := reader.read()) is not None:
-            for line in lines:
-                channel.sendall(encode_line(served.answer(decode_record(line, _Message))))
-    os._exit(0)
-
-
-class _Served:
-    """What lives in the forked process."""
-
-    def __init__(self, prepared: Prepared | None) -> None:
-        self._prepared = prepared
-        self._holding = contextlib.ExitStack()
-        self._identity: object = None
-        self._bench: Bench | None = None
-        self._training: Training | None = None
-        self._warm_at = 0
-
-    def answer(self, message: _Message) -> _Answer:
-        """Do what is asked."""
-        if isinstance(message, _Rest):
-            self._drop()
-            return _Answer(message.number)
-        spec = message.spec
-        try:
-            training, bench = self._loaded(spec)
-            seconds = self._stepped(training, bench, message) if isinstance(message, _Turn) else 0.0
-            return _Answer(message.number, seconds)
-        except BaseException as error:  # SystemExit too, of the user's code
-            self._drop()
-            failed = failed_result("", error, device=torch.device(spec.device), limit_bytes=spec.memory_limit_bytes)
-            reason = f"the training beside it ended as {failed.outcome.value}: {failed.reason}"
-            return _Answer(message.number, failure=reason)
-
-    def _loaded(self, spec: TrialSpec) -> tuple[Training, Bench]:
-        identity = (spec.workload.fingerprint, spec.policy.methods, spec.model_size, spec.seed, spec.device)
-        if self._training is None or self._bench is None or identity != self._identity:
-            self._drop()
-            self._bench = Bench(spec, lambda text: None, AllocatorRefusals(torch.device(spec.device)), self._prepared)
-            self._training = self._holding.enter_context(self._bench.training(spec.policy))
-            self._identity = identity
-        return self._training, self._bench
-
-    def _stepped(self, training: Training, bench: Bench, turn: _Turn) -> float:
-        policy = turn.spec.policy
-        batches = bench.batches(policy.global_batch)
-        training.micro_batch = policy.micro_batch
-        if self._warm_at != policy.global_batch:
-            bench.empty_cache()
-            training.step(batches[0])
-            bench.synchronize()
-            self._warm_at = policy.global_batch
-        seconds: list[float] = []
-        while not seconds or (sum(seconds) < turn.seconds and len(seconds) < _MOST_STEPS):
-            begin = time.perf_counter()
-            training.step(batches[len(seconds) % len(batches)])
-            bench.synchronize()
-            seconds.append(time.perf_counter() - begin)
-        return typical_seconds(seconds)
-
-    def _drop(self) -> None:
-        self._training = self._bench = self._identity = None
-        self._warm_at = 0
-        with contextlib.suppress(Exception):
-            self._holding.close()
-        self._holding = contextlib.ExitStack()
-        gc.collect()
-        if cuda_is_open():
-            torch.cuda.empty_cache()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
-        if trim is not None:
-            trim(0)

@@ -19,6 +19,7 @@ from advisor.trial.guardian import adopt_orphans
 from advisor.trial.prepared import Prepared, cuda_is_open, prepare, wants_process_of_its_own
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
 from advisor.trial.reference import Reference
+from advisor.trial.reference_process import fork_reference
 from advisor.trial.spec import TrialKind, TrialSpec
 from advisor.trial.work import run_trial
 
@@ -81,7 +82,7 @@ class _Worker:
         may = sys.platform == "linux" and not cuda_is_open() and threading.active_count() == 1
         if may and self._forks:
             with contextlib.suppress(OSError):
-                self._references[methods] = Reference(self._prepared)
+                self._references[methods] = fork_reference(self._prepared)
 
     def _reference_for(self, spec: TrialSpec) -> Reference | None:
         """The process that takes turns with a trial.

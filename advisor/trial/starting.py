@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from advisor.trial.connection import WORKER_COMMAND, child_environment
-from advisor.trial.forking import ForkServer, UnforkableError, borrow, can_fork, check_environment, give_back
+from advisor.trial.forkable import can_fork
+from advisor.trial.forking import ForkServer, UnforkableError, borrow, check_environment, give_back
 from advisor.trial.process import Process, Start, execute
 
 __all__ = ["WorkerStarter"]

@@ -14,7 +14,7 @@ from accelerate.utils import find_executable_batch_size
 
 from advisor.errors import DeviceOutOfMemoryError
 from advisor.measure.batches import make_batches, seed_everything
-from advisor.measure.memory import memory_meter
+from advisor.measure.memory_meter import memory_meter
 from advisor.measure.storages import HostData
 from advisor.measure.warm_up import warm_up
 from advisor.problem.loading import load_workload

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from advisor.methods.training import Phase
 from advisor.methods.use import MethodUse
-from advisor.problem.loading import Workload
+from advisor.problem.user_functions import Workload
 
 __all__ = ["HandWritten"]
 

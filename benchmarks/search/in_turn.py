@@ -19,8 +19,9 @@ from advisor.methods.training import Training
 from advisor.methods.use import MethodUse
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
-from advisor.problem.loading import Workload, load_workload
+from advisor.problem.loading import load_workload
 from advisor.problem.source import resolve_source
+from advisor.problem.user_functions import Workload
 from benchmarks.search.rows import Paired
 
 __all__ = ["ratio_of", "time_in_turn"]

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from advisor.problem.loading import Workload
+from advisor.problem.user_functions import Workload
 from benchmarks.time_prediction import Row, rows_of, table
 
 

@@ -15,8 +15,8 @@ from advisor.measure.batches import seed_everything
 from advisor.measure.storages import bytes_of
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_uses
+from advisor.methods.device_parameter import device_parameter
 from advisor.methods.host_copies import HostCopy
-from advisor.methods.host_step import device_parameter
 from advisor.methods.loss_scaling import HalfLossScaler
 from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training

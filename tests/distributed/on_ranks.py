@@ -15,7 +15,7 @@ from torch import nn
 
 from advisor.errors import MomadviseError
 from advisor.measure.measurement import StopReason
-from advisor.measure.memory import memory_meter
+from advisor.measure.memory_meter import memory_meter
 from advisor.measure.storages import HostData
 from advisor.methods.optimal_plan import Unit
 from advisor.methods.training import Training

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.problem.loading import Workload, load_workload
+from advisor.problem.loading import load_workload
 from advisor.problem.source import resolve_source
+from advisor.problem.user_functions import Workload
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 NAMES = ["gpt2", "resnet50", "bert_classifier", "unet"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from advisor.measure.memory import memory_meter
+from advisor.measure.memory_meter import memory_meter
 from advisor.measure.storages import HostData
 from advisor.methods.compose import apply_uses
 from advisor.methods.training import Training

@@ -14,7 +14,7 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.host_step import device_parameter
+from advisor.methods.device_parameter import device_parameter
 from advisor.methods.structure import parameter_bytes
 from advisor.methods.training import Training
 from advisor.methods.use import use

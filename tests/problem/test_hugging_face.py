@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from advisor.errors import WorkloadError
-from advisor.problem.loading import Workload, load_workload
+from advisor.problem.loading import load_workload
 from advisor.problem.source import resolve_source
+from advisor.problem.user_functions import Workload
 
 TINY_BERT = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 TINY_LLAMA = {**TINY_BERT, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 48}

@@ -13,8 +13,9 @@ import torch
 
 from advisor.errors import WorkloadError
 from advisor.problem.importing import refuse_while_importing
-from advisor.problem.loading import Workload, load_workload
+from advisor.problem.loading import load_workload
 from advisor.problem.source import resolve_source
+from advisor.problem.user_functions import Workload
 
 BASE = """\
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 
 from advisor.trial import forking
 from advisor.trial.connection import WORKER_COMMAND, Connection, child_environment
-from advisor.trial.fork_server import why_not_to_fork
+from advisor.trial.forkable import why_not_to_fork
 from advisor.trial.forking import ForkServer, UnforkableError, borrow, give_back, servers_are_kept
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Exited, Ready

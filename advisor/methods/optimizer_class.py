@@ -1,0 +1,37 @@
+"""What an optimizer is: how its class is called, and how it steps."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["class_name_of", "has_own_step", "needs_closure"]
+
+
+def class_name_of(optimizer: torch.optim.Optimizer) -> str:
+    """The class as a probe notes it, e.g. ``"torch.optim.adamw.AdamW"``; one whose step was replaced is no such."""
+    own = "one with a step of its own, " if has_own_step(optimizer) else ""
+    return f"{own}{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the user gave this one object another step, as to clip gradients in it: its class has not got that.
+
+    Schedulers wrap the step, and so do methods; what they wrap is the class's all the same.
+    """
+    step = vars(optimizer).get("step")
+    if step is None:
+        return False
+    plain = inspect.unwrap(getattr(step, "__func__", step))
+    return plain is not inspect.unwrap(type(optimizer).step) and not getattr(plain, "__module__", "").startswith(
+        "advisor."
+    )
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step computes the loss itself, as often as it likes."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
