@@ -1,4 +1,4 @@
-"""What an optimizer is: how its class is called, and how it steps."""
+"""How the class of an optimizer is called, and whether it steps as that class does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["class_name_of", "has_own_step", "needs_closure"]
+__all__ = ["class_name_of", "has_own_step"]
 
 
 def class_name_of(optimizer: torch.optim.Optimizer) -> str:
@@ -29,9 +29,3 @@ def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
     return plain is not inspect.unwrap(type(optimizer).step) and not getattr(plain, "__module__", "").startswith(
         "advisor."
     )
-
-
-def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step computes the loss itself, as often as it likes."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty

@@ -16,9 +16,9 @@ from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods import batch as batches
 from advisor.methods.batch import IGNORED_TARGET
 from advisor.methods.class_weights import check_weights
+from advisor.methods.closure import step_without_closure
 from advisor.methods.distribution import Distribution
 from advisor.methods.loss import default_loss, is_causal_loss, require_trainable
-from advisor.methods.optimizer_class import needs_closure
 from advisor.methods.phase import Phase
 from advisor.methods.saved_tensors import SavedTensorPipeline
 from advisor.methods.shares import require_even, require_one_process, require_targets, weighed
@@ -355,7 +355,7 @@ class Training:
                 self.gradient_scaler.update()
                 self._unscaled = False
             else:
-                _step(optimizer)
+                step_without_closure(optimizer)
             optimizer.zero_grad(set_to_none=True)
         self.distribution.after_step()
         self._shares = []
@@ -458,19 +458,6 @@ class Training:
 
     def _samples(self, piece: Any) -> int:
         return batches.sample_count(piece, self.sample_dims)
-
-
-def _step(optimizer: torch.optim.Optimizer) -> None:
-    try:
-        optimizer.step()
-    except TypeError as error:
-        if not needs_closure(optimizer):
-            raise
-        raise WorkloadError(
-            f"build_optimizer must return an optimizer whose step() can be called with nothing, but that of "
-            f"{type(optimizer).__name__} needs a closure, which computes the loss again; use one that steps on the "
-            "gradients that are there"
-        ) from error
 
 
 _Context = contextlib.AbstractContextManager[Any]
