@@ -29,6 +29,7 @@ from advisor.methods.host_optimizer import HostOptimizer
 from advisor.methods.intraop_threads import IntraopThreads
 from advisor.methods.lora import Lora
 from advisor.methods.momentum_residual import MomentumResidual
+from advisor.methods.muon import Muon
 from advisor.methods.optimal_checkpoint import OptimalCheckpoint
 from advisor.methods.optimizer_in_backward import OptimizerInBackward
 from advisor.methods.overlapped_swap import OverlappedSwap
@@ -74,6 +75,7 @@ CATALOGUE: tuple[Method, ...] = (
     Adam8bit(),
     AdamLowBit(),
     Adafactor(),
+    Muon(),
     FusedOptimizer(),
     HostOptimizer(),
     OptimizerInBackward(),

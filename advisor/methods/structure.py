@@ -20,6 +20,7 @@ __all__ = [
     "find_blocks",
     "has_batchnorm",
     "has_dropout",
+    "hidden_matrices",
     "is_transposed",
     "matrix_layers",
     "matrix_shape",
@@ -145,6 +146,22 @@ def matrix_shape(layer: nn.Module) -> tuple[int, int]:
     assert isinstance(weight, torch.Tensor)
     first, rest = weight.size(0), weight.numel() // weight.size(0)
     return (rest, first) if is_transposed(layer) else (first, rest)
+
+
+def hidden_matrices(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """The matrices inside of blocks that are trained; none that an embedding has, too."""
+    embedded = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        for parameter in module.parameters()
+    }
+    inside = {id(parameter): parameter for block in blocks for parameter in block.parameters()}
+    return [
+        parameter
+        for known, parameter in inside.items()
+        if known not in embedded and parameter.requires_grad and parameter.dim() == 2 and not parameter.is_complex()
+    ]
 
 
 def module_counts(model: nn.Module) -> dict[str, int]:

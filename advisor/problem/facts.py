@@ -38,6 +38,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             ``{"scaled_dot_product_attention": 12}``; empty if plain training does not fit.
         matrices: Qualified class name of a linear layer or convolution -> the distinct shapes (outputs, inputs) of
             those with a weight of their own, e.g. ``{"torch.nn.Linear": ((64, 64), (256, 64))}``.
+        hidden_matrices: Trained parameters inside of the blocks that are matrices; ``None`` if nobody has counted.
         parameter_dtypes: Float formats of the parameters, e.g. ``("float32",)``.
         chain_length: Blocks that were seen to run one after the other, each on nothing but what the one before
             returned; 0 if they do not.
@@ -79,6 +80,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     module_counts: dict[str, int] = {}
     function_counts: dict[str, int] = {}
     matrices: dict[str, tuple[tuple[int, int], ...]] = {}
+    hidden_matrices: int | None = None
     parameter_dtypes: tuple[str, ...] = ("float32",)
     chain_length: int = 0
     chain_reason: str = ""

@@ -108,6 +108,7 @@ def _facts(bench: Bench, threads: dict[int, float]) -> Facts:
             module_counts=structure.module_counts(model),
             function_counts=dict(functions.counts) if first_loss is not None else {},
             matrices=structure.matrix_shapes(model),
+            hidden_matrices=len(structure.hidden_matrices(model, blocks)),
             parameter_dtypes=structure.parameter_dtypes(model),
             chain_length=0 if chain_reason else len(blocks),
             chain_reason=chain_reason,

@@ -26,6 +26,7 @@ class Expected:
         no_effect: Models in which it finds nothing to do and says so.
         same_bits: Models in which it changes nothing in two steps although it is not exact.
         slow: Models with which it takes seconds.
+        optimizer_share: Most that is left of the optimizer's state where it lowers that.
         samples: In a batch: more, at the price of time, for what moves only tensors of a mebibyte or is coarse.
     """
 
@@ -36,6 +37,7 @@ class Expected:
     same_bits: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
     samples: int = 2
+    optimizer_share: float = 0.6
 
 
 BOTH = ("gpt2", "convnet")
@@ -65,6 +67,10 @@ EXPECTED = {
     "intraop_threads": Expected(known_by_facts=dict.fromkeys(BOTH, "no more than 2"), no_effect=BOTH, same_bits=BOTH),
     "intraop_threads(count=1)": Expected(no_effect=BOTH, same_bits=BOTH),
     "lora(rank=32)": Expected(refused={"convnet": "lower rank"}),
+    "muon": Expected(
+        refused={"convnet": "no parameter that is a trained matrix"},
+        optimizer_share=0.7,  # of one moment in place of two, for two thirds of the parameters
+    ),
     "overlapped_swap": Expected(not_on_cpu="CPU", samples=8),
     "overlapped_swap(ahead=0.1, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH, samples=8),
     "overlapped_swap(ahead=0.25, min_bytes=16777216)": Expected(not_on_cpu="CPU", no_effect=BOTH, samples=8),

@@ -147,7 +147,7 @@ def test_a_method_lowers_the_memory_it_claims(model: str, use: MethodUse, run: R
     if Saves.GRADIENTS in saves:
         assert changed.gradient_bytes < 0.6 * plain.gradient_bytes
     if Saves.OPTIMIZER_STATE in saves:
-        assert changed.optimizer_bytes < 0.6 * plain.optimizer_bytes
+        assert changed.optimizer_bytes < expected(use).optimizer_share * plain.optimizer_bytes
     if Saves.PARAMETERS in saves:
         assert changed.parameter_bytes < plain.parameter_bytes
     checked = {Saves.ACTIVATIONS, Saves.LOGITS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE, Saves.PARAMETERS}

@@ -168,6 +168,7 @@ def _cases() -> list[Case]:
     cases += [
         Case((DDP, use("swap", min_bytes=2**20)), micro_batch=2),
         Case((use("fused_optimizer"), ZERO_3), micro_batch=2, clip=0.1, build_optimizer=two_groups),
+        Case((use("muon"), DDP), micro_batch=2, clip=0.1, tolerance=0.01, build_optimizer=two_groups),
         Case((use("adafactor"), DDP), micro_batch=2, clip=0.1, build_optimizer=two_groups),
         Case((use("adafactor"), ZERO_1), micro_batch=2, clip=0.1, build_optimizer=two_groups),
         Case((use("adam_low_bit", state="8bit"), DDP), micro_batch=2, clip=0.1, tolerance=0.3, build_optimizer=adamw),

@@ -1,0 +1,73 @@
+"""Two optimizers that a training sees as one: ``torch.optim.Muon`` for some matrices, the user's for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, overload
+
+import torch
+from torch import nn
+
+__all__ = ["MuonBeside"]
+
+_SHARED = ("lr", "initial_lr", "weight_decay")
+"""What a group of matrices takes from the group that they were in; all else means other things to Muon."""
+
+
+class MuonBeside(torch.optim.Optimizer):
+    """One optimizer with the groups and the state of two.
+
+    Its groups are those of Muon, one for each group that has matrices, and then the user's own, which lose these. All
+    three optimizers have the same dictionaries: whoever changes a learning rate changes it for the part that steps.
+
+    Args:
+        beside: The user's optimizer; it has not stepped.
+        matrices: Those of its parameters that Muon steps; at least one.
+    """
+
+    def __init__(self, beside: torch.optim.Optimizer, matrices: Collection[nn.Parameter]) -> None:
+        taken = {id(parameter) for parameter in matrices}
+        groups = []
+        for group in beside.param_groups:
+            own = [parameter for parameter in group["params"] if id(parameter) in taken]
+            if own:
+                shared = {name: group[name] for name in _SHARED if name in group}
+                groups.append({"params": own, "adjust_lr_fn": "match_rms_adamw", **shared})
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in taken]
+        self._beside = beside
+        self._muon = torch.optim.Muon(groups)
+        super().__init__([*self._muon.param_groups, *beside.param_groups], {})
+        self._share()
+
+    def take_over_hooks(self) -> None:
+        """Run the user's step hooks around the steps of both, no longer around those of their own optimizer alone."""
+        for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            getattr(self._beside, hooks).clear()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Step both."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._muon.step()  # type: ignore[no-untyped-call]
+        self._beside.step()
+        return loss
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        super().load_state_dict(dict(state_dict))
+        self._share()
+
+    def _share(self) -> None:
+        """Give both parts the dictionaries of this one: loading a state makes new ones."""
+        count = len(self._muon.param_groups)
+        self._muon.param_groups = self.param_groups[:count]
+        self._beside.param_groups = self.param_groups[count:]
+        self._muon.state = self._beside.state = self.state
