@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import msgspec
@@ -37,16 +38,28 @@ class Batches:
 
     def largest(self, combination: Combination) -> int:
         """The largest batch that is expected to fit; 0 if none is, or it is known not to run."""
+        model = self._corrected(combination)
+        if model is None:
+            return 0
+        return min(model.largest_batch(self._problem.limit_bytes), self._problem.largest_batch)
+
+    def peak(self, combination: Combination, batch: int) -> float:
+        """Bytes that a combination is expected to take at a batch; infinite where it is known not to run."""
+        model = self._corrected(combination)
+        return math.inf if model is None else model.predict(batch)
+
+    def _corrected(self, combination: Combination) -> MemoryModel | None:
+        """Its forecast with what was learned; ``None`` where it is known not to run."""
         label = combination.label
         if label not in self._models:
             forecast = self._problem.forecast(combination)
             if forecast is None:
-                return 0
+                return None
             self._models[label] = forecast
         model = self._models[label]
         if model.calibrated_at == 0 and self._errors:
             model = msgspec.structs.replace(model, offset_bytes=statistics.median(self._errors))
-        return min(model.largest_batch(self._problem.limit_bytes), self._problem.largest_batch)
+        return model
 
     def learn(self, trial: Trial) -> None:
         """Take in a trial of a combination that was forecast."""

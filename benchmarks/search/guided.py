@@ -12,6 +12,7 @@ from advisor.search.resolved import ResolvedSpace
 from advisor.search.sampler import Proposer
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
+from benchmarks.search.beside_leader import BesideLeader
 from benchmarks.search.comparisons import comparisons, is_plain
 from benchmarks.search.problem import Problem, Trial
 from benchmarks.search.trials import Trials
@@ -20,7 +21,13 @@ __all__ = ["guided", "proposer_of", "tell", "timed"]
 
 
 def guided(
-    trials: Trials, seed: int, *, sampler: SamplerName, second_batch: bool = True, compare: bool = False
+    trials: Trials,
+    seed: int,
+    *,
+    sampler: SamplerName,
+    second_batch: bool = True,
+    compare: bool = False,
+    beside_leader: bool = False,
 ) -> None:
     """Propose combinations until the budget is spent or nothing is left.
 
@@ -32,6 +39,7 @@ def guided(
             choose from. Without, it chooses a fraction of the largest one.
         compare: Whether every method is compared with plain training, alone and for a few seconds each, once plain
             training ran.
+        beside_leader: Whether what differs from the leader in one method is compared with it as well.
 
     Raises:
         SpentError: The budget is used up.
@@ -42,6 +50,7 @@ def guided(
         space = msgspec.structs.replace(space, batch_fractions=(1.0,))
     proposer = proposer_of(space, seed, sampler)
     batches = Batches(problem)
+    beside = BesideLeader(trials, batches, proposer, seed) if beside_leader else None
     best = 0.0
     while (proposal := proposer.ask()) is not None:
         results = timed(trials, batches, proposal, second_batch=second_batch)
@@ -52,6 +61,8 @@ def guided(
             compare = False
         best = _with_room(trials, batches, proposal, results, best)
         tell(proposer, problem, proposal, results)
+        if beside is not None:
+            beside.after(results)
         trials.think(proposer.standings())
 
 

@@ -28,7 +28,9 @@ takes combinations from the proposer with the sampler that is named, sets the ba
 half of that batch in the same trial (*one batch*: it does not, and the proposer chooses a share of the largest batch,
 as it does among methods). Forecasts cost no trial, neither ours nor what *deepspeed* calculates with; on recorded
 tables they come from the short runs that a session makes. *Compared* is ours after a short comparison of each method
-alone with plain training, in turn and at the same batch. *Each compared first* is what a session does for `faster` on
+alone with plain training, in turn and at the same batch. *Beside the leader*, whatever leads is also compared with all
+that differ from it in one method, on one device and where there is room for both, until there were 60 comparisons (no
+session does this on several devices yet). *Each compared first* is what a session does for `faster` on
 one device: whatever is proposed is compared in this way, and timed where it may lead; on several devices it is *ours,
 model*. A comparison is as noisy here as a trial. It takes seconds, about a fifth of a trial, and is counted apart: the
 median, over the seeds that arrived, of the comparisons until then."""

@@ -127,6 +127,9 @@ STRATEGIES: dict[str, Strategy] = {
     "ours, tpe, one batch": functools.partial(guided, sampler=SamplerName.TPE, second_batch=False),
     **{f"ours, {sampler.value}": functools.partial(guided, sampler=sampler) for sampler in SamplerName},
     "ours, model, compared": functools.partial(guided, sampler=SamplerName.MODEL, compare=True),
+    "ours, model, compared beside the leader": functools.partial(
+        guided, sampler=SamplerName.MODEL, compare=True, beside_leader=True
+    ),
     "ours, model, each compared first": compared_first,
 }
 """Name -> strategy."""

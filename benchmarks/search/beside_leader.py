@@ -1,0 +1,118 @@
+"""Short comparisons beside the leader: what one more setting, one less or another does to the best so far.
+
+What a method does alone says little about what it does among seven others. So whatever leads is compared with all that
+differ from it in one method: on one device, without what distributes, in turn and at a batch at which there is room for
+both trainings. The model learns what pairs of settings do to each other there, without a trial. A comparison is as
+noisy here as a trial; it takes about a fifth of a trial's time and is counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator
+
+from advisor.search.batching import choose_batch
+from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.search.sampler import Proposer
+from benchmarks.search.batches import Batches
+from benchmarks.search.problem import Trial
+from benchmarks.search.trials import Trials
+
+__all__ = ["BesideLeader", "changed"]
+
+_FROM = 6
+"""Trials before the first of them: until then recipes lead."""
+
+_MOST = 60
+"""Comparisons in all, those of methods alone included: a dozen trials' time."""
+
+
+class BesideLeader:
+    """What was compared so far, beside whom.
+
+    Args:
+        trials: The budget, where comparisons are counted.
+        batches: What is forecast to fit.
+        proposer: What learns of it.
+        seed: Of the noise.
+    """
+
+    def __init__(self, trials: Trials, batches: Batches, proposer: Proposer, seed: int) -> None:
+        self._trials = trials
+        self._problem = trials.problem
+        self._batches = batches
+        self._proposer = proposer
+        self._random = random.Random(f"beside the leader {seed}")
+        self._best: dict[str, Trial] = {}
+        self._known: set[str] = set()
+        self._leader_rates: dict[tuple[str, int], float] = {}
+
+    def after(self, results: Iterable[Trial]) -> None:
+        """Compare what is beside the leader, once a trial has ended and the proposer knows of it."""
+        for one in results:
+            if one.rate is not None:
+                known = self._best.get(one.combination.label)
+                if known is None or one.rate > (known.rate or 0.0):
+                    self._best[one.combination.label] = one
+                self._known.add(_on_one(self._problem.space, one.combination).label)
+        standings = self._proposer.standings()
+        able = [label for label in standings if label in self._best]
+        if self._trials.spent < _FROM or not able:
+            return
+        leader = self._best[min(able, key=lambda label: standings[label].mean)]
+        own = _on_one(self._problem.space, leader.combination)
+        for other in changed(self._problem.space, own):
+            if self._trials.comparisons >= _MOST:
+                return
+            if other.label not in self._known:
+                self._known.add(other.label)
+                self._compare(own, other, leader.batch)
+
+    def _compare(self, leader: Combination, other: Combination, most: int) -> None:
+        """Both in turn, and what comes of it; nothing where there is no room for both or one of them fails."""
+        batch = self._room(leader, other, most)
+        if batch < 1:
+            return
+        self._trials.compared()
+        rate, others = (self._problem.rate(one, batch) for one in (leader, other))
+        if min(rate, others) <= 0:
+            return
+        if (leader.label, batch) not in self._leader_rates:
+            self._leader_rates[leader.label, batch] = rate * self._noise()
+            self._learn(leader, batch, self._leader_rates[leader.label, batch])
+        self._learn(other, batch, self._leader_rates[leader.label, batch] * others / rate * self._noise())
+
+    def _room(self, one: Combination, other: Combination, most: int) -> int:
+        """The largest batch at which both are expected to fit beside each other; 0 if none is."""
+        least = min(most, self._batches.largest(one), self._batches.largest(other))
+        if least < 1:
+            return 0
+        limit = self._problem.limit_bytes
+        fits = (n for n in range(least, 0, -1) if self._batches.peak(one, n) + self._batches.peak(other, n) <= limit)
+        batch = choose_batch(largest=next(fits, 0), fraction=1.0)
+        return 0 if batch is None else batch.micro_batch
+
+    def _learn(self, combination: Combination, batch: int, rate: float) -> None:
+        attributes = {"micro_batch": batch, "largest_batch": self._batches.largest(combination)}
+        self._proposer.learn(combination, rate, attributes, noise=self._problem.noise)
+
+    def _noise(self) -> float:
+        return math.exp(self._random.gauss(0.0, self._problem.noise))
+
+
+def changed(space: ResolvedSpace, combination: Combination) -> Iterator[Combination]:
+    """Every valid combination with one setting more, less or another on the same devices."""
+    for axis in space.axes:
+        others = tuple(use for use in combination.uses if use.name != axis.method)
+        for setting in (None, *axis.settings):
+            uses = others if setting is None else (*others, setting)
+            one = Combination(tuple(sorted(uses, key=lambda use: use.name)), combination.gpu_count)
+            if one != combination and space.accepts(one):
+                yield one
+
+
+def _on_one(space: ResolvedSpace, combination: Combination) -> Combination:
+    """The same methods on one device."""
+    distributes = {axis.method for axis in space.axes if axis.distributes}
+    return Combination(tuple(use for use in combination.uses if use.name not in distributes), space.gpu_counts[0])
