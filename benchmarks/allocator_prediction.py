@@ -218,6 +218,10 @@ not have either: figures of convolutional networks leave cuDNN's workspaces out 
 indices that putting gradients into places sorts (five times the indices), temporary storage of scans (a few KiB), and
 partial results of sums over more than 2 GiB, which torch makes in several parts.
 
+With expandable segments the model's parameters are in segments of fixed size, as they were moved before, and the
+prediction has them in those that expand. By `--profile` parameters are where they were made, in that order, and on the
+device in the order in which they are moved: other gaps are left before the first step, though the step is the same.
+
 `gpt2`, `convnext` and `swin` were added when all rules had been written; nothing was changed for them.
 The mask of `roberta` is spread over positions by the model's file: whether one for each token is spread at all depends
 on its values, and on a device in software every mask holds."""
@@ -266,6 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hardware = detect_hardware("cuda")
         if options.predict_again:
             again = [case for case in cases if case.model in options.models and case.allocated]
+            if not again:
+                parser.error(f"--predict-again needs cases that were measured, but {lines} has none of these models")
             found: Iterator[Case] = (_again(runner, hardware, case) for case in again)
         else:
             found = _cases(runner, hardware, options.models, known)

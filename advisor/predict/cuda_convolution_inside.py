@@ -58,8 +58,8 @@ def convolution_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]
         yield Result(sum(wanted[:2]))
         item = gradient.dtype.itemsize
         reduced = [0, *range(2, len(gradient.shape))]
-        kind = Accumulation(item, max(item, _FLOAT), 8 if item == 2 else 4)
-        partials, counters = reduction_buffers(gradient.shape, gradient.strides, reduced, kind, device)
+        summed = Accumulation(item, max(item, _FLOAT), 8 if item == 2 else 4)
+        partials, counters = reduction_buffers(gradient.shape, gradient.strides, reduced, summed, device)
         if partials:
             yield from (Take("partials", partials), Take("counters", counters), Give("counters"), Give("partials"))
     if copies_input:
