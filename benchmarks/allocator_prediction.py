@@ -222,7 +222,8 @@ With expandable segments the model's parameters are in segments of fixed size, a
 prediction has them in those that expand. By `--profile` parameters are where they were made, in that order, and on the
 device in the order in which they are moved: other gaps are left before the first step, though the step is the same.
 
-`gpt2`, `convnext` and `swin` were added when all rules had been written; nothing was changed for them.
+`gpt2`, `convnext` and `swin` were added when all rules had been written; nothing was changed for them. What is furthest
+off among them has not been looked into.
 The mask of `roberta` is spread over positions by the model's file: whether one for each token is spread at all depends
 on its values, and on a device in software every mask holds."""
 
