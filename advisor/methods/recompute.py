@@ -161,8 +161,11 @@ class _StateGuard:
         found = {id(held): held for inner in self._modules for _, held in kept_in(inner)}
         self._containers: list[_Slot] = [(_Container(held), "") for held in found.values()]
         self._counting = [inner for inner in self._modules if _may_count(inner)]
-        self.written: set[_Slot] = {
-            (inner, name) for inner, name in self._slots if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
+        # In order, not by addresses: the copies of two steps then come in the same order.
+        self.written: dict[_Slot, None] = {
+            (inner, name): None
+            for inner, name in self._slots
+            if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
         }
         self._seen: set[tuple[bool, ...]] = set()
 
@@ -192,19 +195,21 @@ class _StateGuard:
             yield
         # As after a warm-up: where it is large, its contents before this call are gone, but no update is made twice.
         self.written |= {
-            slot
+            slot: None
             for slot, value, version in known
             if not isinstance(value, torch.nn.Parameter)
             and (_version(slot) != version or not _same(_value(slot), value))
         }
         if first:
-            self.written |= {slot for slot, value, version in held if _is_written(slot, value, version, before[slot])}
+            self.written |= {
+                slot: None for slot, value, version in held if _is_written(slot, value, version, before[slot])
+            }
             for slot in self._attributes():
                 if slot not in before:  # nothing yet, or nothing that counts, such as None
-                    self.written.add(slot)
+                    self.written[slot] = None
                     before[slot] = attributes[slot[0]].get(slot[1], _MISSING)
         self._seen.add(modes)
-        for slot in before.keys() - self.written:
+        for slot in [one for one in before if one not in self.written]:
             del before[slot]
 
     def _attributes(self) -> list[_Slot]:

@@ -23,6 +23,8 @@ from advisor.predict.segments import ExpandableSegments, FixedSegments, Segments
 
 __all__ = ["CachingAllocator", "PhasePeak", "Replay", "replay"]
 
+_STEADY_STEPS, _MOST_STEPS = 2, 8
+
 
 class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Peaks of a stretch of the log, with what was there when it began.
@@ -65,6 +67,7 @@ def replay(
     limit_bytes: int | None = None,
     workspace_bytes: int = 0,
     marks: Sequence[int] = (),
+    step: int | None = None,
 ) -> Replay:
     """Play a log of allocations and frees through a model of the caching allocator.
 
@@ -78,6 +81,9 @@ def replay(
         workspace_bytes: Held from the beginning to the end, such as the workspace of cuBLAS.
         marks: Indices of the events with which a phase begins, ascending; a phase lasts until the next mark. What
             comes before the first mark is in no phase.
+        step: Index of the event with which a step begins that is taken again and again, where it leaves as much as it
+            finds: one finds other gaps than the one before it, and may need more. It is played until
+            ``_STEADY_STEPS`` of them have taken nothing more from the device, or ``_MOST_STEPS`` times.
     """
     log = list(events)
     bounds = [0, *marks, len(log)]
@@ -91,6 +97,9 @@ def replay(
             break
         fits = _play(allocator, log, begin, end, live)
         peaks.append(allocator.take_peak())
+    if step is not None and fits and _is_closed(log[step:]):
+        fits = _play_again(allocator, log, step, live)
+        peaks[-1] = _higher(peaks[-1], allocator.take_peak())
     return Replay(
         peak_reserved_bytes=max((peak.reserved_bytes for peak in peaks), default=0),
         peak_allocated_bytes=max((peak.allocated_bytes for peak in peaks), default=0),
@@ -119,6 +128,41 @@ def _play(
             assert block.requested == -size, f"storage {identity} has {block.requested} bytes, but {-size} are freed"
             allocator.free(block)
     return True
+
+
+def _is_closed(step: Sequence[tuple[int, int]]) -> bool:
+    """Whether a step gives back all that it takes, and nothing else."""
+    live: set[int] = set()
+    for identity, size in step:
+        if size > 0:
+            live.add(identity)
+        elif size < 0:
+            if identity not in live:
+                return False
+            live.remove(identity)
+    return not live
+
+
+def _play_again(
+    allocator: CachingAllocator, log: Sequence[tuple[int, int]], begin: int, live: dict[int, Block]
+) -> bool:
+    """Whether a step could be served until it was steady."""
+    steady = 0
+    for _ in range(_MOST_STEPS - 1):
+        before = allocator.reserved_bytes
+        if not _play(allocator, log, begin, len(log), live):
+            return False
+        steady = steady + 1 if allocator.reserved_bytes == before else 0
+        if steady == _STEADY_STEPS:
+            break
+    return True
+
+
+def _higher(one: PhasePeak, other: PhasePeak) -> PhasePeak:
+    return PhasePeak(
+        reserved_bytes=max(one.reserved_bytes, other.reserved_bytes),
+        allocated_bytes=max(one.allocated_bytes, other.allocated_bytes),
+    )
 
 
 class CachingAllocator:

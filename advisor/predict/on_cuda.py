@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Generator
+from typing import Any
 
 import msgspec
+import torch
 
+from advisor.methods import batch as batches
 from advisor.predict.attention_choice import AttentionGpu
 from advisor.predict.cuda_kernels import as_cuda
 from advisor.predict.cuda_optimizers import optimizers_as_on_cuda
@@ -18,25 +21,40 @@ from advisor.predict.step_trace import StepTrace
 __all__ = ["cublas_workspace_bytes", "on_cuda", "standing_for"]
 
 _HOPPER = (9, 0)
-_THREADS = 2
-"""Of a training that multiply, each with a workspace of its own: the caller's, and that of the backward pass."""
 
 
 @contextlib.contextmanager
 def standing_for(device: CudaDevice) -> Generator[None, None, None]:
     """Let fake CPU tensors take the paths of a CUDA device; the whole step, from building the model, belongs inside."""
-    with as_cuda(AttentionGpu(compute_capability=device.compute_capability)), optimizers_as_on_cuda():
+    gpu = AttentionGpu(compute_capability=device.compute_capability)
+    with as_cuda(gpu), optimizers_as_on_cuda(), _batches_copied():
         yield
 
 
+@contextlib.contextmanager
+def _batches_copied() -> Generator[None, None, None]:
+    """Let every pass copy its batch to the device, although host and device are one here."""
+    move = batches.move
+
+    def copied(batch: Any, device: torch.device) -> Any:
+        return batches.map_tensors(move(batch, device), torch.Tensor.clone)
+
+    batches.move = copied
+    try:
+        yield
+    finally:
+        batches.move = move
+
+
 def cublas_workspace_bytes(device: CudaDevice) -> int:
-    """What torch takes from its allocator for cuBLAS, once and for good.
+    """What torch takes from its allocator for cuBLAS in a thread, with its first product and for good.
+
+    On CUDA two threads multiply: the caller's, and that of the backward pass.
 
     Source: ``parseChosenWorkspaceSize`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of PyTorch; without
     ``CUBLAS_WORKSPACE_CONFIG``, and for one stream.
     """
-    one = 32 * 2**20 if device.compute_capability >= _HOPPER else (2 * 4096 + 8 * 16) * 2**10
-    return _THREADS * one
+    return 32 * 2**20 if device.compute_capability >= _HOPPER else (2 * 4096 + 8 * 16) * 2**10
 
 
 def on_cuda(
@@ -61,12 +79,12 @@ def on_cuda(
     notes = list(prediction.notes)
     if first.calls or second.calls:
         notes.append("What cuDNN takes inside of convolutions is not in it: a real run needs more.")
-    log = allocation_log(first, second)
+    workspace_bytes = cublas_workspace_bytes(device)
+    log = allocation_log(first, second, device, workspace_bytes)
     if log is None:
         notes.append("Steps at two batches differ in more than sizes: what the allocator reserves is not predicted.")
         return msgspec.structs.replace(prediction, notes=tuple(notes))
-    workspace_bytes = cublas_workspace_bytes(device)
-    most = prediction.largest_batch(limit_bytes - workspace_bytes)
+    most = prediction.largest_batch(limit_bytes - len(log.products) * workspace_bytes)
     replays = tuple(
         reserved(
             log,
@@ -74,7 +92,6 @@ def on_cuda(
             expandable=expandable,
             limit_bytes=limit_bytes,
             at_most=0 if most == math.inf else math.floor(most),
-            workspace_bytes=workspace_bytes,
         )
         for expandable in (False, True)
     )

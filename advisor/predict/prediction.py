@@ -78,9 +78,25 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         compute_capability: ``(major, minor)``: decides which attention kernels there are.
+        multiprocessors: How many it has: decides how many blocks a kernel has, and what they put down between them.
     """
 
     compute_capability: tuple[int, int]
+    multiprocessors: int
+
+    @property
+    def threads_per_multiprocessor(self) -> int:
+        """As many as may be there at once; by the table of compute capabilities in the CUDA programming guide."""
+        if self.compute_capability == (7, 5):
+            return 1024
+        major, minor = self.compute_capability
+        return 1536 if (major == 8 and minor > 0) or major == 12 else 2048
+
+    @property
+    def is_short_of_shared_memory(self) -> bool:
+        """Whether a block may have 99 KiB at most; likewise."""
+        major, minor = self.compute_capability
+        return (major == 8 and minor not in (0, 7)) or major == 12
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):

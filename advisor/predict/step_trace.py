@@ -20,11 +20,12 @@ from advisor.measure.memory import listening
 from advisor.measure.storages import tensors_in, view_bytes
 from advisor.methods.structure import replace_tensors
 from advisor.methods.training import Phase, Training
+from advisor.predict.engine_sums import EngineSums
 from advisor.predict.operator_work import as_on_cuda
 from advisor.predict.prediction import Affine, Category
 from advisor.predict.scratch import Call
 from advisor.predict.side_by_side import side_by_side
-from advisor.predict.storage_log import StorageLog
+from advisor.predict.storage_log import Inside, StorageLog
 from advisor.predict.work import Work
 from advisor.predict.work_counter import WorkCounter
 
@@ -44,7 +45,9 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         batch_bytes: The batch itself where it is not among the events, because it is on the device already.
         notes: What the methods said.
         calls: ``(index of the first event after it, call, batch)`` of operators of the step that take memory inside
-            themselves; empty once that is among the events.
+            themselves on a CPU; empty once that is among the events.
+        inside: All calls that do so on CUDA, from the beginning of everything.
+        products: Indices of the first events after the first product of matrices in each pass.
         works: The work of the step, where it was counted; ``None`` where that has copies between
             host and device, which are no copies here.
     """
@@ -58,6 +61,8 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int
     notes: tuple[str, ...]
     calls: list[tuple[int, Call, int]]
+    inside: list[Inside] = msgspec.field(default_factory=list)
+    products: list[int] = msgspec.field(default_factory=list)
     works: list[Work] | None = None
 
 
@@ -87,7 +92,7 @@ def trace_steps(
     """
     log = StorageLog(device, stands_for_another=stands_for_another)
     log.ignore([batch for _, batch in batches])
-    with mode, log:
+    with mode, log, EngineSums():
         training = build()
         try:
             made = _states_made_alone(training) if len(batches) > 1 else None
@@ -196,15 +201,12 @@ def _trace(
 
     counts = counts_work or log.stands_for_another
     counting: contextlib.AbstractContextManager[Any] = counter if counts else contextlib.nullcontext()
-    with counting, listening(training, listen):
+    with counting, EngineSums(), listening(training, listen):
         training.step(batch)
     log.look_again()
-    passes = len(training.split(batch))
-    batch_bytes = view_bytes(tensors_in(batch))
-    if log.device != "cpu":
-        batch_bytes = 0  # each pass copies its share there, which the log sees
-    elif log.stands_for_another:
-        batch_bytes //= passes  # it would copy its share there
+    # Each pass copies its share to a device, which the log sees.
+    copied = log.device != "cpu" or log.stands_for_another
+    batch_bytes = 0 if copied else view_bytes(tensors_in(batch))
     trace = StepTrace(
         micro_batch=micro_batch,
         events=list(log.events),
@@ -215,6 +217,8 @@ def _trace(
         batch_bytes=batch_bytes,
         notes=tuple(training.notes),
         calls=[call for call in log.calls if call[0] >= begin],
+        inside=list(log.inside),
+        products=sorted(log.products.values()),
         works=_works(counter, log) if counts else None,
     )
     return trace, used

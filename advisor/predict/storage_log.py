@@ -5,18 +5,45 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.storages import tensors_in
 from advisor.methods.memory_side import Side, current_side
+from advisor.predict.cuda_inside import has_inside
 from advisor.predict.fake_device import device_asked_for, device_of
 from advisor.predict.in_place import changes_only_values
+from advisor.predict.inside_call import InsideCall, described
 from advisor.predict.scratch import Call, call_of
 
-__all__ = ["StorageLog"]
+__all__ = ["Inside", "StorageLog"]
+
+_PRODUCTS = (
+    "mm.default",
+    "addmm.default",
+    "bmm.default",
+    "baddbmm.default",
+    "addmv.default",
+    "mv.default",
+    "dot.default",
+)
+"""What cuBLAS computes."""
+
+
+class Inside(NamedTuple):
+    """A call that takes memory inside itself on CUDA.
+
+    Attributes:
+        begin: Index of the event that would be the first of its results.
+        births: For each result the index of the event of its birth; ``None`` for one that is no new storage.
+        call: The call.
+    """
+
+    begin: int
+    births: tuple[int | None, ...]
+    call: InsideCall
 
 
 class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -36,7 +63,11 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operators: For every storage the operator that it came from.
         device: Type of the device.
         stands_for_another: Whether it stands for another.
-        calls: ``(index of the first event after it, call, batch)`` of operators that take memory inside themselves.
+        calls: ``(index of the first event after it, call, batch)`` of operators that take memory inside themselves on a
+            CPU.
+        inside: Calls that do so on CUDA, where it is the device or stood for.
+        products: For the forward and the backward pass, which have a thread each on CUDA, the index of the first event
+            after their first product of matrices.
     """
 
     def __init__(self, device: torch.device, *, stands_for_another: bool = False) -> None:
@@ -44,6 +75,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events: list[tuple[int, int]] = []
         self.operators: list[str] = []
         self.calls: list[tuple[int, Call, int]] = []
+        self.inside: list[Inside] = []
+        self.products: dict[bool, int] = {}
         self.device = device.type
         self.stands_for_another = stands_for_another
         self._on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -109,9 +142,21 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 storage = tensor.untyped_storage()
                 if not self._is_known(storage):
                     self._on_host[storage._cdata] = self._ignored[storage._cdata] = weakref.ref(storage)
+        elif has_inside(name) and (self.device == "cuda" or self.stands_for_another):
+            begin = len(self.events)
+            births = tuple(self._born(tensor, name) for tensor in tensors_in(result))
+            self.inside.append(Inside(begin, births, described(func, args, kwargs, result)))
         else:
             self.add(result, name)
+            if name in _PRODUCTS:
+                self.products.setdefault(torch._C._current_graph_task_id() != -1, len(self.events))
         return result
+
+    def _born(self, tensor: torch.Tensor, operator: str) -> int | None:
+        """The index of the event of a result's birth, if it is one."""
+        place = len(self.events)
+        self.add(tensor, operator)
+        return place if len(self.events) > place else None
 
     def _is_of_host(self, args: tuple[Any, ...]) -> bool:
         """Whether an operator's results are the host's: it was said so, or all that it is given is."""

@@ -71,7 +71,8 @@ def _without_padding(plain: Callable[..., Any], padding_mask: Any, *args: Any, *
 
 
 def _not_packed(plain: Callable[..., Any], position_ids: Any, *args: Any, **kwargs: Any) -> Any:
-    return None if isinstance(position_ids, FakeTensor) else plain(position_ids, *args, **kwargs)
+    found = plain(position_ids, *args, **kwargs)  # what it takes meanwhile is taken in a real step, too
+    return None if isinstance(position_ids, FakeTensor) else found
 
 
 def _is_padded(batch: Any) -> bool:

@@ -34,6 +34,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         host_free_bytes: Host memory available at detection.
         host_cores: Cores this process may use.
         compute_capability: ``(major, minor)`` of a CUDA device, else ``None``.
+        multiprocessors: Of a CUDA device that a profile describes; one that is here is asked in a trial.
         driver_version: CUDA driver version, else ``None``.
         profile: Name of the matching file in ``profiles/``, if any.
     """
@@ -49,5 +50,6 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host_free_bytes: int
     host_cores: int
     compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
     driver_version: str | None = None
     profile: str | None = None

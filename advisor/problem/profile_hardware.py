@@ -50,6 +50,7 @@ def hardware_of(profile: Profile) -> Hardware:
     """
     memory = profile.memory.base_value
     assert profile.compute_capability is not None, f"{profile.name} is no GPU"
+    assert profile.multiprocessors is not None, f"{profile.name} is no GPU"
     assert memory is not None, f"nobody says how much memory {profile.name} has"
     host = host_memory()
     return Hardware(
@@ -62,5 +63,6 @@ def hardware_of(profile: Profile) -> Hardware:
         host_free_bytes=host.free_bytes,
         host_cores=host_cores(),
         compute_capability=profile.compute_capability.value,
+        multiprocessors=profile.multiprocessors.value,
         profile=profile.name,
     )

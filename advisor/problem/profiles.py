@@ -14,7 +14,7 @@ import msgspec
 from advisor.problem.data import data_folder
 from advisor.problem.hardware import DeviceKind
 
-__all__ = ["Capability", "Figure", "Profile", "load_profile", "load_profiles", "match_profile"]
+__all__ = ["Capability", "Count", "Figure", "Profile", "load_profile", "load_profiles", "match_profile"]
 
 _SCALE = {
     "GB": 1e9,
@@ -71,6 +71,22 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     date: str
 
 
+class Count(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many of a part a device has.
+
+    Attributes:
+        value: The number.
+        source: Name and address of the document.
+        date: Date of the document, or of its retrieval, as said.
+        note: How the number was derived, where it was.
+    """
+
+    value: int
+    source: str
+    date: str
+    note: str = ""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The published figures of one device. Matrix rates are dense: half of the number "with sparsity".
 
@@ -81,6 +97,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         kind: CPU or CUDA.
         matches: Regular expressions that NVML's (or the CPU's) name must match from its start to its end.
         compute_capability: Of a CUDA device, else ``None``.
+        multiprocessors: Likewise.
         memory: Device memory.
         memory_bandwidth: Of the device memory.
         fp32_rate: Floating-point operations per second of float32 without tensor cores.
@@ -99,6 +116,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     kind: DeviceKind
     matches: tuple[str, ...]
     compute_capability: Capability | None = None
+    multiprocessors: Count | None = None
     memory: Figure
     memory_bandwidth: Figure
     fp32_rate: Figure
@@ -115,6 +133,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(f"the schema of a profile must be 1, but got {self.schema}")
         if (self.compute_capability is None) is (self.kind is DeviceKind.CUDA):
             raise ValueError("a CUDA device, and no other, must have a compute capability")
+        if (self.multiprocessors is None) is (self.kind is DeviceKind.CUDA):
+            raise ValueError("a CUDA device, and no other, must have multiprocessors")
 
 
 def load_profile(path: Path) -> Profile:

@@ -161,7 +161,10 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
     stands_for = None
     if request.profile is not None:
         assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
-        stands_for = CudaDevice(compute_capability=hardware.compute_capability)
+        assert hardware.multiprocessors is not None, "likewise"
+        stands_for = CudaDevice(
+            compute_capability=hardware.compute_capability, multiprocessors=hardware.multiprocessors
+        )
     return TrialSpec(
         kind=TrialKind.PREDICT,
         workload=request.source,

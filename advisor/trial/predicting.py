@@ -19,7 +19,9 @@ from advisor.methods.batch import leaves_of
 from advisor.methods.training import Training
 from advisor.predict.cuda_optimizers import optimizers_as_with_values
 from advisor.predict.envelope import are_alike, predict_aligned, predict_fitted
+from advisor.predict.grouped_products import grouped_products_of_all_types
 from advisor.predict.on_cuda import on_cuda, standing_for
+from advisor.predict.plain_linear import linear_as_plain
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.scratch import measured_scratch
 from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
@@ -75,7 +77,7 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
         prediction = predict_fitted((first, second), accumulation_steps=passes)
     if spec.with_allocator:
         bench.tell("what the allocator would take")
-        device = spec.stands_for or CudaDevice(compute_capability=torch.cuda.get_device_capability(bench.device))
+        device = spec.stands_for or _device(bench.device)
         prediction = on_cuda(
             prediction, first, second, micro_batch=around, limit_bytes=spec.memory_limit_bytes, device=device
         )
@@ -87,6 +89,13 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
         work = _work(first, second, passes) if counted else None
     seconds = time.perf_counter() - begin
     return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""
+
+
+def _device(device: torch.device) -> CudaDevice:
+    properties = torch.cuda.get_device_properties(device)
+    return CudaDevice(
+        compute_capability=(properties.major, properties.minor), multiprocessors=properties.multi_processor_count
+    )
 
 
 def _what_a_sample_was(bench: Bench) -> str:
@@ -161,7 +170,7 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
 
         standing = optimizers_as_with_values() if stands_for is None else standing_for(stands_for)
         try:
-            with standing, contexts:
+            with standing, linear_as_plain(bench.device.type), grouped_products_of_all_types(), contexts:
                 traces = trace_steps(
                     build,
                     [(size, faked(batch, mode)) for size, batch in zip(micro_batches, batches, strict=True)],
@@ -176,8 +185,7 @@ def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
             error = raised
         else:
             # Where the host is the device, the whole batch is there during every pass.
-            more, less = (wanted, passes) if stands_for is None else (1, 1)
-            return [msgspec.structs.replace(one, batch_bytes=one.batch_bytes * more // less) for one in traces]
+            return [msgspec.structs.replace(one, batch_bytes=one.batch_bytes * wanted // passes) for one in traces]
     assert error is not None, "a trace comes to an end"
     raise _CannotTraceError(_reason(error)) from error
 

@@ -383,3 +383,17 @@ def _allocated(allocator: CachingAllocator, size: int) -> Block:
     block = allocator.allocate(size)
     assert block is not None
     return block
+
+
+def test_a_step_is_repeated_until_it_takes_nothing_more() -> None:
+    """What the first step has left in the cache is cut up by the second."""
+    once = [(0, 31), (0, -31), (1, 20), (2, 24), (3, 11), (1, -20), (2, -24), (3, -11)]
+    step = [(number, size * _MIB) for number, size in once]
+    assert replay(step).peak_reserved_bytes == 56 * _MIB
+    assert replay(step * 4).peak_reserved_bytes == 68 * _MIB
+    assert replay(step, step=0).peak_reserved_bytes == 68 * _MIB
+    assert replay(step, step=0, limit_bytes=60 * _MIB).retries > 0
+
+
+def test_a_step_that_leaves_something_is_not_repeated() -> None:
+    assert replay([(0, 30 * _MIB)], step=0).peak_reserved_bytes == 30 * _MIB

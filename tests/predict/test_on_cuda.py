@@ -19,7 +19,7 @@ from tests.methods.tiny import MODELS
 from tests.predict.test_predicted_memory import built
 
 CPU = torch.device("cpu")
-HOPPER = CudaDevice(compute_capability=(9, 0))
+HOPPER = CudaDevice(compute_capability=(9, 0), multiprocessors=132)
 MIB = 2**20
 
 
@@ -95,7 +95,7 @@ def test_an_optimizer_on_the_host_leaves_parameters_and_one_gradient_at_a_time()
     assert plain.breakdown(32)[Category.OPTIMIZER_STATE] > parameters(plain)
     assert offloaded.breakdown(32).get(Category.OPTIMIZER_STATE, 0) < 1024, "counters of steps"
     step = offloaded.peak_moment(32, "optimizer")
-    assert step.live.at(32) - step.parts[Category.BATCH].at(32) < 1.01 * parameters(offloaded)
+    assert step.live.at(32) < 1.01 * parameters(offloaded)
 
 
 def test_the_work_is_counted_unless_there_are_copies_between_host_and_device() -> None:
@@ -122,7 +122,7 @@ def test_what_the_allocator_reserves_is_replayed_without_and_with_expandable_seg
     assert (native.expandable, expandable.expandable) == (False, True)
     for one in prediction.reserved:
         assert one.micro_batch == 16
-        assert one.peak_bytes >= prediction.peak(16) - prediction.breakdown(16)[Category.BATCH] + 32 * MIB
+        assert one.peak_bytes >= prediction.peak(16) + 32 * MIB
         assert 16 < one.largest_batch <= prediction.largest_batch(limit)
         assert one.largest_peak_bytes <= limit + 20 * MIB, "expandable segments are mapped in whole pages"
 
@@ -132,6 +132,6 @@ def test_convolutions_are_said_to_need_more() -> None:
     assert not any("cuDNN" in note for note in completed(1024 * MIB).notes)
 
 
-def test_cublas_takes_a_workspace_for_each_pass_and_more_from_hopper_on() -> None:
-    assert cublas_workspace_bytes(CudaDevice(compute_capability=(8, 0))) == 2 * 8_519_680
-    assert cublas_workspace_bytes(HOPPER) == 2 * 33_554_432
+def test_cublas_takes_a_larger_workspace_from_hopper_on() -> None:
+    assert cublas_workspace_bytes(CudaDevice(compute_capability=(8, 0), multiprocessors=108)) == 8_519_680
+    assert cublas_workspace_bytes(HOPPER) == 33_554_432

@@ -12,7 +12,7 @@ from advisor.problem.data import data_folder
 from advisor.problem.hardware import DeviceKind
 from advisor.problem.profiles import Figure, Profile, load_profile, load_profiles, match_profile
 
-NO_FIGURES = ("schema", "name", "title", "kind", "matches", "compute_capability")
+NO_FIGURES = ("schema", "name", "title", "kind", "matches", "compute_capability", "multiprocessors")
 FIGURES = [name for name in Profile.__struct_fields__ if name not in NO_FIGURES]
 UNITS = {"memory": {"GB", "GiB"}, "price": {"USD/hour"}}
 
@@ -110,3 +110,18 @@ def test_every_gpu_has_its_compute_capability_with_its_source(profile: Profile) 
     assert (7, 0) <= capability.value <= (9, 0)
     assert capability.source.startswith("https://developer.nvidia.com/")
     assert re.search(r"\b20\d\d\b", capability.date)
+
+
+def test_every_gpu_has_its_multiprocessors_with_their_source(profile: Profile) -> None:
+    """As many as its published rate of float32 takes: 128 lanes in each since Ada and Hopper, 64 before."""
+    count = profile.multiprocessors
+    if profile.kind is DeviceKind.CPU:
+        assert count is None
+        return
+    assert count is not None
+    assert profile.compute_capability is not None
+    assert profile.fp32_rate.base_value is not None
+    lanes = 64 if profile.compute_capability.value < (8, 9) else 128
+    assert 1.2e9 < profile.fp32_rate.base_value / (2 * lanes * count.value) < 2.7e9, "the clock"
+    assert count.source.startswith("https://")
+    assert re.search(r"\b20\d\d\b", count.date)

@@ -19,4 +19,7 @@ def make_batch(batch_size):
     tokens = torch.randint(3, 8192, (batch_size, 256))
     lengths = torch.randint(64, 257, (batch_size, 1))
     lengths[0] = 256
-    return {"input_ids": tokens, "attention_mask": (torch.arange(256) < lengths).long(), "labels": tokens.clone()}
+    # Spread out already: whether a mask for each token is spread at all depends on its values, and a device in software
+    # has none.
+    mask = (torch.arange(256) < lengths)[:, None, None, :].expand(batch_size, 1, 256, 256).contiguous()
+    return {"input_ids": tokens, "attention_mask": mask, "labels": tokens.clone()}

@@ -1,0 +1,16 @@
+"""A convolutional network with normalization over channels, which takes them from first to last and back."""
+
+import torch
+from transformers import ConvNextConfig, ConvNextForImageClassification
+
+BATCH_SIZE = 8
+
+
+def build_model():
+    return ConvNextForImageClassification(
+        ConvNextConfig(hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 5, 2], num_labels=1000)
+    )
+
+
+def make_batch(batch_size):
+    return {"pixel_values": torch.randn(batch_size, 3, 192, 192), "labels": torch.randint(1000, (batch_size,))}
