@@ -61,6 +61,8 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         fidelity: Ceiling of fidelity, unless the user states another.
         methods: Method -> parameter -> the values that may be tried; a method that is absent is not searched, a
             parameter that is absent keeps every value that the method declares.
+        every_method: Every method of the catalogue that is at least so faithful is in the space, whether ``methods``
+            names it or not.
         batch_fractions: Shares of the largest feasible micro-batch that may be tried, the first one first. Where the
             largest is the only one, half of it is timed in the same trial.
         recipes: Tried first, after plain training.
@@ -74,6 +76,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     description: str = ""
     fidelity: Fidelity
     methods: dict[str, dict[str, list[ParameterValue]] | None]
+    every_method: Fidelity | None = None
     batch_fractions: tuple[float, ...] = (1.0,)
     recipes: tuple[Recipe, ...] = ()
     each_alone: bool = False
@@ -82,7 +85,9 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def canonical_text(self) -> str:
         """The content without comments and layout: equal texts are equal spaces."""
-        return msgspec.json.encode(self).decode()
+        entries = msgspec.structs.asdict(self)
+        del entries["every_method"]  # all that it adds is among the methods
+        return msgspec.json.encode(entries).decode()
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -146,6 +151,8 @@ def _checked(content: Any, file: Path, methods: Mapping[str, Method]) -> SearchS
             f"{path}: 'schema' must be {SCHEMA_VERSION} for this version of momadvise, but got {quoted(version)}."
         )
     _check_keys(content, SearchSpace, path, "")
+    if "every_method" in content:
+        content = {"methods": {}} | content
     recipes = content.get("recipes")
     for index, recipe in enumerate(recipes if isinstance(recipes, list) else []):
         if isinstance(recipe, dict):
@@ -154,6 +161,7 @@ def _checked(content: Any, file: Path, methods: Mapping[str, Method]) -> SearchS
         space = msgspec.convert(content, SearchSpace)
     except msgspec.ValidationError as error:
         raise SearchSpaceError(f"{path}: {why_invalid(error, content)}.") from error
+    space = _with_every_method(space, methods)
     _check_fractions(space, path)
     for name, narrowed in space.methods.items():
         _check_method(path, f"methods.{shown(name)}", name, narrowed or {}, methods, methods)
@@ -167,6 +175,15 @@ def _checked(content: Any, file: Path, methods: Mapping[str, Method]) -> SearchS
     _check_recipe_names(space, path)
     _check_optional(space, path)
     return space
+
+
+def _with_every_method(space: SearchSpace, catalogue: Mapping[str, Method]) -> SearchSpace:
+    """The space with what ``every_method`` adds, in the catalogue's order."""
+    if space.every_method is None:
+        return space
+    most = space.every_method
+    faithful = {name: space.methods.get(name) for name, method in catalogue.items() if most.allows(method.fidelity)}
+    return msgspec.structs.replace(space, methods=faithful | space.methods)
 
 
 def _check_keys(content: Mapping[Any, Any], record: type[msgspec.Struct], path: str, where: str) -> None:

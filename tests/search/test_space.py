@@ -38,6 +38,21 @@ def test_the_exact_space_has_only_exact_methods() -> None:
     assert {get_method(name).fidelity for name in space.methods} == {Fidelity.EXACT}
 
 
+def test_a_space_may_take_every_method_that_is_faithful_enough_and_narrow_some(tmp_path: Path) -> None:
+    space = load_space(write(tmp_path, HEAD + "every_method: rounding\nmethods: {checkpoint: {every: [2]}}"))
+    faithful = {method.name for method in CATALOGUE if Fidelity.ROUNDING.allows(method.fidelity)}
+    assert set(space.methods) == faithful
+    checkpoint, swap = get_method("checkpoint"), get_method("swap")
+    assert space.values_of(checkpoint, checkpoint.parameters[0]) == (2,)
+    assert space.values_of(swap, swap.parameters[0]) == swap.parameters[0].choices
+    assert set(load_space(write(tmp_path, HEAD + "every_method: rounding")).methods) == faithful
+
+
+def test_a_class_of_fidelity_that_does_not_exist_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(SearchSpaceError, match=r"every_method.*exakt"):
+        load_space(write(tmp_path, HEAD + "every_method: exakt\nmethods: {}"))
+
+
 def test_a_space_narrows_what_a_method_declares(tmp_path: Path) -> None:
     space = load_space(write(tmp_path, HEAD + "methods: {checkpoint: {every: [4, 2]}, precision: {}}"))
     checkpoint, precision = get_method("checkpoint"), get_method("precision")
