@@ -67,9 +67,9 @@ def list_gpus(
 
     ``CUDA_VISIBLE_DEVICES`` is honoured as the CUDA runtime does: numbers or (abbreviated) UUIDs, ending at the first
     entry that names no device. NVML numbers in the order of the PCI bus, which is also CUDA's where all GPUs are equal
-    or ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; otherwise, with MIG, and without NVML, CUDA's driver is asked. Where it gives no
-    answer, CUDA is taken to show one instance of a GPU in MIG mode: the first, unless ``CUDA_VISIBLE_DEVICES`` names
-    another.
+    or ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; otherwise, with MIG, and without NVML, CUDA's driver is asked. Where it does
+    not answer, CUDA is taken to show one instance of a GPU in MIG mode: the first, unless ``CUDA_VISIBLE_DEVICES``
+    names another.
 
     Args:
         nvml: The ``pynvml`` module, or something that behaves like it.
