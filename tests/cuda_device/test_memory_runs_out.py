@@ -20,7 +20,14 @@ pytestmark = pytest.mark.slow
 SMALL = Gpu("a small GPU", 1_600, "9.0")
 """A training has 1,000 MiB of it beside the context."""
 
-RANKS = Path(__file__).parent / "ranks.yaml"
+ON_TWO = """
+schema: 1
+name: on two
+description: One way to train together.
+fidelity: model
+methods:
+  ddp: {bucket_views: [true], static_graph: [false]}
+"""
 
 
 def tuned(machine: Machine, model: Path, *options: str | Path) -> tuple[subprocess.CompletedProcess[str], Any]:
@@ -67,7 +74,8 @@ def test_a_wrapper_that_runs_out_is_not_recommended(tmp_path: Path) -> None:
 def test_a_rank_that_runs_out_costs_only_what_needed_it(tmp_path: Path) -> None:
     """Two devices that train on more than two samples at a time each, of which one is full then."""
     model = Unruly(tmp_path).file("takes too much", "rank 1", above=2)
-    options = ("--goal", "cheapest", "--price", "2", "--gpus", "2", "--search-space", RANKS, "--trials", "2")
+    (tmp_path / "space.yaml").write_text(ON_TWO)
+    options = ("--goal", "cheapest", "--price", "2", "--gpus", "2", "--search-space", "space.yaml", "--trials", "1")
     result, document = tuned(Machine(gpus=(H100, H100), time=0.05), model, *options, "--memory-limit", "4GiB")
     assert result.returncode == 0, result.stderr
     recommendation = document["recommendation"]
