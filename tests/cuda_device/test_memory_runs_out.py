@@ -62,15 +62,6 @@ def test_a_model_that_only_fits_with_methods_gets_them(tmp_path: Path) -> None:
     assert {each["outcome"] for each in recommendation["not_measured"]} == {"out of memory"}
 
 
-def test_a_wrapper_that_runs_out_is_not_recommended(tmp_path: Path) -> None:
-    model = Unruly(tmp_path).file("takes too much", "confirm")
-    result, document = tuned(Machine(gpus=(SMALL,), time=0.05), model, "--methods", "checkpoint", "--trials", "1")
-    assert result.returncode == 1
-    assert "ended as out of memory" in result.stderr
-    assert document["error"] == "NothingFitsError"
-    assert not (tmp_path / "out" / "policy.yaml").exists()
-
-
 def test_a_rank_that_runs_out_costs_only_what_needed_it(tmp_path: Path) -> None:
     """Two devices that train on more than two samples at a time each, of which one is full then."""
     model = Unruly(tmp_path).file("takes too much", "rank 1", above=2)

@@ -26,6 +26,7 @@ from tests.gpu.test_methods import OF_THE_HOST, ONLY_A_GPU, SAMPLES
 from tests.gpu.unruly import Unruly
 from tests.methods.tiny import MODELS, images, import_bitsandbytes, import_torchao, text, training_of
 
+# Not marked slow: files that are go first, and see that no process is left; those of Inductor's compiler stay.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 GIB = 2**30
@@ -127,7 +128,6 @@ def runner(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield runner
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="one device")
 @over["together"]
 def test_a_method_for_several_devices_trains_on_two(method: Method, runner: Runner, tmp_path: Path) -> None:
