@@ -29,7 +29,7 @@ def nvml_device(device: torch.device) -> NvmlDevice | None:
     """The NVML view of a torch device; ``None`` for the CPU."""
     if device.type != "cuda":
         return None
-    return NvmlDevice(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    return NvmlDevice(str(torch.cuda.get_device_properties(device).uuid))
 
 
 class CudaMemory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import ModuleType
 from typing import Any
@@ -11,12 +12,15 @@ __all__ = ["EnergyMeter", "NvmlDevice"]
 _LEAST_SECONDS = 0.5
 """The counter is refreshed every 20 to 100 ms: a shorter stretch is mostly the luck of where the refreshes fall."""
 
+_KINDS = ("GPU", "MIG")
+"""CUDA does not tell whether an identifier is of a whole GPU or of a MIG instance; NVML wants to know."""
+
 
 class NvmlDevice:
-    """One GPU as the NVIDIA management library sees it.
+    """One GPU, or one MIG instance, as the NVIDIA management library sees it.
 
     Args:
-        uuid: The GPU's identifier, e.g. ``"GPU-5a1f..."``; indices differ between CUDA and NVML, this does not.
+        uuid: The identifier as CUDA tells it, e.g. ``"5a1f..."``; indices differ between CUDA and NVML, this does not.
         library: The ``pynvml`` module; loaded by default.
     """
 
@@ -29,15 +33,17 @@ class NvmlDevice:
         self._handle: Any = None
         try:
             library.nvmlInit()
-            self._handle = library.nvmlDeviceGetHandleByUUID(uuid)
-        except library.NVMLError:
-            # No driver, or a device that NVML cannot name (a slice of a GPU): figures are None, as documented.
-            self._handle = None
+        except library.NVMLError:  # no driver: figures are None, as documented
+            return
+        for kind in _KINDS:
+            with contextlib.suppress(library.NVMLError):
+                self._handle = library.nvmlDeviceGetHandleByUUID(f"{kind}-{uuid}")
+                break
 
     def used_bytes(self) -> int | None:
         """Memory of the device in use by this process, its CUDA context included.
 
-        ``None`` inside containers whose process numbers differ from the driver's.
+        ``None`` inside containers whose process numbers differ from the driver's, and where a process may not see them.
         """
         if self._handle is None:
             return None
@@ -48,13 +54,21 @@ class NvmlDevice:
         return next((process.usedGpuMemory for process in processes if process.pid == os.getpid()), None)
 
     def energy_joules(self) -> float | None:
-        """Energy since the driver was loaded; ``None`` before the Volta generation."""
-        if self._handle is None:
+        """Energy since the driver was loaded; ``None`` before the Volta generation, and for a part of a GPU."""
+        if self._handle is None or self._is_shared():
             return None
         try:
             return float(self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1000
         except self._library.NVMLError:
             return None
+
+    def _is_shared(self) -> bool:
+        """Whether it is a GPU in MIG mode, whose counter is that of all instances."""
+        try:
+            current, _ = self._library.nvmlDeviceGetMigMode(self._handle)
+        except self._library.NVMLError:
+            return False
+        return bool(current)
 
 
 class EnergyMeter:

@@ -48,6 +48,8 @@ def _draws(node: torch.fx.Node) -> bool:
     if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
     names = [argument.name for argument in operator._schema.arguments]
+    if "philox_seed" in names:  # the backward pass of attention on CUDA, which is given what the forward pass drew from
+        return False
     if "dropout_p" not in names:
         return True
     # Attention is tagged whether or not it drops out.

@@ -12,7 +12,10 @@ from advisor.predict.roofline import PredictedStep, predict_step
 from advisor.predict.work import StepWork
 from advisor.problem.rates import DeviceRates
 
-__all__ = ["AtBatch", "Outlook", "outlook_of"]
+__all__ = ["EXPANDABLE_SEGMENTS", "AtBatch", "Outlook", "outlook_of"]
+
+EXPANDABLE_SEGMENTS = "expandable_segments"
+"""The method that decides which of the allocator's ways counts."""
 
 
 class AtBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +53,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         batch_from: Where that batch comes from, for people.
         largest: At the largest batch within the limit; ``None`` if not even one sample fits, or if the batch adds
             nothing.
-        fits: Whether the batch asked for is within the limit: what the allocator reserves without expandable segments
-            where that is known, and else the live bytes.
+        fits: Whether the batch asked for is within the limit: what the allocator reserves, with expandable segments if
+            the policy has them, where that is known, and else the live bytes.
         reserved: What torch's caching allocator takes, without and with expandable segments; empty where there is none
             (on a CPU), or where it cannot be predicted.
         manner: How the prediction was made.
@@ -76,6 +79,11 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     trace_seconds: float
     times: tuple[PredictedStep, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def allocator(self) -> Reserved | None:
+        """What the allocator takes with this policy, where that is known."""
+        return _allocator(self.reserved, self.policy)
 
 
 def outlook_of(
@@ -107,11 +115,11 @@ def outlook_of(
     """
     asked = _at(prediction, policy.micro_batch)
     largest, needed = prediction.largest_batch(limit_bytes), asked.peak_bytes
-    native = next((one for one in prediction.reserved if not one.expandable), None)
-    if native is not None:
-        assert native.micro_batch == policy.micro_batch, "the replay is of the batch asked for"
-        needed = native.peak_bytes
-        largest = min(largest, native.largest_batch) if largest < math.inf else largest
+    allocator = _allocator(prediction.reserved, policy)
+    if allocator is not None:
+        assert allocator.micro_batch == policy.micro_batch, "the replay is of the batch asked for"
+        needed = allocator.peak_bytes
+        largest = min(largest, allocator.largest_batch) if largest < math.inf else largest
     at = [asked] if not 1 <= largest < math.inf else [asked, _at(prediction, math.floor(largest))]
     times: tuple[PredictedStep, ...] = ()
     if work is not None and rates is not None:
@@ -136,6 +144,11 @@ def outlook_of(
         times=times,
         notes=(*notes, *prediction.notes),
     )
+
+
+def _allocator(reserved: tuple[Reserved, ...], policy: Policy) -> Reserved | None:
+    expandable = any(use.name == EXPANDABLE_SEGMENTS for use in policy.methods)
+    return next((one for one in reserved if one.expandable is expandable), None)
 
 
 def _at(prediction: MemoryPrediction, micro_batch: int) -> AtBatch:

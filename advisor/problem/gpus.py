@@ -67,8 +67,9 @@ def list_gpus(
 
     ``CUDA_VISIBLE_DEVICES`` is honoured as the CUDA runtime does: numbers or (abbreviated) UUIDs, ending at the first
     entry that names no device. NVML numbers in the order of the PCI bus, which is also CUDA's where all GPUs are equal
-    or ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; otherwise, and without NVML, CUDA's driver is asked. Of a GPU in MIG mode, CUDA
-    shows one instance to a process: the first, unless ``CUDA_VISIBLE_DEVICES`` names another.
+    or ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; otherwise, with MIG, and without NVML, CUDA's driver is asked. Where it does
+    not answer, CUDA is taken to show one instance of a GPU in MIG mode: the first, unless ``CUDA_VISIBLE_DEVICES``
+    names another.
 
     Args:
         nvml: The ``pynvml`` module, or something that behaves like it.
@@ -116,7 +117,9 @@ def _list(nvml: Any, environment: Mapping[str, str], driver: Callable[[Mapping[s
     whole = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(installed)]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     unequal = len({_kind(nvml, handle) for handle in whole}) > 1
-    told = driver(environment) if unequal and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" else None
+    in_parts = any(_mig_mode(nvml, handle) for handle in whole)
+    asks = in_parts or (unequal and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID")
+    told = driver(environment) if asks else None
     if told is not None and told.gpus:
         shown = _in_order(nvml, whole, [gpu.uuid for gpu in told.gpus])
     else:

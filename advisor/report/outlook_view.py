@@ -79,7 +79,7 @@ class OutlookView:
     def _answer(self) -> Text:
         outlook, asked = self._outlook, self._outlook.asked
         limit = format_bytes(outlook.limit_bytes)
-        needed = next((one.peak_bytes for one in outlook.reserved if not one.expandable), asked.peak_bytes)
+        needed = asked.peak_bytes if outlook.allocator is None else outlook.allocator.peak_bytes
         answer = Text("It fits" if outlook.fits else "It does not fit", style="green" if outlook.fits else "red")
         comparison = "of" if outlook.fits else "but there are"
         answer.append(

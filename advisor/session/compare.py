@@ -113,6 +113,8 @@ class ComparingEvaluator(Evaluator):
     def compare(self, combination: Combination, role: Role) -> Evaluation:
         """Hold a combination against another by short steps in turn, instead of timing it at length.
 
+        Where there is nothing to hold it against it is timed.
+
         Args:
             combination: The methods.
             role: Why it is tried.
@@ -123,9 +125,8 @@ class ComparingEvaluator(Evaluator):
         largest, _ = found
         policy = self._aimed(largest)
         comparison = self._expected(policy)
-        if comparison is None:
-            reason = "plain training, which it would be compared with, does not run even at the smallest batch"
-            return Evaluation(candidate=self._unmeasured(policy, role, Outcome.SCREENED, reason, None))
+        if comparison is None:  # plain training does not run even at the smallest batch: figures are absolute
+            return self.evaluate(combination, 1.0, role, best=None)
         candidate = self._unmeasured(policy, role, Outcome.COMPARED, comparison_words(comparison), None)
         candidate = msgspec.structs.replace(candidate, comparison=comparison, notes=self._effects(combination))
         return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)

@@ -12,7 +12,7 @@ from advisor.decide.choose import choose
 from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.promise import promised, shown
 from advisor.decide.repeat import MOST_REPEATED
-from advisor.errors import NothingMeasuredError
+from advisor.errors import NothingMeasuredError, TrialError
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.problem.goal import Goal, GoalKind
@@ -132,7 +132,12 @@ def confirm(
             break
     beaten = 0
     while len(failures) < _CONFIRMATIONS:
-        recommendation = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
+        try:
+            recommendation = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
+        except TrialError:
+            if failures or beaten:  # the files are those of a policy that was not confirmed
+                take_back(conclusion.folder)
+            raise
         winner = recommendation.winner
         assert winner.measurement is not None
         emit(conclusion, recommendation, say)

@@ -16,7 +16,7 @@ from advisor.policy.policy import Policy
 from advisor.problem.facts import Facts
 from advisor.problem.goal import Fidelity, Goal, GoalKind
 from advisor.problem.hardware import Hardware
-from advisor.problem.units import format_count, format_rate
+from advisor.problem.units import format_bytes, format_count, format_rate
 from advisor.report.progress import Progress
 from advisor.search.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, does_not_fit
 from advisor.search.memory_model import MemoryModel, round_batch
@@ -417,12 +417,12 @@ class Evaluator:
         return None
 
     def _too_big(self, policy: Policy, role: Role, model: MemoryModel) -> Candidate:
-        predicted = model.predict(policy.micro_batch)
-        reason = does_not_fit(
-            need_bytes=predicted,
-            limit_bytes=self._trials.limit_on(policy.gpu_count),
-            micro_batch=policy.micro_batch,
-        )
+        predicted, limit = model.predict(policy.micro_batch), self._trials.limit_on(policy.gpu_count)
+        if model.out_of_memory_at is not None and predicted <= limit:
+            # Something else has the memory, or takes it at that batch: what is predicted says nothing of it.
+            reason = f"a micro-batch of {model.out_of_memory_at} ran out of memory, below {format_bytes(limit)}"
+            return self._unmeasured(policy, role, Outcome.OUT_OF_MEMORY, reason, None)
+        reason = does_not_fit(need_bytes=predicted, limit_bytes=limit, micro_batch=policy.micro_batch)
         return self._unmeasured(policy, role, Outcome.SCREENED, reason, predicted)
 
     def _unmeasured(

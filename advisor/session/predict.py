@@ -12,7 +12,7 @@ from advisor.files import PrivateFolder
 from advisor.methods.compose import judge
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
-from advisor.predict.outlook import Outlook, outlook_of
+from advisor.predict.outlook import EXPANDABLE_SEGMENTS, Outlook, outlook_of
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.problem.detect import detect_hardware
 from advisor.problem.hardware import DeviceKind, Hardware
@@ -165,6 +165,9 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
         stands_for = CudaDevice(
             compute_capability=hardware.compute_capability, multiprocessors=hardware.multiprocessors
         )
+        # A CPU has no segments that expand; what they would come to is replayed in any case.
+        methods = tuple(use for use in policy.methods if use.name != EXPANDABLE_SEGMENTS)
+        policy = msgspec.structs.replace(policy, methods=methods)
     return TrialSpec(
         kind=TrialKind.PREDICT,
         workload=request.source,

@@ -24,6 +24,10 @@ _CUDA_LIBRARIES = (
     "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
     "CUSOLVER_STATUS_ALLOC_FAILED",
 )
+_UNREPORTED = "NVML_SUCCESS == r INTERNAL ASSERT FAILED"
+_ALLOCATOR = "CUDACachingAllocator"
+"""What torch's allocator says up to 2.13 when it is out of memory, and NVML does not let it look for who has it, as on
+a MIG instance and on a Jetson."""
 _PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
 """What cuDNN and cuBLAS say when they get no workspace, among other reasons: the allocator's counter decides."""
 _NCCL_REFUSED = "'out of memory'"
@@ -154,13 +158,21 @@ def _memory_outcome(
             on_device = device.type == "cpu"
         elif any(words in text for words in _CUDA_RUNTIME):
             # Raised for pinned host memory, too; then the device itself still has room.
-            on_device = free_device_bytes() < _ROOM_ON_DEVICE
+            on_device = _is_full(free_device_bytes)
         elif _says_a_library(cause) or _is_hidden_refusal(text, refusals):
             on_device = True
         else:
             continue
         return (Outcome.OUT_OF_MEMORY if on_device else Outcome.HOST_OUT_OF_MEMORY), cause
     return None
+
+
+def _is_full(free_device_bytes: Callable[[], int]) -> bool:
+    """Whether the device has no room left; one without room for a context does not even tell."""
+    try:
+        return free_device_bytes() < _ROOM_ON_DEVICE
+    except RuntimeError:
+        return True
 
 
 def _says_a_library(error: RuntimeError) -> bool:
@@ -171,6 +183,8 @@ def _says_a_library(error: RuntimeError) -> bool:
 
 
 def _is_hidden_refusal(text: str, refusals: AllocatorRefusals | None) -> bool:
+    if _UNREPORTED in text and _ALLOCATOR in text:
+        return True
     return refusals is not None and any(words in text for words in _PERHAPS_MEMORY) and refusals.grown()
 
 

@@ -73,13 +73,16 @@ class _Served:
             self._drop()
             return Answer(message.number)
         spec = message.spec
+        device = torch.device(spec.device)
+        refusals = AllocatorRefusals(device)
         try:
             training, bench = self._loaded(spec)
             seconds = self._stepped(training, bench, message) if isinstance(message, Turn) else 0.0
             return Answer(message.number, seconds)
         except BaseException as error:  # SystemExit too, of the user's code
             self._drop()
-            failed = failed_result("", error, device=torch.device(spec.device), limit_bytes=spec.memory_limit_bytes)
+            limit = spec.memory_limit_bytes
+            failed = failed_result("", error, device=device, limit_bytes=limit, refusals=refusals)
             reason = f"the training beside it ended as {failed.outcome.value}: {failed.reason}"
             return Answer(message.number, failure=reason)
 

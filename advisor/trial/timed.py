@@ -21,7 +21,7 @@ from advisor.methods.training import Training
 from advisor.policy.policy import Policy
 from advisor.trial.bench import Bench, finite
 from advisor.trial.failure import failed_result
-from advisor.trial.spec import Rung
+from advisor.trial.spec import Rung, TrialResult
 from advisor.trial.turns import gain_in_turn, speedup_in_turn
 from advisor.trial.updating import settling_steps, until_updated
 
@@ -115,9 +115,7 @@ def measure_smaller(bench: Bench, meter: MemoryMeter, training: Training, measur
         if bench.world.size > 1:
             raise  # The other ranks wait for this one.
         bench.out_of_step = "its second batch failed"
-        failed = failed_result(
-            spec.key, error, device=bench.device, limit_bytes=spec.memory_limit_bytes, refusals=bench.refusals
-        )
+        failed = _failed(bench, error)
         batches = f"batch {smaller.micro_batch}, timed after {policy.micro_batch}"
         bench.notes.append(f"{batches}, ended as {failed.outcome.value}: {failed.reason}")
         return None
@@ -163,9 +161,7 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
             if bench.world.size > 1:
                 raise  # The other ranks wait for this one.
             bench.out_of_step = "a larger batch failed"
-            failed = failed_result(
-                bench.spec.key, error, device=bench.device, limit_bytes=bench.spec.memory_limit_bytes
-            )
+            failed = _failed(bench, error)
             bench.notes.append(f"batch {policy.micro_batch} ended as {failed.outcome.value}: {failed.reason}")
             return tuple(rungs)
         rungs.append(rung)
@@ -174,6 +170,13 @@ def climb(bench: Bench, meter: MemoryMeter, training: Training, first: Rung) -> 
             break
         best = _Before(policy, bench.batches(policy.global_batch)[0], rung)
     return tuple(rungs)
+
+
+def _failed(bench: Bench, error: Exception) -> TrialResult:
+    spec = bench.spec
+    return failed_result(
+        spec.key, error, device=bench.device, limit_bytes=spec.memory_limit_bytes, refusals=bench.refusals
+    )
 
 
 class _Before(NamedTuple):

@@ -16,12 +16,11 @@ def _gpu(text: str) -> Gpu:
 
 def main() -> int:
     """Run it, and give back its status."""
-    default = f"{H100.name}/{H100.mebibytes}/{H100.capability}"
     parser = argparse.ArgumentParser(prog="python -m tests.cuda_device", description=__doc__)
     parser.add_argument("--count", type=int, default=1, metavar="N", help="N equal GPUs")
     parser.add_argument(
         "--gpu", type=_gpu, action="append", metavar="NAME/MIB/MAJOR.MINOR",
-        help=f"the GPU, or once for each in the order of the PCI bus (default: {default})",
+        help=f"the GPU, or once for each in the order of the PCI bus (default: {H100})",
     )  # fmt: skip
     parser.add_argument("--driver", default="13.0", help="the CUDA version that the driver is for (default: 13.0)")
     parser.add_argument("--no-nvml", action="store_true", help="a machine without NVML")

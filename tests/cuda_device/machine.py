@@ -22,11 +22,23 @@ HOST_BYTES = 8 * 2**30
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU."""
+    """One GPU.
+
+    Attributes:
+        name: As the driver tells it.
+        mebibytes: Its memory.
+        capability: ``"MAJOR.MINOR"``.
+        instances: In MIG mode the profile and the memory of each instance; ``None`` elsewhere.
+    """
 
     name: str
     mebibytes: int
     capability: str
+    instances: tuple[tuple[str, int], ...] | None = None
+
+    def __str__(self) -> str:
+        parts = [] if self.instances is None else ["MIG", *(f"{name}={size}" for name, size in self.instances)]
+        return "/".join([self.name, str(self.mebibytes), self.capability, *parts])
 
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 81_080, "9.0")
@@ -67,7 +79,7 @@ class Machine:
                 "LD_PRELOAD": _joined([str(folder / "libcuda.so.1")], given.get("LD_PRELOAD")),
                 "LD_LIBRARY_PATH": _joined(libraries, given.get("LD_LIBRARY_PATH")),
                 "TRITON_LIBCUDA_PATH": str(folder),
-                "SOFTWARE_GPUS": ";".join(f"{gpu.name}/{gpu.mebibytes}/{gpu.capability}" for gpu in self.gpus),
+                "SOFTWARE_GPUS": ";".join(map(str, self.gpus)),
                 "SOFTWARE_GPU_DRIVER": self.driver,
                 "SOFTWARE_GPU_NVML_LACKS": ",".join(self.nvml_lacks),
                 "SOFTWARE_GPU_TIME": str(self.time),

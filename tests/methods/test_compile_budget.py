@@ -154,6 +154,16 @@ def test_operators_that_draw_are_found_and_attention_only_where_it_drops_out() -
     assert len(drawing_operators(graph)) == 2
 
 
+@pytest.mark.parametrize("kernel", ["efficient", "cudnn"])
+def test_the_backward_pass_of_attention_on_cuda_draws_nothing_anew(kernel: str) -> None:
+    """Trap: torch says that it does, although it is given the seed of the forward pass; on a CPU it is another one."""
+    operator = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention_backward").default
+    assert torch.Tag.nondeterministic_seeded in operator.tags
+    graph = torch.fx.Graph()
+    graph.call_function(operator, (0.1,) * len(operator._schema.arguments))
+    assert drawing_operators(graph) == []
+
+
 def test_only_operators_that_draw_are_marked_as_kept() -> None:
     x = torch.randn(4)
     graph = make_fx(lambda x: torch.dropout(x, 0.5, True).sin())(x).graph

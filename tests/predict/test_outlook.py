@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from advisor.methods.phase import Phase
+from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.predict.outlook import Outlook, outlook_of
 from advisor.predict.prediction import Affine, Category, MemoryPrediction, Moment, Reserved
@@ -31,11 +33,12 @@ def outlook(
     prediction: MemoryPrediction = PREDICTION,
     work: StepWork | None = None,
     rates: DeviceRates | None = None,
+    methods: tuple[MethodUse, ...] = (),
 ) -> Outlook:
     return outlook_of(
         prediction,
         workload="net",
-        policy=Policy(micro_batch=micro_batch),
+        policy=Policy(methods=methods, micro_batch=micro_batch),
         device="a device",
         limit_bytes=limit_bytes,
         limit_from="--memory-limit",
@@ -102,6 +105,20 @@ def test_where_an_allocator_reserves_memory_that_decides() -> None:
     found = outlook(8, 499, replayed(peak_bytes=500, largest_batch=0))
     assert not found.fits
     assert found.largest is None
+
+
+def test_segments_that_expand_decide_where_the_policy_has_them() -> None:
+    native = replayed(peak_bytes=1006, largest_batch=7)
+    expandable = msgspec.structs.replace(
+        native.reserved[0], expandable=True, peak_bytes=900, largest_batch=8, largest_peak_bytes=900
+    )
+    both = msgspec.structs.replace(native, reserved=(*native.reserved, expandable))
+    assert not outlook(8, 1005, both).fits
+    found = outlook(8, 1005, both, methods=(use("expandable_segments"),))
+    assert found.fits
+    assert found.allocator == expandable
+    assert found.largest is not None
+    assert found.largest.micro_batch == 8
 
 
 RATES = DeviceRates(

@@ -242,6 +242,13 @@ def test_a_mig_instance_is_chosen_by_its_name() -> None:
     assert visible(with_mig(), "MIG-2222") == ["MIG-2222"]
 
 
+def test_cudas_driver_tells_which_instances_it_shows() -> None:
+    """How many that are depends on its version, and NVML does not know."""
+    cudas = told(FakeGpu("GPU-2222"), FakeGpu("GPU-1111"))
+    found = gpus.list_gpus(with_mig(), {"CUDA_VISIBLE_DEVICES": "MIG-2222,MIG-1111"}, lambda environment: cudas)
+    assert [gpu.uuid for gpu in found.gpus] == ["MIG-2222", "MIG-1111"]
+
+
 def test_mig_mode_without_an_instance_leaves_no_gpu() -> None:
     found = gpus.list_gpus(FakeNvml([FakeGpu("GPU-aaaa-1", mig=True)]), ALL)
     assert found.gpus == ()

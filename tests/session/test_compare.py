@@ -42,6 +42,7 @@ class FakeTrials:
         rates: Batch -> samples per second of timed trials; 100 for any other.
         fails_at: Batches that do not fit when they are timed.
         fails: How every short run ends.
+        plain_fits: Whether plain training runs at all.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class FakeTrials:
         rates: dict[int, float] | None = None,
         fails_at: tuple[int, ...] = (),
         fails: Outcome | None = None,
+        plain_fits: bool = True,
     ) -> None:
         self.first_batch = 2
         self.most_samples: int | None = None
@@ -66,6 +68,7 @@ class FakeTrials:
         self._plain = sizing(*points)
         points[-1] = msgspec.structs.replace(points[-1], speedup=TWICE)
         self._compared = sizing(*points)
+        self.plain_fits = plain_fits
         self._sized: set[str] = set()
 
     def reference(self, gpu_count: int) -> Combination:
@@ -79,6 +82,8 @@ class FakeTrials:
     ) -> tuple[MemoryModel | None, TrialResult]:
         if self.fails is not None and combination != PLAIN:
             return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
+        if combination == PLAIN and not self.plain_fits:
+            return None, TrialResult(key="size", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
         self._sized.add(combination.label)
         self.alone += [combination.label] * alone
         return self.model_of(combination), TrialResult(key="size", outcome=Outcome.OK)
@@ -232,6 +237,17 @@ def test_what_fails_in_short_runs_or_does_not_fit_is_told_as_ever() -> None:
     too_big = evaluator(FakeTrials(), limited(90)).compare(CHECKPOINT, Role.SEARCHED)
     assert too_big.candidate.outcome is Outcome.SCREENED
     assert too_big.settles_combination
+
+
+def test_where_plain_training_does_not_run_what_does_has_figures_of_its_own() -> None:
+    """A model that only fits with methods is the one that needs them most."""
+    trials = FakeTrials(plain_fits=False, growing=0.001)
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(msgspec.structs.replace(baseline(100), outcome=Outcome.OUT_OF_MEMORY, measurement=None))
+    candidate = found.compare(CHECKPOINT, Role.SEARCHED).candidate
+    assert candidate.outcome is Outcome.OK
+    assert candidate.measurement is not None
+    assert candidate.policy.micro_batch == 80, "the largest that fits"
 
 
 # ---- timing what may lead

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.errors import NothingMeasuredError
+from advisor.errors import NothingFitsError, NothingMeasuredError
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.use import use
@@ -179,6 +179,13 @@ def test_when_too_many_wrappers_fail_nothing_is_recommended_and_no_file_is_left(
     trials = FakeTrials(broken)
     with pytest.raises(NothingMeasuredError, match="the best 3 did not"):
         conclude(tmp_path, [BASELINE, BEST, SECOND, THIRD], trials)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_every_wrapper_fails_no_file_is_left_of_the_last(tmp_path: Path) -> None:
+    trials = FakeTrials({one.policy.label: Outcome.OUT_OF_MEMORY for one in (BEST, SECOND)})
+    with pytest.raises(NothingFitsError):
+        conclude(tmp_path, [BEST, SECOND], trials)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -288,6 +288,25 @@ def test_the_baseline_is_the_users_own_batch_and_is_screened_when_it_cannot_fit(
     assert too_big.outcome is Outcome.SCREENED
 
 
+def test_a_batch_that_ran_out_of_memory_is_not_called_too_big_by_a_prediction() -> None:
+    """Somebody else may hold the memory."""
+
+    class Full(FakeTrials):
+        def model_of(self, combination: Combination) -> MemoryModel | None:
+            model = super().model_of(combination)
+            return None if model is None else msgspec.structs.replace(model, out_of_memory_at=16)
+
+        def size(self, *arguments: Any, **options: Any) -> tuple[MemoryModel | None, TrialResult]:
+            _, result = super().size(*arguments, **options)
+            return self.model_of(arguments[0]), result
+
+    found = evaluator(Full(), facts=msgspec.structs.replace(FACTS, default_batch=16)).baseline()
+    assert found is not None
+    assert found.outcome is Outcome.OUT_OF_MEMORY
+    assert found.reason == "a micro-batch of 16 ran out of memory, below 1.07 GiB"
+    assert found.predicted_peak_bytes is None
+
+
 @pytest.mark.parametrize(("tokens", "usual"), [(1024, 8), (None, 32)], ids=["sequences", "anything else"])
 def test_without_a_batch_of_the_users_own_the_baseline_has_a_usual_one_and_a_note_says_so(
     tokens: int | None, usual: int

@@ -206,10 +206,26 @@ def test_a_policy_for_several_devices_is_of_each_of_them(tmp_path: Path) -> None
     assert found["times"] == []
 
 
+def policy_of(folder: Path, methods: str) -> str:
+    path = folder / "policy.yaml"
+    path.write_text(
+        f"schema: 1\npolicy:\n  methods: {methods}\n  micro_batch: 4\n  accumulation_steps: 1\n  gpu_count: 1\n"
+    )
+    return path.name
+
+
+def test_segments_that_expand_decide_what_fits_on_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, "{expandable_segments: {}}")
+    status, found, stderr = predicted(tmp_path, "--policy", policy, "--profile", "h200")
+    assert status == 0, stderr
+    assert found["methods"] == [{"name": "expandable_segments", "parameters": {}}]
+    _, expandable = found["reserved"]  # type: ignore[misc]
+    assert found["largest"]["micro_batch"] == expandable["largest_batch"]  # type: ignore[index]
+
+
 def test_a_method_that_needs_the_gpu_to_be_applied_is_measured_there(tmp_path: Path) -> None:
-    policy = "schema: 1\npolicy:\n  methods: {expandable_segments: {}}\n  micro_batch: 4\n"
-    (tmp_path / "policy.yaml").write_text(policy + "  accumulation_steps: 1\n  gpu_count: 1\n")
-    status, found, stderr = predicted(tmp_path, "--policy", "policy.yaml", "--profile", "h200")
+    policy = policy_of(tmp_path, "{attention_backend: {kernel: efficient}}")
+    status, found, stderr = predicted(tmp_path, "--policy", policy, "--profile", "h200")
     assert status == 1
     assert found["error"] == "NothingPredictedError"
     assert "Measure it on that GPU" in stderr

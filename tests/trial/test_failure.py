@@ -33,6 +33,14 @@ def result_of(
         (RuntimeError("Triton Error [CUDA]: out of memory"), GPU, 2**20, Outcome.OUT_OF_MEMORY),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), GPU, 0, Outcome.OUT_OF_MEMORY),
         (
+            RuntimeError(
+                'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/c10/cuda/CUDACachingAllocator.cpp":1165, please'
+            ),
+            GPU,
+            10 * 2**30,  # the limit is below what is free
+            Outcome.OUT_OF_MEMORY,
+        ),
+        (
             RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
             GPU,
             0,
@@ -51,6 +59,16 @@ def test_an_exception_has_its_outcome(error: BaseException, device: torch.device
     result = result_of(error, device, free)
     assert result.outcome is outcome
     assert result.reason
+
+
+def test_a_device_without_room_for_a_context_cannot_be_asked_what_is_free() -> None:
+    def free() -> int:
+        raise RuntimeError("CUDA error: out of memory")
+
+    error = RuntimeError("CUDA error: out of memory")
+    assert failed_result("key", error, device=GPU, limit_bytes=2**30, free_device_bytes=free).outcome is (
+        Outcome.OUT_OF_MEMORY
+    )
 
 
 def test_the_words_out_of_memory_in_a_users_error_are_no_evidence() -> None:

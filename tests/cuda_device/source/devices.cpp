@@ -35,7 +35,7 @@ int attribute_of(const Gpu& gpu, int attribute) {
     case cudaDevAttrMultiProcessorCount: return gpu.multiprocessors();
     case cudaDevAttrComputeCapabilityMajor: return gpu.major;
     case cudaDevAttrComputeCapabilityMinor: return gpu.minor;
-    case cudaDevAttrPciBusId: return gpu.place + 1;
+    case cudaDevAttrPciBusId: return gpu.bus();
     case cudaDevAttrAsyncEngineCount: return 3;
     case cudaDevAttrConcurrentKernels: return 1;
     case cudaDevAttrUnifiedAddressing: return 1;
@@ -122,7 +122,7 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) 
   properties->l2CacheSize = value(cudaDevAttrL2CacheSize);
   properties->memoryBusWidth = value(cudaDevAttrGlobalMemoryBusWidth);
   properties->memPitch = 2147483647;
-  properties->pciBusID = gpu.place + 1;
+  properties->pciBusID = gpu.bus();
   properties->unifiedAddressing = properties->canMapHostMemory = properties->concurrentKernels = 1;
   properties->managedMemory = properties->concurrentManagedAccess = properties->cooperativeLaunch = 1;
   properties->asyncEngineCount = value(cudaDevAttrAsyncEngineCount);
@@ -132,7 +132,7 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) 
 API cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
   RETURN_UNLESS_READY;
   if (!exists(device)) return context::failed(cudaErrorInvalidDevice);
-  snprintf(text, length, "0000:%02X:00.0", context::gpu(device).place + 1);
+  snprintf(text, length, "0000:%02X:00.0", context::gpu(device).bus());
   return cudaSuccess;
 }
 

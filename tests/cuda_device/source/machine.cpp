@@ -33,7 +33,9 @@ int Gpu::multiprocessors() const {
 
 std::string Gpu::uuid() const {
   char text[64];
-  snprintf(text, sizeof text, "GPU-%02x%02x0000-0000-4000-8000-0000000000%02x", 0xa0 + place, capability(), place);
+  snprintf(
+      text, sizeof text, "%s-%02x%02x0000-0000-4000-8000-0000000000%02x", is_part() ? "MIG" : "GPU", 0xa0 + place,
+      capability(), place);
   return text;
 }
 
@@ -43,27 +45,51 @@ void Gpu::uuid(char bytes[16]) const {
   for (int i = 0; i < 16; i++) bytes[i] = (char)std::stoi(text.substr(2 * i, 2), nullptr, 16);
 }
 
-// "NAME/MIB/MAJOR.MINOR;..."
-const std::vector<Gpu>& machine::installed() {
-  static auto* gpus = [] {
-    auto* found = new std::vector<Gpu>;
+// "NAME/MIB/MAJOR.MINOR;...", and of a GPU in MIG mode "NAME/MIB/MAJOR.MINOR/MIG/PROFILE=MIB/..."
+static const std::pair<std::vector<Gpu>, std::vector<Gpu>>& all() {
+  static auto* found = [] {
+    auto* gpus = new std::pair<std::vector<Gpu>, std::vector<Gpu>>;
     const char* list = getenv("SOFTWARE_GPUS");
-    for (auto& entry : parts(list ? list : "", ';')) {
+    auto entries = parts(list ? list : "", ';');
+    for (auto& entry : entries) {
       auto fields = parts(entry, '/');
-      Gpu gpu{fields.at(0), std::stoull(fields.at(1)) * MIB, 0, 0, (int)found->size()};
+      Gpu gpu{fields.at(0), std::stoull(fields.at(1)) * MIB, 0, 0, (int)gpus->first.size()};
       sscanf(fields.at(2).c_str(), "%d.%d", &gpu.major, &gpu.minor);
-      found->push_back(gpu);
+      gpu.in_parts = fields.size() > 3;
+      gpus->first.push_back(gpu);
+      for (size_t i = 4; i < fields.size(); i++) {
+        auto profile = parts(fields[i], '=');
+        Gpu part = gpu;
+        part.name += " MIG " + profile.at(0);
+        part.memory = std::stoull(profile.at(1)) * MIB;
+        part.place = (int)(entries.size() + gpus->second.size());
+        part.whole = gpu.place;
+        part.in_parts = false;
+        gpus->second.push_back(part);
+      }
     }
-    if (found->size() > MOST_GPUS) abort();
-    return found;
+    if (gpus->first.size() + gpus->second.size() > MOST_GPUS) abort();
+    return gpus;
   }();
-  return *gpus;
+  return *found;
+}
+
+const std::vector<Gpu>& machine::installed() { return all().first; }
+const std::vector<Gpu>& machine::instances() { return all().second; }
+
+// What CUDA shows of a GPU: itself, or its first MIG instance, if it has one.
+static const Gpu* shown(const Gpu& gpu) {
+  if (!gpu.in_parts) return &gpu;
+  for (auto& part : machine::instances())
+    if (part.whole == gpu.place) return &part;
+  return nullptr;
 }
 
 // CUDA's default order is "fastest first" by a measure that NVIDIA does not tell; here it is the capability, then memory.
 static std::vector<const Gpu*> in_order() {
   std::vector<const Gpu*> order;
-  for (auto& gpu : machine::installed()) order.push_back(&gpu);
+  for (auto& gpu : machine::installed())
+    if (auto* one = shown(gpu)) order.push_back(one);
   const char* named = variable("CUDA_DEVICE_ORDER");
   if (!named || strcmp(named, "PCI_BUS_ID"))
     std::stable_sort(order.begin(), order.end(), [](const Gpu* a, const Gpu* b) {
@@ -75,9 +101,13 @@ static std::vector<const Gpu*> in_order() {
 // The GPU that an entry of CUDA_VISIBLE_DEVICES names: a number, as strtol reads it, or the start of one UUID alone.
 static const Gpu* named(std::string entry, const std::vector<const Gpu*>& order) {
   entry.erase(0, std::min(entry.find_first_not_of(" \t"), entry.size()));
-  if (entry.rfind("GPU-", 0) == 0) {
-    const Gpu* found = nullptr;
+  if (entry.rfind("GPU-", 0) == 0 || entry.rfind("MIG-", 0) == 0) {
+    std::vector<const Gpu*> named;
     for (auto gpu : order)
+      if (!gpu->is_part()) named.push_back(gpu);
+    for (auto& part : machine::instances()) named.push_back(&part);
+    const Gpu* found = nullptr;
+    for (auto gpu : named)
       if (gpu->uuid().rfind(entry.substr(0, entry.find_last_not_of(" \t") + 1), 0) == 0) {
         if (found) return nullptr;
         found = gpu;
@@ -89,11 +119,21 @@ static const Gpu* named(std::string entry, const std::vector<const Gpu*>& order)
   return end == entry.c_str() || number < 0 || number >= (long)order.size() ? nullptr : order[number];
 }
 
+// A process sees a single MIG instance, and nothing beside it.
+static std::vector<const Gpu*>* at_most_one_part(std::vector<const Gpu*>* gpus) {
+  for (auto* gpu : *gpus)
+    if (gpu->is_part()) {
+      *gpus = {gpu};
+      break;
+    }
+  return gpus;
+}
+
 const std::vector<const Gpu*>& machine::visible() {
   static auto* gpus = [] {
     auto order = in_order();
     const char* entries = getenv("CUDA_VISIBLE_DEVICES");
-    if (!entries) return new auto(order);
+    if (!entries) return at_most_one_part(new auto(order));
     auto* found = new std::vector<const Gpu*>;
     for (auto& entry : parts(entries, ',')) {
       const Gpu* gpu = named(entry, order);
@@ -104,7 +144,7 @@ const std::vector<const Gpu*>& machine::visible() {
       }
       found->push_back(gpu);
     }
-    return found;
+    return at_most_one_part(found);
   }();
   return *gpus;
 }

@@ -14,16 +14,21 @@ struct Gpu {
   std::string name;
   uint64_t memory;
   int major, minor;
-  int place;  // on the PCI bus, which is NVML's numbering
+  int place;             // on the PCI bus, which is NVML's numbering; MIG instances come after all GPUs
+  int whole = -1;        // the place of the GPU of which this is a MIG instance
+  bool in_parts = false;  // in MIG mode
 
+  bool is_part() const { return whole >= 0; }
+  int bus() const { return (is_part() ? whole : place) + 1; }
   int capability() const { return 10 * major + minor; }
   int multiprocessors() const;
-  std::string uuid() const;  // "GPU-..."
+  std::string uuid() const;  // "GPU-..." or "MIG-..."
   void uuid(char bytes[16]) const;
 };
 
 namespace machine {
-const std::vector<Gpu>& installed();      // by place
+const std::vector<Gpu>& installed();       // by place
+const std::vector<Gpu>& instances();       // of MIG, by place
 const std::vector<const Gpu*>& visible();  // in CUDA's numbering, by CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
 int driver_version();                      // 13000 is 13.0
 bool nvml_lacks(const char* function);

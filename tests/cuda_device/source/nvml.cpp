@@ -12,8 +12,17 @@
 #define NVML extern "C" __attribute__((visibility("default"))) nvmlReturn_t
 #define UNLESS_LACKING \
   if (machine::nvml_lacks(__func__)) return NVML_ERROR_NOT_SUPPORTED
+// What all instances of a GPU in MIG mode take together is not for everybody to know.
+#define UNLESS_IN_PARTS(handle) \
+  if (of(handle).in_parts) return NVML_ERROR_NO_PERMISSION
+// What the driver does not tell of an instance.
+#define UNLESS_A_PART(handle) \
+  if (of(handle).is_part()) return NVML_ERROR_NOT_SUPPORTED
 
-static const Gpu& of(nvmlDevice_t handle) { return machine::installed().at((uintptr_t)handle - 1); }
+static const Gpu& of(nvmlDevice_t handle) {
+  size_t place = (uintptr_t)handle - 1, whole = machine::installed().size();
+  return place < whole ? machine::installed()[place] : machine::instances().at(place - whole);
+}
 static nvmlDevice_t handle_of(const Gpu& gpu) { return (nvmlDevice_t)(uintptr_t)(gpu.place + 1); }
 
 static nvmlReturn_t tell(char* text, unsigned length, const char* value) {
@@ -34,6 +43,7 @@ API const char* nvmlErrorString(nvmlReturn_t error) {
     case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
     case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
     case NVML_ERROR_NOT_FOUND: return "Not Found";
+    case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
     case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
     default: return "Unknown Error";
   }
@@ -71,11 +81,12 @@ NVML nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* handle) {
 }
 
 NVML nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* handle) {
-  for (auto& gpu : machine::installed())
-    if (gpu.uuid() == uuid) {
-      *handle = handle_of(gpu);
-      return NVML_SUCCESS;
-    }
+  for (auto* gpus : {&machine::installed(), &machine::instances()})
+    for (auto& gpu : *gpus)
+      if (gpu.uuid() == uuid) {
+        *handle = handle_of(gpu);
+        return NVML_SUCCESS;
+      }
   return NVML_ERROR_NOT_FOUND;
 }
 
@@ -103,6 +114,7 @@ NVML nvmlDeviceGetName(nvmlDevice_t handle, char* text, unsigned length) {
 
 NVML nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t* info) {
   UNLESS_LACKING;
+  UNLESS_IN_PARTS(handle);
   info->total = of(handle).memory;
   info->used = books::used(of(handle).place);
   info->free = info->total - info->used;
@@ -111,6 +123,7 @@ NVML nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t* info) {
 
 NVML nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t* info) {
   UNLESS_LACKING;
+  UNLESS_IN_PARTS(handle);
   info->total = of(handle).memory;
   info->reserved = 0;
   info->used = books::used(of(handle).place);
@@ -120,6 +133,7 @@ NVML nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t* info) {
 
 NVML nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned* count, nvmlProcessInfo_t* infos) {
   UNLESS_LACKING;
+  UNLESS_IN_PARTS(handle);
   auto uses = books::uses(of(handle).place);
   unsigned room = *count;
   *count = (unsigned)uses.size();
@@ -136,6 +150,7 @@ NVML nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t handle, unsigned* coun
 // As torch asks when it is out of memory.
 NVML nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned* count, nvmlProcessInfo_v1_t* infos) {
   UNLESS_LACKING;
+  UNLESS_IN_PARTS(handle);
   auto uses = books::uses(of(handle).place);
   unsigned room = *count;
   *count = (unsigned)uses.size();
@@ -145,6 +160,7 @@ NVML nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned* count, 
 
 NVML nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int* major, int* minor) {
   UNLESS_LACKING;
+  UNLESS_A_PART(handle);
   *major = of(handle).major;
   *minor = of(handle).minor;
   return NVML_SUCCESS;
@@ -152,29 +168,48 @@ NVML nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int* major, int* mi
 
 NVML nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned* current, unsigned* pending) {
   UNLESS_LACKING;
-  *current = *pending = 0;
+  UNLESS_A_PART(handle);
+  *current = *pending = of(handle).in_parts;
   return of(handle).major < 8 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
-NVML nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t, unsigned* count) {
-  *count = 0;
+constexpr unsigned MOST_PARTS = 7;
+
+NVML nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned* count) {
+  *count = of(handle).in_parts ? MOST_PARTS : 0;
   return NVML_SUCCESS;
 }
 
-NVML nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t, unsigned, nvmlDevice_t*) { return NVML_ERROR_NOT_FOUND; }
-NVML nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t, nvmlDevice_t*) { return NVML_ERROR_INVALID_ARGUMENT; }
+// The first slot is empty, as when an instance was destroyed.
+NVML nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned index, nvmlDevice_t* found) {
+  unsigned slot = 0;
+  for (auto& part : machine::instances())
+    if (part.whole == of(handle).place && ++slot == index) {
+      *found = handle_of(part);
+      return NVML_SUCCESS;
+    }
+  return NVML_ERROR_NOT_FOUND;
+}
+
+NVML nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t handle, nvmlDevice_t* found) {
+  if (!of(handle).is_part()) return NVML_ERROR_INVALID_ARGUMENT;
+  *found = handle_of(machine::installed()[of(handle).whole]);
+  return NVML_SUCCESS;
+}
 
 // 100 W at rest, 500 W more while busy.
-NVML nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t, unsigned long long* millijoules) {
+NVML nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t handle, unsigned long long* millijoules) {
   UNLESS_LACKING;
+  UNLESS_A_PART(handle);
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   *millijoules = 100ull * 1000 * time.tv_sec + time.tv_nsec / 10000 + books::busy_ns() / 2000;
   return NVML_SUCCESS;
 }
 
-NVML nvmlDeviceGetPowerUsage(nvmlDevice_t, unsigned* milliwatts) {
+NVML nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned* milliwatts) {
   UNLESS_LACKING;
+  UNLESS_A_PART(handle);
   *milliwatts = 100000;
   return NVML_SUCCESS;
 }

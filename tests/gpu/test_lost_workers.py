@@ -1,0 +1,100 @@
+"""Workers that go away with the GPU open: a named outcome, the device's memory free again, a next trial that works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from advisor.trial.outcome import Outcome
+from advisor.trial.runner import Runner
+from advisor.trial.spec import TrialKind
+from tests.gpu.unruly import Unruly
+from tests.trial.specs import is_running, my_children, read_number, wait_until
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def runner(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with Runner(tmp_path_factory.mktemp("study")) as runner:
+        yield runner
+    assert my_children() == []
+
+
+@pytest.fixture
+def unruly(tmp_path: Path) -> Unruly:
+    return Unruly(tmp_path)
+
+
+@pytest.fixture
+def nobody_holds_memory(cuda: torch.device, runner: Runner) -> Iterator[None]:
+    """What the device has free is the same afterwards, but for what a worker that waits for the next trial holds."""
+    runner.close()
+    before = free(cuda)
+    yield
+    runner.close()
+    assert wait_until(lambda: free(cuda) > before - 64 * MIB), f"{before - free(cuda):,} bytes are still held"
+
+
+def free(cuda: torch.device) -> int:
+    return int(torch.cuda.mem_get_info(cuda)[0])
+
+
+@pytest.mark.usefixtures("nobody_holds_memory")
+@pytest.mark.parametrize(
+    ("how", "outcome", "reason"),
+    [
+        ("is killed", Outcome.LOST, "was ended by SIGKILL"),
+        ("aborts", Outcome.CRASHED, "was ended by SIGABRT"),
+        ("breaks the context", Outcome.FAILED, "CUDA error"),
+    ],
+)
+def test_a_worker_that_is_lost_is_replaced(
+    how: str, outcome: Outcome, reason: str, runner: Runner, unruly: Unruly
+) -> None:
+    lost = unruly.trial(TrialKind.TIME, how)
+    result = runner.run(lost)
+    assert result.outcome is outcome, (result, runner.tail_of_log(lost.key))
+    assert reason in result.reason
+    after = runner.run(unruly.trial(TrialKind.SIZE, largest_batch=4))
+    assert after.outcome is Outcome.OK, after
+    assert not after.warm
+
+
+@pytest.mark.usefixtures("nobody_holds_memory")
+def test_what_breaks_the_device_beside_a_trial_does_not_reach_it(runner: Runner, unruly: Unruly) -> None:
+    trial = unruly.trial(TrialKind.TIME, "breaks the context", "beside", turn_seconds=0.1)
+    result = runner.run(unruly.beside_plain(trial))
+    assert result.outcome is Outcome.OK, result
+    assert result.measurement is not None
+    assert result.speedup is None
+    assert any("not compared in turn" in note for note in result.notes), result.notes
+
+
+@pytest.mark.usefixtures("nobody_holds_memory")
+def test_the_fork_server_may_die_in_a_trial_and_between_two(runner: Runner, unruly: Unruly) -> None:
+    hanging = unruly.trial(TrialKind.TIME, "hangs")
+    killer = threading.Thread(target=lambda: (read_number(unruly.folder / "process"), kill_servers()))
+    killer.start()
+    result = runner.run(hanging)
+    killer.join()
+    assert result.outcome is Outcome.LOST, result
+    assert not is_running(read_number(unruly.folder / "process"))
+    kill_servers()
+    after = runner.run(unruly.trial(TrialKind.SIZE, largest_batch=4))
+    assert after.outcome is Outcome.OK, after
+
+
+def kill_servers() -> None:
+    for child in psutil.Process(os.getpid()).children():
+        if "advisor.trial.fork_server" in child.cmdline():
+            child.send_signal(signal.SIGKILL)
