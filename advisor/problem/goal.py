@@ -112,7 +112,10 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     floor: Floor | None = None
     shares_memory: bool = False
 
+    def sharers(self, gpu_count: int) -> int:
+        """How many of the devices that train together share the memory of one: on a CPU, those of one machine."""
+        return -(-gpu_count // self.machines) if self.shares_memory else 1
+
     def limit_on(self, gpu_count: int) -> int:
         """The most memory that each device may take when so many train together."""
-        sharers = -(-gpu_count // self.machines) if self.shares_memory else 1
-        return self.memory_limit_bytes // sharers
+        return self.memory_limit_bytes // self.sharers(gpu_count)

@@ -15,6 +15,7 @@ from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.predict.work import StepWork
 from advisor.problem.batch_layout import BatchLayout
+from advisor.problem.goal import Goal
 from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.problem.workload import WorkloadSource
 from advisor.search.memory_model import MemoryModel
@@ -43,7 +44,7 @@ class Trials:
         runner: Runs specs in worker processes, or answers from the study folder.
         source: The workload.
         hardware: The device.
-        memory_limit_bytes: The limit of every timed trial, on each of its devices.
+        goal: Its limit holds for every timed trial, on each of its devices.
         usable_bytes: The limit of the probe and of short runs: what is free on the device.
         budget: The session's clock.
         seed: Seed of models and batches.
@@ -63,7 +64,7 @@ class Trials:
         runner: Runner,
         source: WorkloadSource,
         hardware: Hardware,
-        memory_limit_bytes: int,
+        goal: Goal,
         usable_bytes: int,
         budget: TimeBudget,
         seed: int,
@@ -85,7 +86,7 @@ class Trials:
         self._layout = layout
         self.most_samples = None if layout is None else layout.most_samples
         self._usable_bytes = usable_bytes
-        self.memory_limit_bytes = memory_limit_bytes
+        self._goal = goal
         self._sizings: dict[str, Sizing] = {}
         self._models: dict[str, MemoryModel] = {}
         self.turns = Turns(
@@ -103,7 +104,7 @@ class Trials:
             runner=self._runner,
             source=self._source,
             hardware=self._hardware,
-            memory_limit_bytes=self.memory_limit_bytes,
+            goal=self._goal,
             usable_bytes=self._usable_bytes,
             budget=self._budget,
             seed=self._seed,
@@ -163,8 +164,8 @@ class Trials:
         return result
 
     def limit_on(self, gpu_count: int) -> int:
-        """The memory limit of each device when so many train together: ranks on a CPU share the host's memory."""
-        return self.memory_limit_bytes // self._sharers(gpu_count)
+        """The memory limit of each device when so many train together."""
+        return self._goal.limit_on(gpu_count)
 
     def size(
         self, combination: Combination, largest_batch: int | None, *, alone: bool = False
@@ -229,15 +230,11 @@ class Trials:
                 measure_seconds=self._budget.sizing_seconds,
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
-                memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
+                memory_limit_bytes=self._usable_bytes // self._goal.sharers(combination.gpu_count),
                 beside=beside,
                 compare_at=None if beside is None else self.turns.compare_at,
             )
         )
-
-    def _sharers(self, gpu_count: int) -> int:
-        """How many ranks share one device's memory."""
-        return gpu_count if self._hardware.kind is DeviceKind.CPU else 1
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
@@ -352,7 +349,7 @@ class Trials:
     def _need_bytes(self, policy: Policy) -> int:
         """What a policy may take."""
         model = self.model_of(Combination.of(policy))
-        return self.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
+        return self._goal.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
 
     def fidelity(
         self,
@@ -381,7 +378,7 @@ class Trials:
             ),
             measure_seconds=self._budget.comparison_step_seconds,
             hard_limit_seconds=self._budget.comparison_limit_seconds(slow_start=_starts_slowly(combination.uses)),
-            memory_limit_bytes=self._usable_bytes // self._sharers(combination.gpu_count),
+            memory_limit_bytes=self._usable_bytes // self._goal.sharers(combination.gpu_count),
         )
         spec = msgspec.structs.replace(spec, fidelity_steps=_COMPARED_STEPS, other_chance=other_chance)
         if exact is None:

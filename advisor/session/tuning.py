@@ -113,7 +113,7 @@ class Tuning:
                 runner=runner,
                 source=request.source,
                 hardware=self._hardware,
-                memory_limit_bytes=self._goal.memory_limit_bytes,
+                goal=self._goal,
                 usable_bytes=max(self._usable_bytes, self._goal.memory_limit_bytes),
                 budget=self._budget,
                 seed=request.seed,

@@ -17,6 +17,7 @@ from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult, TrialSpec
+from tests.decide.examples import goal
 
 MIB = 2**20
 CHECKPOINT = Combination((use("checkpoint", every=1),))
@@ -81,7 +82,7 @@ def sized(**answers: Any) -> MemoryModel:
             host_free_bytes=8 * gib,
             host_cores=2,
         ),
-        memory_limit_bytes=1000 * MIB,
+        goal=msgspec.structs.replace(goal(), memory_limit_bytes=1000 * MIB, shares_memory=True),
         usable_bytes=8 * gib,
         budget=TimeBudget(600.0),
         seed=0,

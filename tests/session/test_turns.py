@@ -17,7 +17,7 @@ from advisor.session.budget import TimeBudget
 from advisor.session.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import Pace, Rung, TrialKind, TrialResult, TrialSpec
-from tests.decide.examples import baseline, measured, measurement
+from tests.decide.examples import baseline, goal, measured, measurement
 from tests.report.scenario import CPU
 from tests.session.test_foretold_memory import SHORT_RUNS
 
@@ -50,12 +50,12 @@ class Machine:
         return [spec.beside for spec in self.specs if spec.kind is kind]
 
 
-def trials(machine: Machine, *, usable_bytes: int = 64 * GIB) -> Trials:
+def trials(machine: Machine, *, usable_bytes: int = 64 * GIB, machines: int = 1) -> Trials:
     made = Trials(
         runner=machine,  # type: ignore[arg-type]
         source=WorkloadSource(kind=WorkloadKind.FILE, location="m.py", name="m", fingerprint="f"),
         hardware=CPU,
-        memory_limit_bytes=GIB,
+        goal=msgspec.structs.replace(goal(), memory_limit_bytes=GIB, shares_memory=True, machines=machines),
         usable_bytes=usable_bytes,
         budget=TimeBudget(600.0),
         seed=0,
@@ -160,3 +160,14 @@ def test_how_fast_the_baseline_was_each_time_is_remembered() -> None:
     timed(found, BF16, repeat=1)
     assert found.turns.rates_of(baseline(100).policy) == (90.0, 90.0)
     assert found.turns.rates_of(leader().policy) == ()
+
+
+def test_ranks_on_two_cpu_machines_share_the_memory_of_their_own_machine_alone() -> None:
+    """Four ranks, two on each machine: one of them has half of the limit, whoever asks."""
+    machine = Machine()
+    made = trials(machine, usable_bytes=4 * GIB, machines=2)
+    on_both = Combination((use("ddp"),), gpu_count=4)
+    made.size(on_both, None)
+    made.time(Policy(methods=on_both.uses, micro_batch=2, gpu_count=4), outpaced_below=None)
+    limits = {spec.kind: spec.memory_limit_bytes for spec in machine.specs if spec.policy.gpu_count == 4}
+    assert limits == {TrialKind.SIZE: 2 * GIB, TrialKind.TIME: GIB // 2}
