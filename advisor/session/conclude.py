@@ -200,6 +200,7 @@ def confirm(
         for position, candidate in enumerate(candidates):
             if candidate.policy.key == winner.policy.key and candidate.model_size == winner.model_size:
                 candidates[position] = msgspec.structs.replace(candidate, outcome=result.outcome, reason=reason)
+                keep(candidates[position])
     take_back(conclusion.folder)
     raise NothingMeasuredError(
         f"A policy must run in a fresh process before it is recommended, but the best {_CONFIRMATIONS} did not. "

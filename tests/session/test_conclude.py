@@ -98,14 +98,20 @@ def conclusion(folder: Path) -> Conclusion:
 
 
 def conclude(
-    folder: Path, candidates: list[Candidate], trials: Any, seconds: float = 100.0, *, repeat: bool = False
+    folder: Path,
+    candidates: list[Candidate],
+    trials: Any,
+    seconds: float = 100.0,
+    *,
+    repeat: bool = False,
+    stored: list[Candidate] | None = None,
 ) -> Any:
     recommendation, interrupted = confirm(
         conclusion(folder),
         candidates,
         trials=trials,
         guard=UNGUARDED,
-        keep=lambda candidate: None,
+        keep=(lambda candidate: None) if stored is None else stored.append,
         budget=TimeBudget(seconds),
         progress=SilentProgress(),
         repeat=repeat,
@@ -164,7 +170,8 @@ def test_who_leads_after_a_repetition_is_measured_again_as_well(tmp_path: Path) 
 
 def test_a_winner_whose_wrapper_fails_gives_way_to_the_next_and_keeps_its_reason(tmp_path: Path) -> None:
     trials = FakeTrials({BEST.policy.label: Outcome.OUT_OF_MEMORY}, rate=130.0)
-    recommendation = conclude(tmp_path, [BASELINE, BEST, SECOND], trials)
+    stored: list[Candidate] = []
+    recommendation = conclude(tmp_path, [BASELINE, BEST, SECOND], trials, stored=stored)
     assert recommendation.winner == SECOND
     assert load_policy_file(tmp_path / "policy.yaml").policy == SECOND.policy
     assert "every=2" in (tmp_path / "wrapper.py").read_text()
@@ -172,6 +179,7 @@ def test_a_winner_whose_wrapper_fails_gives_way_to_the_next_and_keeps_its_reason
     assert failed.policy == BEST.policy
     assert failed.outcome is Outcome.OUT_OF_MEMORY
     assert "fresh process" in failed.reason
+    assert [one.outcome for one in stored if one.policy == BEST.policy] == [Outcome.OUT_OF_MEMORY], "on disk as well"
 
 
 def test_when_too_many_wrappers_fail_nothing_is_recommended_and_no_file_is_left(tmp_path: Path) -> None:
