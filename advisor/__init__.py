@@ -13,12 +13,12 @@ from advisor.version import __version__
 if TYPE_CHECKING:
     from advisor.api import Answer, tune
     from advisor.errors import MomadviseError, UserError
-    from advisor.methods.training import Training
     from advisor.methods.use import MethodUse, use
     from advisor.policy.apply import apply_policy
     from advisor.policy.file import load_policy_file
     from advisor.policy.policy import Policy
-    from advisor.problem.reduction import Reduction
+    from advisor.training.training import Training
+    from advisor.workload.reduction import Reduction
 
 __all__ = [
     "Answer",
@@ -40,8 +40,8 @@ _HOME = {
     "MethodUse": "advisor.methods.use",
     "MomadviseError": "advisor.errors",
     "Policy": "advisor.policy.policy",
-    "Reduction": "advisor.problem.reduction",
-    "Training": "advisor.methods.training",
+    "Reduction": "advisor.workload.reduction",
+    "Training": "advisor.training.training",
     "UserError": "advisor.errors",
     "apply_policy": "advisor.policy.apply",
     "load_policy_file": "advisor.policy.file",

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from advisor.decide.answer import Answer
 from advisor.errors import OptionError
-from advisor.problem.function_source import source_from_functions
-from advisor.problem.goal import Fidelity, GoalKind, Preference, Price
-from advisor.problem.goal_text import parse_floor, parse_gpu_counts
-from advisor.problem.importing import refuse_while_importing
-from advisor.problem.paths import path_of
-from advisor.problem.printable import quoted
-from advisor.problem.ranges import check_above_zero, whole
-from advisor.problem.source import resolve_source
-from advisor.problem.units import MOST_BYTES, parse_bytes, parse_duration
-from advisor.search.proposal import SamplerName
+from advisor.goal import Fidelity, GoalKind, Preference, Price
+from advisor.goal_text import parse_floor, parse_gpu_counts
+from advisor.search.propose.proposal import SamplerName
 from advisor.session.request import DEFAULT_TIME_LIMIT_SECONDS, DEFAULT_TRIALS, TuneRequest
-from advisor.session.several_nodes import nodes_from
+from advisor.session.setup.several_nodes import nodes_from
+from advisor.text.paths import path_of
+from advisor.text.printable import quoted
+from advisor.text.ranges import check_above_zero, whole
+from advisor.text.units import MOST_BYTES, parse_bytes, parse_duration
+from advisor.workload.function_source import source_from_functions
+from advisor.workload.importing import refuse_while_importing
+from advisor.workload.source import resolve_source
 
 if TYPE_CHECKING:
     import torch

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from advisor.problem.printable import printable
 from advisor.report.streams import streams_kept
-from advisor.trial.interruption import interruptions_kept
+from advisor.text.printable import printable
+from advisor.trial.process.interruption import interruptions_kept
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -315,10 +315,10 @@ def _tune(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from rich.text import Text
 
-    from advisor.problem.source import resolve_source
-    from advisor.problem.units import parse_bytes
     from advisor.report.console import SafeConsole
     from advisor.session.predict import PredictRequest, run_prediction
+    from advisor.text.units import parse_bytes
+    from advisor.workload.source import resolve_source
 
     request = PredictRequest(
         source=resolve_source(options.model),
@@ -344,10 +344,10 @@ def _predict(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     from rich.text import Text
 
-    from advisor.problem.source import resolve_source
-    from advisor.problem.units import parse_bytes
     from advisor.report.console import SafeConsole
     from advisor.session.verify import VerifyRequest, run_verification
+    from advisor.text.units import parse_bytes
+    from advisor.workload.source import resolve_source
 
     request = VerifyRequest(
         policy_file=Path(options.policy),
@@ -371,11 +371,11 @@ def _verify(options: argparse.Namespace) -> int:
 def _follow(options: argparse.Namespace) -> int:
     """Be one of the machines after the first: run a share of its trials until there are no more."""
     from advisor.errors import OptionError
-    from advisor.problem.paths import path_of
-    from advisor.problem.printable import shown
-    from advisor.session.several_nodes import nodes_from
+    from advisor.session.setup.several_nodes import nodes_from
+    from advisor.text.paths import path_of
+    from advisor.text.printable import shown
     from advisor.trial.folder import StudyFolder, writing
-    from advisor.trial.follower import follow
+    from advisor.trial.process.follower import follow
 
     nodes = nodes_from(options.nnodes, options.rdzv_endpoint, options.node_rank)
     log = StudyFolder(path_of(options.output or ".", "--output", OptionError)).follower_log(nodes.rank)
@@ -446,8 +446,8 @@ def _catalogue(arguments: list[str]) -> int:
 
 
 def _print_hardware() -> None:
-    from advisor.problem.detect import choose_device, list_devices
-    from advisor.problem.profiles import load_profiles
+    from advisor.hardware.detect import choose_device, list_devices
+    from advisor.hardware.profiles import load_profiles
     from advisor.report.catalogue_view import hardware_view
 
     console = _console()
@@ -459,8 +459,8 @@ def _print_hardware() -> None:
 
 
 def _print_methods(name: str | None) -> None:
+    from advisor.hardware.detect import detect_hardware
     from advisor.methods.catalogue import CATALOGUE, get_method
-    from advisor.problem.detect import detect_hardware
     from advisor.report.catalogue_view import method_view, methods_view
 
     hardware = detect_hardware()

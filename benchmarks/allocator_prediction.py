@@ -22,17 +22,17 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import Hardware
+from advisor.hardware.profiles import load_profiles, match_profile
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
-from advisor.problem.detect import detect_hardware
-from advisor.problem.hardware import Hardware
-from advisor.problem.profiles import load_profiles, match_profile
-from advisor.problem.source import resolve_source
-from advisor.problem.workload import WorkloadSource
-from advisor.session.versions import versions
-from advisor.trial.runner import Runner
+from advisor.session.setup.versions import versions
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.workload.source import resolve_source
+from advisor.workload.workload import WorkloadSource
 
 __all__ = ["Case", "main", "page"]
 

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.hardware.detect import detect_hardware
 from advisor.policy.policy import Policy
-from advisor.problem.detect import detect_hardware
-from advisor.problem.source import resolve_source
-from advisor.search.resolved import Combination
-from advisor.session.versions import versions
-from advisor.trial.runner import Runner
+from advisor.search.space.space import Combination
+from advisor.session.setup.versions import versions
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.workload.source import resolve_source
 from benchmarks.search.recordings import RECORDINGS, SMOKE
 from benchmarks.search.rows import Header, Line, Sized, Timed, read
 

@@ -19,22 +19,22 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import Hardware
 from advisor.measure.fidelity import NOT_FINITE, FidelityRecord, compared
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import judge, settings_of
 from advisor.methods.libraries import needed_by
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.problem.detect import detect_hardware
-from advisor.problem.facts import Facts
-from advisor.problem.hardware import Hardware
-from advisor.problem.source import resolve_source
-from advisor.problem.workload import WorkloadSource
-from advisor.session.limits import memory_budget
-from advisor.session.versions import versions
+from advisor.session.setup.limits import memory_budget
+from advisor.session.setup.versions import versions
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.workload.facts import Facts
+from advisor.workload.source import resolve_source
+from advisor.workload.workload import WorkloadSource
 from benchmarks.method_rows import Row, append, read
 
 __all__ = ["main", "measure_model", "settings_alone"]

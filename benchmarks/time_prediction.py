@@ -22,17 +22,17 @@ import msgspec
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.measure.device_rates import device_rates
+from advisor.measure.speed.device_rates import device_rates
 from advisor.measure.timing import TimingPlan, time_steps
 from advisor.methods.use import MethodUse, use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.predict.calibration import TimePrediction
+from advisor.predict.trace.work_counter import count_work
 from advisor.predict.work import StepWork
-from advisor.predict.work_counter import count_work
-from advisor.problem.loading import load_workload
-from advisor.problem.source import resolve_source
-from advisor.problem.user_functions import Workload
+from advisor.workload._loading import load_workload
+from advisor.workload._user_functions import Workload
+from advisor.workload.source import resolve_source
 
 __all__ = ["Row", "main", "rows_of", "table"]
 

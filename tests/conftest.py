@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from advisor.trial import forking
-from advisor.trial.forking import servers_are_kept
+from advisor.trial.process import fork_client as forking
+from advisor.trial.process.fork_client import servers_are_kept
 from tests import quick_workers
 
 _USUAL_SERVER = forking._COMMAND

@@ -21,12 +21,12 @@ __all__ = ["COMMAND", "hurry", "usual_speed"]
 COMMAND = (sys.executable, "-P", "-u", __file__)
 
 _QUICK = {
-    ("advisor.measure.arithmetic", "_ENOUGH_SECONDS"): 0.01,
-    ("advisor.measure.device_rates", "_ENOUGH_SECONDS"): 0.003,
-    ("advisor.measure.device_rates", "_TENSOR_BYTES"): {"cuda": (2**26,), "cpu": (2**18, 2**22)},
-    ("advisor.trial.prepared", "_ATTEMPT_SECONDS"): 5.0,
-    ("advisor.trial.timed", "_TIMED_SECONDS"): {"cuda": 1.0, "cpu": 0.03},
-    ("advisor.trial.turns", "_TURN_SECONDS"): 0.025,
+    ("advisor.measure.speed.arithmetic", "_ENOUGH_SECONDS"): 0.01,
+    ("advisor.measure.speed.device_rates", "_ENOUGH_SECONDS"): 0.003,
+    ("advisor.measure.speed.device_rates", "_TENSOR_BYTES"): {"cuda": (2**26,), "cpu": (2**18, 2**22)},
+    ("advisor.trial.worker.prepared", "_ATTEMPT_SECONDS"): 5.0,
+    ("advisor.trial.worker.timed", "_TIMED_SECONDS"): {"cuda": 1.0, "cpu": 0.03},
+    ("advisor.trial.worker.turns", "_TURN_SECONDS"): 0.025,
 }
 
 

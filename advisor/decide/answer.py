@@ -8,14 +8,14 @@ import msgspec
 
 from advisor.decide.candidate import Recommendation
 from advisor.files import write_whole
+from advisor.goal import Goal
+from advisor.hardware.hardware import Hardware
 from advisor.policy.policy import Policy
-from advisor.problem.batch_layout import SampleDims
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Goal
-from advisor.problem.hardware import Hardware
-from advisor.problem.records import encode_record, read_record
-from advisor.problem.reduction import Reduction
+from advisor.text.records import encode_record, read_record
 from advisor.trial.folder import StudyFolder
+from advisor.workload.batch_layout import SampleDims
+from advisor.workload.facts import Facts
+from advisor.workload.reduction import Reduction
 
 __all__ = ["Answer", "load_answer", "store_answer"]
 

@@ -7,11 +7,11 @@ import math
 
 import msgspec
 
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
 
 __all__ = [

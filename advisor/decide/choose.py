@@ -13,7 +13,7 @@ from advisor.decide.noise import SMALLEST_NOISE
 from advisor.decide.ranking import noise_of_lead, ranked
 from advisor.decide.score import gain, score
 from advisor.decide.simplicity import simplicity
-from advisor.problem.goal import Goal, GoalKind
+from advisor.goal import Goal, GoalKind
 
 __all__ = ["choose"]
 

@@ -10,7 +10,7 @@ from advisor.decide.noise import SMALLEST_NOISE
 from advisor.decide.preference import knee_of, pick_of, within_limit
 from advisor.decide.ranking import Ranking, noise_of_lead
 from advisor.decide.score import gain, scores
-from advisor.problem.goal import Goal
+from advisor.goal import Goal
 
 __all__ = ["choose_cheapest"]
 

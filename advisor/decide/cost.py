@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate
+from advisor.goal import Goal
 from advisor.policy.file import CostEvidence
-from advisor.problem.goal import Goal
 
 __all__ = ["Cost", "cost_evidence", "cost_of"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import NOT_FINITE
-from advisor.problem.goal import Fidelity
 
 __all__ = [
     "CHANCES",

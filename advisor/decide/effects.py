@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
 from advisor.methods.base import Method, Saves
-from advisor.problem.units import format_bytes
+from advisor.text.units import format_bytes
 
 __all__ = ["changed_nothing"]
 

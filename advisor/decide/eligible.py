@@ -8,9 +8,9 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.drift import NOT_FINITE, drift_tolerance, within_tolerance
 from advisor.decide.guard import observed_class, why_worse
 from advisor.decide.score import maximizes, score
+from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.measure.measurement import StopReason
-from advisor.problem.goal import Fidelity, Goal, GoalKind
-from advisor.problem.units import format_bytes, format_percent, format_times, format_times_spread
+from advisor.text.units import format_bytes, format_percent, format_times, format_times_spread
 from advisor.trial.outcome import Outcome
 
 __all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]

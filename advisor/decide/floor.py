@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured, why_not_eligible
-from advisor.problem.goal import Goal
+from advisor.goal import Goal
 
 __all__ = ["floor_rate", "keeps", "largest_so_far", "would_be_largest"]
 

@@ -28,7 +28,7 @@ from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced
 from advisor.decide.ranking import Ranking, noise_of_lead
 from advisor.decide.simplicity import simplicity
-from advisor.problem.goal import Goal
+from advisor.goal import Goal
 
 __all__ = ["Placed", "dominated_points", "frontier_of", "placed"]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from advisor.decide.candidate import Candidate, Growth, Role, SizeFigure, SizeRow
 from advisor.decide.eligible import is_measured
 from advisor.decide.floor import keeps
-from advisor.problem.goal import Goal
-from advisor.search.line import Line
-from advisor.search.resolved import Combination
+from advisor.goal import Goal
+from advisor.search.sizing.line import Line
+from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 
 __all__ = ["growth_of", "plain_among"]

@@ -25,10 +25,10 @@ import msgspec
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import CHANCES, drift_tolerance
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement, StateError
 from advisor.policy.file import ComparisonEvidence
-from advisor.problem.goal import Fidelity
-from advisor.problem.units import format_percent
+from advisor.text.units import format_percent
 
 __all__ = [
     "Finding",

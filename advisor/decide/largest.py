@@ -13,11 +13,11 @@ from advisor.decide.growth import growth_of
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
 from advisor.decide.simplicity import simplicity
 from advisor.errors import FloorNotMetError, NothingMeasuredError, TrialError
+from advisor.goal import Goal
 from advisor.measure.measurement import Measurement
-from advisor.problem.goal import Goal
-from advisor.problem.sizes import size_words
-from advisor.problem.units import Rounding, format_rate
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
+from advisor.text.units import Rounding, format_rate
+from advisor.workload.sizes import size_words
 
 __all__ = ["choose_largest"]
 

@@ -10,8 +10,8 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import within_tolerance
 from advisor.decide.eligible import pace
 from advisor.decide.guard import drift_by_chance
+from advisor.goal import Goal
 from advisor.methods.catalogue import get_method
-from advisor.problem.goal import Goal
 from advisor.trial.outcome import Outcome
 
 __all__ = ["hoped", "next_leader", "usually_off"]

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from advisor.decide.frontier import Placed
 from advisor.errors import PreferenceNotMetError
+from advisor.goal import Preference
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Preference
-from advisor.problem.units import Rounding, format_count, format_duration, format_seconds, format_usd
+from advisor.text.units import Rounding, format_count, format_duration, format_seconds, format_usd
 
 __all__ = ["beyond_limit", "knee_of", "pick_of", "within_limit"]
 

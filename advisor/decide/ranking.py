@@ -8,11 +8,11 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.no_winner import nothing_to_choose
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
-from advisor.decide.nothing import nothing_to_choose
 from advisor.decide.score import maximizes, score
+from advisor.goal import Goal
 from advisor.measure.measurement import Measurement
-from advisor.problem.goal import Goal
 
 __all__ = ["Ranking", "measurement_of", "noise_of_lead", "ranked"]
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
-from advisor.search.standing import Standing
+from advisor.search.propose.standing import Standing
 
 __all__ = ["MOST_REPEATED", "standing_figure", "worth_repeating"]
 

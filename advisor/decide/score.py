@@ -6,7 +6,7 @@ import math
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.cost import cost_of
-from advisor.problem.goal import Goal, GoalKind
+from advisor.goal import Goal, GoalKind
 
 __all__ = ["directions", "gain", "gain_over", "maximizes", "objectives", "score", "scores"]
 

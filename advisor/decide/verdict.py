@@ -8,13 +8,13 @@ import msgspec
 
 from advisor.decide.drift import CHANCES, drift_tolerance, loss_drift
 from advisor.decide.guard import gradient_tolerance
+from advisor.goal import Fidelity
 from advisor.measure.in_turn import Speedup
 from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
 from advisor.policy.file import Evidence
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Fidelity
-from advisor.problem.units import format_bytes, format_percent, format_rate
+from advisor.text.units import format_bytes, format_percent, format_rate
 
 __all__ = ["Check", "Kept", "memory_check", "speed_check", "step_checks"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.verdict import Check, Kept
+from advisor.goal import Fidelity
 from advisor.measure.measurement import Measurement
 from advisor.measure.step_record import StepRecord
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
 
 __all__ = ["Verification"]

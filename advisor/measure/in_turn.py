@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from advisor.measure.typical import student_t_95
-from advisor.problem.records import AboveZero
+from advisor.text.records import AboveZero
 
 __all__ = ["Speedup", "TurnPlan", "speedup_of", "take_turns"]
 

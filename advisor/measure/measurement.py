@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from advisor.measure.in_turn import Speedup
-from advisor.problem.records import AboveZero, CountFromOne
+from advisor.text.records import AboveZero, CountFromOne
 
 __all__ = ["Measurement", "MemoryBreakdown", "MemoryMeasurement", "SizePoint", "Sizing", "StopReason"]
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import Hardware
 from advisor.methods.use import ParameterValue
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import Hardware
+from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
-    from advisor.methods.training import Training
+    from advisor.training.training import Training
 
 __all__ = ["Conflict", "Method", "Parameter", "Saves", "Stage", "Verdict"]
 

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Stage, Verdict
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.libraries import judge_libraries
 from advisor.methods.use import MethodUse, ParameterValue
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import Hardware
-from advisor.problem.printable import quoted
+from advisor.text.printable import quoted
+from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
-    from advisor.methods.training import Training
+    from advisor.training.training import Training
 
 __all__ = [
     "apply_uses",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Method
 from advisor.methods.number_formats import format_of, relative_rate
 from advisor.methods.use import MethodUse
-from advisor.problem.facts import Facts
-from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.workload.facts import Facts
 
 __all__ = ["expected_time_ratio"]
 

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Iterable
 
 from advisor.methods.base import Method, Verdict
-from advisor.problem.facts import Facts
+from advisor.workload.facts import Facts
 
 __all__ = ["judge_libraries", "needed_by"]
 

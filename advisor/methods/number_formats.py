@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
+from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Method, Verdict
 from advisor.methods.use import MethodUse
-from advisor.problem.facts import Facts
-from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
     import torch

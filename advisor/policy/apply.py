@@ -10,14 +10,14 @@ from advisor.errors import PolicyError
 from advisor.methods.compose import apply_uses, validate_use
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
-from advisor.problem.batch_layout import SampleDims
-from advisor.problem.ranges import whole_variable
-from advisor.problem.reduction import Reduction
+from advisor.text.ranges import whole_variable
+from advisor.workload.batch_layout import SampleDims
+from advisor.workload.reduction import Reduction
 
 if TYPE_CHECKING:
     import torch
 
-    from advisor.methods.training import Training
+    from advisor.training.training import Training
 
 __all__ = ["HasPolicy", "apply_policy"]
 
@@ -86,8 +86,8 @@ def apply_policy(
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
 
-    from advisor.methods.training import Training
-    from advisor.methods.world import current_world
+    from advisor.training.training import Training
+    from advisor.training.world import current_world
 
     if isinstance(policy, str | os.PathLike):
         policy = load_policy_file(policy)

@@ -14,12 +14,12 @@ from advisor.files import write_whole
 from advisor.methods.compose import validate_use
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.policy.policy import Policy
-from advisor.problem.batch_layout import SampleDims
-from advisor.problem.paths import path_of
-from advisor.problem.printable import quoted, shown
-from advisor.problem.ranges import whole
-from advisor.problem.reduction import Reduction
-from advisor.problem.yaml_file import read_yaml, why_invalid
+from advisor.text.paths import path_of
+from advisor.text.printable import quoted, shown
+from advisor.text.ranges import whole
+from advisor.text.yaml_file import read_yaml, why_invalid
+from advisor.workload.batch_layout import SampleDims
+from advisor.workload.reduction import Reduction
 
 __all__ = [
     "SCHEMA",

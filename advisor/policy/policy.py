@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from advisor.methods.use import MethodUse, ParameterValue
-from advisor.problem.records import CountFromOne
+from advisor.text.records import CountFromOne
 
 __all__ = ["Policy"]
 

@@ -11,7 +11,7 @@ import msgspec
 from advisor.files import write_whole
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
-from advisor.problem.batch_layout import BatchLayout
+from advisor.workload.batch_layout import BatchLayout
 
 __all__ = ["apply_lines", "size_lines", "wrapper_source", "write_wrapper"]
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from advisor.hardware.rates import DeviceRates
 from advisor.predict.roofline import PredictedStep, predict_step
 from advisor.predict.work import StepWork
-from advisor.problem.rates import DeviceRates
 
 __all__ = ["TimePrediction"]
 

@@ -6,11 +6,11 @@ import math
 
 import msgspec
 
+from advisor.hardware.rates import DeviceRates
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Category, Manner, MemoryPrediction, Reserved
 from advisor.predict.roofline import PredictedStep, predict_step
 from advisor.predict.work import StepWork
-from advisor.problem.rates import DeviceRates
 
 __all__ = ["EXPANDABLE_SEGMENTS", "AtBatch", "Outlook", "outlook_of"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from advisor.methods.phase import Phase
+from advisor.hardware.rates import DeviceRates
+from advisor.phase import Phase
 from advisor.predict.work import Kind, StepWork, Work
-from advisor.problem.rates import DeviceRates
 
 __all__ = ["Bound", "PredictedPhase", "PredictedStep", "predict_step", "predicted_seconds"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from advisor.methods.phase import Phase
+from advisor.phase import Phase
 
 __all__ = ["Amount", "Kind", "StepWork", "Work", "WorkGroup", "work_through"]
 

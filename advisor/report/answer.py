@@ -14,9 +14,14 @@ from rich.text import Text
 from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
-from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.sizes import size_words
-from advisor.problem.units import (
+from advisor.goal import Goal, GoalKind
+from advisor.report.frontier_table import FrontierTable
+from advisor.report.growth import GrowthTable
+from advisor.report.plot import CostPlot
+from advisor.report.sentences import measured_too_little
+from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
+from advisor.report.wording import batch_words, device_words, policy_words
+from advisor.text.units import (
     format_bytes,
     format_count,
     format_percent,
@@ -25,13 +30,8 @@ from advisor.problem.units import (
     format_times,
     format_times_spread,
 )
-from advisor.report.frontier_table import FrontierTable
-from advisor.report.growth import GrowthTable
-from advisor.report.plot import CostPlot
-from advisor.report.sentences import measured_too_little
-from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
-from advisor.report.wording import batch_words, device_words, policy_words
 from advisor.trial.outcome import Outcome
+from advisor.workload.sizes import size_words
 
 __all__ = ["AnswerView", "confirmation_words"]
 

@@ -10,13 +10,13 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.hardware.profiles import Figure, Profile
 from advisor.methods.base import Conflict, Method, Verdict
 from advisor.methods.compose import judge, settings_of
-from advisor.problem.facts import Facts
-from advisor.problem.hardware import DeviceKind, Hardware
-from advisor.problem.profiles import Figure, Profile
-from advisor.problem.units import format_bytes, format_count
 from advisor.report.cells import plain_table
+from advisor.text.units import format_bytes, format_count
+from advisor.workload.facts import Facts
 
 __all__ = ["hardware_view", "method_view", "methods_view"]
 

@@ -6,7 +6,7 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.drift import NOT_FINITE, drift_tolerance
 from advisor.decide.guard import observed_class, why_worse
 from advisor.measure.fidelity import FidelityMeasurement
-from advisor.problem.units import format_percent
+from advisor.text.units import format_percent
 
 __all__ = ["COMPARED", "comparison_sentence", "comparison_words", "drift_words"]
 

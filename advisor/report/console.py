@@ -14,8 +14,8 @@ from typing import Any, TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from advisor.problem.printable import printable
-from advisor.problem.ranges import digits
+from advisor.text.printable import printable
+from advisor.text.ranges import digits
 
 __all__ = ["SafeConsole", "open_console", "speaks_unicode"]
 

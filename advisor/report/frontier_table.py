@@ -12,8 +12,12 @@ from rich.text import Text
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.problem.goal import Goal
-from advisor.problem.units import (
+from advisor.goal import Goal
+from advisor.report.cells import Folded, aligned, plain_table
+from advisor.report.comparison import COMPARED, drift_words
+from advisor.report.points import ITERATIONS, Entry, entries, worse_words
+from advisor.report.wording import batch_words, methods_words
+from advisor.text.units import (
     format_bytes,
     format_count,
     format_duration,
@@ -22,10 +26,6 @@ from advisor.problem.units import (
     format_spread,
     format_usd,
 )
-from advisor.report.cells import Folded, aligned, plain_table
-from advisor.report.comparison import COMPARED, drift_words
-from advisor.report.points import ITERATIONS, Entry, entries, worse_words
-from advisor.report.wording import batch_words, methods_words
 
 __all__ = ["DOMINATED_ROWS", "FrontierTable"]
 

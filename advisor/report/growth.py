@@ -7,12 +7,12 @@ from rich.text import Text
 
 from advisor.decide.candidate import Growth, Recommendation, SizeFigure, SizeRow
 from advisor.decide.growth import plain_among
-from advisor.problem.sizes import size_parts
-from advisor.problem.units import format_bytes, format_rate
 from advisor.report.cells import Folded, plain_table
 from advisor.report.wording import combination_words, parameters_words
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
+from advisor.text.units import format_bytes, format_rate
 from advisor.trial.outcome import Outcome
+from advisor.workload.sizes import size_parts
 
 __all__ = ["GrowthTable"]
 

@@ -13,13 +13,13 @@ from advisor.decide.cost import cost_of
 from advisor.decide.guard import comparison_evidence
 from advisor.decide.score import gain_over
 from advisor.errors import MomadviseError
+from advisor.goal import Goal, GoalKind
+from advisor.hardware.hardware import Hardware
 from advisor.measure.in_turn import Speedup
 from advisor.methods.use import MethodUse
 from advisor.policy.file import ComparisonEvidence
-from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.hardware import Hardware
-from advisor.problem.printable import printable
-from advisor.problem.records import encode_record
+from advisor.text.printable import printable
+from advisor.text.records import encode_record
 
 __all__ = ["JSON_SCHEMA_VERSION", "JsonAnswer", "JsonError", "JsonWinner", "json_answer", "json_error", "json_text"]
 

@@ -17,9 +17,8 @@ from rich.text import Text
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured
+from advisor.goal import GoalKind
 from advisor.policy.policy import Policy
-from advisor.problem.goal import GoalKind
-from advisor.problem.units import format_bytes, format_duration, format_rate
 from advisor.report.console import speaks_unicode
 from advisor.report.progress import Progress
 from advisor.report.wording import (
@@ -32,6 +31,7 @@ from advisor.report.wording import (
     policy_words,
     rate_words,
 )
+from advisor.text.units import format_bytes, format_duration, format_rate
 
 __all__ = ["LiveProgress", "PlainProgress", "open_progress"]
 

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from advisor.predict.outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner
-from advisor.problem.units import format_bytes, format_count, format_rate, format_seconds
 from advisor.report.console import speaks_unicode
 from advisor.report.wording import policy_words
+from advisor.text.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = ["OutlookView"]
 

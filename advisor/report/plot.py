@@ -9,9 +9,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from advisor.decide.candidate import Recommendation
-from advisor.problem.units import format_seconds, format_usd
 from advisor.report.frontier_table import DOMINATED_ROWS
 from advisor.report.points import ITERATIONS, entries
+from advisor.text.units import format_seconds, format_usd
 
 __all__ = ["CostPlot"]
 

@@ -8,8 +8,8 @@ from typing import Protocol, Self
 
 from advisor.decide.candidate import Candidate
 from advisor.policy.policy import Policy
-from advisor.problem.printable import printable
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
+from advisor.text.printable import printable
 
 __all__ = ["LoggingProgress", "Progress", "SilentProgress"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.drift import drift_tolerance
-from advisor.problem.goal import Fidelity
-from advisor.problem.units import format_count, format_many, format_percent
+from advisor.goal import Fidelity
 from advisor.report.comparison import comparison_sentence
 from advisor.report.wording import training_words
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
+from advisor.text.units import format_count, format_many, format_percent
 from advisor.trial.outcome import Outcome
 
 __all__ = [

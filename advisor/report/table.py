@@ -17,11 +17,11 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.floor import keeps
 from advisor.decide.score import gain_over
-from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.units import format_bytes, format_spread
+from advisor.goal import Goal, GoalKind
 from advisor.report.cells import Folded, aligned, plain_table
 from advisor.report.comparison import COMPARED, drift_words
 from advisor.report.wording import batch_words, candidate_words, gain_words, outcome_style, rate_words
+from advisor.text.units import format_bytes, format_spread
 
 __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
 

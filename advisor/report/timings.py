@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
-from advisor.problem.units import format_percent
 from advisor.report.cells import plain_table
+from advisor.text.units import format_percent
 
 __all__ = ["TimingsTable"]
 

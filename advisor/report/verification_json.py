@@ -6,8 +6,8 @@ import msgspec
 
 from advisor.decide.verdict import Check
 from advisor.decide.verification import Verification
+from advisor.goal import Fidelity
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Fidelity
 from advisor.report.jsonout import JSON_SCHEMA_VERSION, json_text
 from advisor.trial.outcome import Outcome
 

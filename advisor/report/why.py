@@ -9,19 +9,9 @@ from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.ranking import noise_of_lead
 from advisor.decide.score import gain, score
 from advisor.decide.simplicity import simplicity
+from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
-from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.units import (
-    format_bytes,
-    format_count,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_spread,
-    format_times,
-    format_times_spread,
-)
 from advisor.report.sentences import (
     GO_ON,
     compared_sentence,
@@ -35,7 +25,17 @@ from advisor.report.sentences import (
 from advisor.report.why_cheapest import explain_cheapest
 from advisor.report.why_larger import explain_size
 from advisor.report.wording import training_words
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
+from advisor.text.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_spread,
+    format_times,
+    format_times_spread,
+)
 
 __all__ = ["explain", "explained"]
 

@@ -6,8 +6,16 @@ from advisor.decide.candidate import Candidate, FrontierPoint, Recommendation, R
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.ranking import measurement_of
-from advisor.problem.goal import Goal, Preference
-from advisor.problem.units import (
+from advisor.goal import Goal, Preference
+from advisor.report.points import ITERATIONS
+from advisor.report.sentences import (
+    fidelity_sentence,
+    not_measured_sentence,
+    nothing_else_sentence,
+    untried_sentence,
+)
+from advisor.report.wording import price_words, training_words
+from advisor.text.units import (
     format_bytes,
     format_count,
     format_duration,
@@ -17,14 +25,6 @@ from advisor.problem.units import (
     format_spread,
     format_usd,
 )
-from advisor.report.points import ITERATIONS
-from advisor.report.sentences import (
-    fidelity_sentence,
-    not_measured_sentence,
-    nothing_else_sentence,
-    untried_sentence,
-)
-from advisor.report.wording import price_words, training_words
 
 __all__ = ["explain_cheapest"]
 

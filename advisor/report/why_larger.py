@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeFigure
 from advisor.decide.growth import plain_among
-from advisor.problem.goal import Goal
-from advisor.problem.sizes import size_words
-from advisor.problem.units import format_bytes, format_rate, format_spread
+from advisor.goal import Goal
 from advisor.report.sentences import GO_ON
 from advisor.report.wording import combination_words, parameters_words, training_words
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
+from advisor.text.units import format_bytes, format_rate, format_spread
 from advisor.trial.outcome import Outcome
+from advisor.workload.sizes import size_words
 
 __all__ = ["explain_size"]
 

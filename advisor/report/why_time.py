@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from advisor.methods.base import Method, Saves
 from advisor.methods.catalogue import get_method
-from advisor.methods.phase import Phase
 from advisor.methods.use import MethodUse
+from advisor.phase import Phase
 from advisor.predict.roofline import Bound, PredictedPhase, PredictedStep
-from advisor.problem.units import format_bytes, format_percent, format_rate, format_seconds
+from advisor.text.units import format_bytes, format_percent, format_rate, format_seconds
 
 __all__ = ["explain_time", "time_sentence"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Comparison
 from advisor.decide.eligible import is_outpaced
+from advisor.goal import Price
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Price
-from advisor.problem.sizes import size_words
-from advisor.problem.units import format_count, format_percent, format_rate, format_spread, format_usd
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
+from advisor.text.units import format_count, format_percent, format_rate, format_spread, format_usd
 from advisor.trial.outcome import Outcome
+from advisor.workload.sizes import size_words
 
 __all__ = [
     "batch_words",

@@ -2,22 +2,22 @@
 
 Plain training is measured at the model's own size first, which is what a floor such as 0.5x refers to, and climbs
 completely. Every other combination must beat the largest size so far: it is tried one size above it, and climbs on if
-it keeps the floor there. Where the next measurement is worth most is decided by :class:`advisor.search.ladder.Climb`.
+it keeps the floor there. Where the next measurement is worth most is decided by ``Climb`` of ladder.py.
 """
 
 from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.floor import floor_rate, largest_so_far
-from advisor.problem.goal import Goal
-from advisor.problem.sizes import size_words
-from advisor.search.chain import worth
-from advisor.search.ladder import Climb
-from advisor.search.resolved import Combination
-from advisor.search.sampler import Proposal, Proposer
+from advisor.goal import Goal
+from advisor.search.sizing.ladder import Climb
+from advisor.search.sizing.size_ladder import worth
+from advisor.search.space.space import Combination
+from advisor.search.study.sampler import Proposal, Proposer
 from advisor.session.budget import TimeBudget
-from advisor.session.sized_trials import OutOfBudgetError, SizedTrials
+from advisor.session.trials.sized_trials import OutOfBudgetError, SizedTrials
 from advisor.trial.outcome import Outcome
+from advisor.workload.sizes import size_words
 
 __all__ = ["SHARE_OF_CLIMBING_TRIAL", "SizeSearch"]
 

@@ -20,17 +20,17 @@ from advisor.decide.guard import drift_by_chance
 from advisor.decide.leader import next_leader
 from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
+from advisor.goal import Goal, GoalKind
 from advisor.methods.catalogue import get_method
-from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.records import DamagedError, decode_record, encode_record
 from advisor.report.progress import Progress
-from advisor.search.resolved import Combination
-from advisor.search.sampler import Attribute, Proposal, Proposer
+from advisor.search.space.space import Combination
+from advisor.search.study.sampler import Attribute, Proposal, Proposer
 from advisor.session.budget import TIMED_LEADERS, TimeBudget
-from advisor.session.compare import ComparingEvaluator
-from advisor.session.evaluate import Evaluation, Evaluator
-from advisor.session.guard import Guard
 from advisor.session.stopping import StoppingRule
+from advisor.session.trials.compare import ComparingEvaluator
+from advisor.session.trials.evaluate import Evaluation, Evaluator
+from advisor.session.trials.guard import Guard
+from advisor.text.records import DamagedError, decode_record, encode_record
 from advisor.trial.outcome import Outcome
 
 __all__ = ["SearchLoop"]

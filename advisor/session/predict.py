@@ -9,25 +9,25 @@ import msgspec
 
 from advisor.errors import MethodRefusedError, NothingPredictedError, OptionError, WorkloadError
 from advisor.files import PrivateFolder
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.hardware.profile_hardware import find_profile, hardware_of
+from advisor.hardware.profiles import Profile
+from advisor.hardware.rates import DeviceRates
 from advisor.methods.compose import judge
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.predict.outlook import EXPANDABLE_SEGMENTS, Outlook, outlook_of
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
-from advisor.problem.detect import detect_hardware
-from advisor.problem.hardware import DeviceKind, Hardware
-from advisor.problem.printable import shown
-from advisor.problem.profile_hardware import find_profile, hardware_of
-from advisor.problem.profiles import Profile
-from advisor.problem.ranges import whole
-from advisor.problem.rates import DeviceRates
-from advisor.problem.units import format_bytes
-from advisor.problem.workload import WorkloadSource
-from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
 from advisor.session.prediction_cache import PredictionCache
+from advisor.session.setup.limits import CUDA_CONTEXT_BYTES, memory_budget
+from advisor.text.printable import shown
+from advisor.text.ranges import whole
+from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.workload.workload import WorkloadSource
 
 __all__ = ["PredictRequest", "run_prediction"]
 

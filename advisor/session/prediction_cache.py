@@ -19,11 +19,11 @@ import platformdirs
 
 import advisor.errors
 from advisor.files import clear_left_files, write_whole
-from advisor.problem.identity import Identity
-from advisor.problem.reads import Reads
-from advisor.problem.records import encode_record, read_record
-from advisor.session.versions import versions
+from advisor.session.setup.versions import versions
+from advisor.text.records import encode_record, read_record
 from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.workload.identity import Identity
+from advisor.workload.reads import Reads
 
 __all__ = ["KeptPrediction", "PredictionCache"]
 

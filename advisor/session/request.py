@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import OptionError
-from advisor.problem.goal import Fidelity, Floor, GoalKind, Preference, Price
-from advisor.problem.ranges import MOST, check_above_zero, whole
-from advisor.problem.units import MOST_BYTES
-from advisor.problem.workload import WorkloadSource
-from advisor.search.proposal import SamplerName
+from advisor.goal import Fidelity, Floor, GoalKind, Preference, Price
+from advisor.search.propose.proposal import SamplerName
+from advisor.text.ranges import MOST, check_above_zero, whole
+from advisor.text.units import MOST_BYTES
 from advisor.trial.nodes import Nodes
+from advisor.workload.workload import WorkloadSource
 
 __all__ = ["DEFAULT_TIME_LIMIT_SECONDS", "DEFAULT_TRIALS", "TuneRequest"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from advisor.problem.goal import GoalKind
-from advisor.problem.units import format_percent
-from advisor.search.proposal import GainLeft
-from advisor.search.sampler import Proposer
+from advisor.goal import GoalKind
+from advisor.search.propose.proposal import GainLeft
+from advisor.search.study.sampler import Proposer
+from advisor.text.units import format_percent
 
 __all__ = ["StoppingRule"]
 

@@ -13,11 +13,11 @@ import filelock
 import msgspec
 
 from advisor.errors import OutputFolderError
+from advisor.hardware.hardware import Hardware
 from advisor.policy.file import Fingerprints
-from advisor.problem.hardware import Hardware
-from advisor.problem.printable import shown
-from advisor.problem.records import DamagedError, decode_record, encode_record
 from advisor.session.request import TuneRequest
+from advisor.text.printable import shown
+from advisor.text.records import DamagedError, decode_record, encode_record
 from advisor.trial.folder import StudyFolder, write_atomically
 
 __all__ = ["StudyMarker", "check_folder", "default_folders", "locked", "open_study", "study_marker"]

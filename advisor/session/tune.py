@@ -9,32 +9,32 @@ import msgspec
 from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Role
 from advisor.errors import OutputFolderError
-from advisor.problem.detect import detect_hardware, list_devices
-from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.hardware import DeviceKind
-from advisor.problem.missing_sizes import check_sizes
-from advisor.problem.price import resolve_price
-from advisor.problem.profiles import load_profiles
-from advisor.problem.units import format_bytes
+from advisor.goal import Goal, GoalKind
+from advisor.hardware.detect import detect_hardware, list_devices
+from advisor.hardware.hardware import DeviceKind
+from advisor.hardware.price import resolve_price
+from advisor.hardware.profiles import load_profiles
 from advisor.report.progress import Progress
-from advisor.search.asked import check_asked_on, only_methods
-from advisor.search.space import load_space
-from advisor.search.storage import check_opens, check_storage, put_aside_damaged
+from advisor.search.space.requested_methods import check_asked_on, only_methods
+from advisor.search.space.space_file import load_space
+from advisor.search.study.storage import check_opens, check_storage, put_aside_damaged
+from advisor.session.answer.emit import put_right
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
-from advisor.session.devices import choose_devices
-from advisor.session.emit import put_right
-from advisor.session.foreseen import check_foreseen
-from advisor.session.limits import memory_budget
-from advisor.session.other_load import notes_on_load
-from advisor.session.ranks import failing_together, launch_identity
 from advisor.session.request import TuneRequest
-from advisor.session.same_model import what_has_changed
+from advisor.session.setup.devices import choose_devices
+from advisor.session.setup.limits import memory_budget
+from advisor.session.setup.other_load import notes_on_load
+from advisor.session.setup.preflight import check_foreseen
+from advisor.session.setup.ranks import failing_together, launch_identity
+from advisor.session.setup.same_model import what_has_changed
+from advisor.session.setup.versions import versions
 from advisor.session.study import check_folder, default_folders, locked, open_study, study_marker
 from advisor.session.tuning import Tuning
-from advisor.session.versions import versions
 from advisor.surroundings import check_working_folder, refused
+from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
+from advisor.workload.missing_sizes import check_sizes
 
 __all__ = ["run_session"]
 

@@ -15,37 +15,37 @@ from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
 from advisor.decide.score import directions
 from advisor.errors import NothingMeasuredError, WorkloadError
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Goal, GoalKind
-from advisor.problem.hardware import Hardware
+from advisor.goal import Goal, GoalKind
+from advisor.hardware.hardware import Hardware
 from advisor.report.progress import Progress
-from advisor.search.asked import check_asked
-from advisor.search.counting import Count
-from advisor.search.resolved import ResolvedSpace
-from advisor.search.sampler import Proposer
-from advisor.search.space import SearchSpace
-from advisor.search.standing import Standing
+from advisor.search.propose.standing import Standing
+from advisor.search.space.counting import Count
+from advisor.search.space.requested_methods import check_asked
+from advisor.search.space.space import ResolvedSpace
+from advisor.search.space.space_file import SearchSpace
+from advisor.search.study.sampler import Proposer
+from advisor.session.answer.conclude import Conclusion, confirm
+from advisor.session.answer.emit import digests, emit
+from advisor.session.answer.timings import timings_of
 from advisor.session.budget import TimeBudget
-from advisor.session.candidates import append_candidate, lost_candidates, read_candidates, without_chance
 from advisor.session.climb import SizeSearch
-from advisor.session.compare import ComparingEvaluator
-from advisor.session.conclude import Conclusion, confirm
-from advisor.session.emit import digests, emit
-from advisor.session.evaluate import Evaluator
-from advisor.session.fixed import resolve_on_devices, with_global_batch
-from advisor.session.guard import Guard
+from advisor.session.ledger import append_candidate, lost_candidates, read_candidates, without_chance
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
-from advisor.session.same_model import keep_identity, model_of
-from advisor.session.sharing import within_fidelity
-from advisor.session.sized_trials import SizedTrials
+from advisor.session.setup.fixed import resolve_on_devices, with_global_batch
+from advisor.session.setup.same_model import keep_identity, model_of
+from advisor.session.setup.sharing import within_fidelity
 from advisor.session.study import StudyMarker
-from advisor.session.timings import timings_of
-from advisor.session.trials import Trials
+from advisor.session.trials.compare import ComparingEvaluator
+from advisor.session.trials.evaluate import Evaluator
+from advisor.session.trials.guard import Guard
+from advisor.session.trials.sized_trials import SizedTrials
+from advisor.session.trials.trials import Trials
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialResult
+from advisor.workload.facts import Facts
 
 __all__ = ["Tuning"]
 

@@ -15,26 +15,26 @@ from advisor.decide.verdict import Check, Kept, memory_check, speed_check, step_
 from advisor.decide.verification import Verification
 from advisor.errors import MethodRefusedError, NothingMeasuredError, PolicyError, WorkloadError
 from advisor.files import PrivateFolder
+from advisor.goal import Fidelity
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import judge, worst_fidelity
 from advisor.policy.file import PolicyFile, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
-from advisor.problem.batch_layout import BatchLayout
-from advisor.problem.detect import detect_hardware
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import DeviceKind, Hardware
-from advisor.problem.units import format_bytes, format_count, format_rate
-from advisor.problem.workload import WorkloadSource
-from advisor.session.limits import CUDA_CONTEXT_BYTES, memory_budget
-from advisor.session.versions import versions
+from advisor.session.setup.limits import CUDA_CONTEXT_BYTES, memory_budget
+from advisor.session.setup.versions import versions
 from advisor.surroundings import check_working_folder
+from advisor.text.units import format_bytes, format_count, format_rate
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.workload.batch_layout import BatchLayout
+from advisor.workload.facts import Facts
+from advisor.workload.workload import WorkloadSource
 
 __all__ = ["VerifyRequest", "run_verification"]
 

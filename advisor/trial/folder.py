@@ -11,7 +11,7 @@ import msgspec
 
 from advisor.errors import OutputFolderError
 from advisor.files import clear_left_files, write_whole
-from advisor.problem.records import DamagedError, decode_record, encode_record
+from advisor.text.records import DamagedError, decode_record, encode_record
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 

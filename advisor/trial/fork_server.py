@@ -19,9 +19,9 @@ import time
 
 import msgspec
 
-from advisor.problem.quick_imports import quick_imports
-from advisor.trial.fork_protocol import LARGEST_MESSAGE, End, Fork, Forked, ForkRequest, Look, Seen, Unforkable
+from advisor.trial.fork_messages import LARGEST_MESSAGE, End, Fork, Forked, ForkRequest, Look, Seen, Unforkable
 from advisor.trial.forkable import why_not_to_fork
+from advisor.workload.quick_imports import quick_imports
 
 __all__ = ["main"]
 
@@ -64,7 +64,7 @@ def _load() -> None:
     with quick_imports():
         import torch
 
-        import advisor.trial.serving  # noqa: F401
+        import advisor.trial.worker.serving  # noqa: F401
 
         if torch.version.cuda is None and torch.version.hip is None:
             # Elsewhere it might open a GPU, and then nothing could be forked.
@@ -125,7 +125,7 @@ def _become_worker(request: Fork, descriptors: list[int]) -> None:
     os.dup2(output, 2)
     os.close(output)
     sys.argv[1:] = [*request.arguments, *(f"{name}={one}" for name, one in zip(request.flags, given, strict=True))]
-    from advisor.trial.worker import main as work
+    from advisor.trial.worker_main import main as work
 
     work()
 

@@ -9,7 +9,7 @@ import os
 
 import msgspec
 
-from advisor.problem.records import encode_record
+from advisor.text.records import encode_record
 from advisor.trial.spec import TrialResult, TrialSpec
 
 __all__ = [

@@ -7,6 +7,7 @@ import hashlib
 
 import msgspec
 
+from advisor.hardware.rates import DeviceRates
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
@@ -14,15 +15,14 @@ from advisor.measure.step_record import StepRecord
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.work import StepWork
-from advisor.problem.batch_layout import BatchLayout
-from advisor.problem.facts import Facts
-from advisor.problem.identity import ModelIdentity
-from advisor.problem.rates import DeviceRates
-from advisor.problem.reads import Reads
-from advisor.problem.records import AboveZero
-from advisor.problem.sizes import SizeCounts
-from advisor.problem.workload import WorkloadSource
+from advisor.text.records import AboveZero
 from advisor.trial.outcome import Outcome
+from advisor.workload.batch_layout import BatchLayout
+from advisor.workload.facts import Facts
+from advisor.workload.identity import ModelIdentity
+from advisor.workload.reads import Reads
+from advisor.workload.sizes import SizeCounts
+from advisor.workload.workload import WorkloadSource
 
 __all__ = ["Pace", "Rung", "TrialKind", "TrialResult", "TrialSpec"]
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import UserError
-from advisor.problem.detect import detect_hardware
-from advisor.problem.hardware import DeviceKind, Hardware
-from advisor.session.versions import versions
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.session.setup.versions import versions
 from benchmarks.minutes.asked import ask
 from benchmarks.minutes.busy import one_core_busy
 from benchmarks.minutes.contest import Contest, starter_of

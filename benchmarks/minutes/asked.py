@@ -18,7 +18,7 @@ import psutil
 from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.ranking import noise_of_lead
-from advisor.session.candidates import read_candidates
+from advisor.session.ledger import read_candidates
 from advisor.trial.folder import StudyFolder
 from advisor.trial.guardian import end_with_parent
 from advisor.trial.outcome import Outcome

@@ -28,11 +28,11 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.goal import GoalKind
+from advisor.hardware.hardware import DeviceKind
 from advisor.policy.policy import Policy
-from advisor.problem.goal import GoalKind
-from advisor.problem.hardware import DeviceKind
-from advisor.trial.forking import servers_are_kept
-from advisor.trial.runner import Runner
+from advisor.trial.process.fork_client import servers_are_kept
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialResult
 from benchmarks.papers import contenders
 from benchmarks.papers.command import Options, options_of, report

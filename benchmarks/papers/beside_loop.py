@@ -18,17 +18,17 @@ from typing import Any, Protocol
 
 import torch
 
-from advisor.measure.batches import make_batches, pinned, seed_everything
-from advisor.measure.memory_meter import memory_meter
-from advisor.measure.storages import HostData
-from advisor.measure.warm_up import warm_up
-from advisor.methods.training import Training
+from advisor.measure.batches.batches import make_batches, pinned, seed_everything
+from advisor.measure.memory.meters import memory_meter
+from advisor.measure.memory.storages import HostData
+from advisor.measure.speed.warm_up import warm_up
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
-from advisor.problem.loading import load_workload
-from advisor.problem.source import resolve_source
-from advisor.problem.user_functions import Workload
+from advisor.training.training import Training
+from advisor.workload._loading import load_workload
+from advisor.workload._user_functions import Workload
+from advisor.workload.source import resolve_source
 from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.papers.child import answer
 from benchmarks.papers.hand_written import HandWritten

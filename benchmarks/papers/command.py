@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import UserError
-from advisor.problem.detect import detect_hardware
-from advisor.problem.hardware import Hardware
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import Hardware
 from benchmarks.papers.figures import Figure, append, markdown, read
 
 __all__ = ["Options", "TimeIsUpError", "options_of", "report"]

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import OptionError
+from advisor.goal import GoalKind
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.problem.goal import GoalKind
-from advisor.problem.source import resolve_source
-from advisor.search.batching import choose_batch
-from advisor.search.chain import chain_of
-from advisor.search.ladder import Climb, Reached
+from advisor.search.sizing.batching import choose_batch
+from advisor.search.sizing.ladder import Climb, Reached
+from advisor.search.sizing.size_ladder import chain_of
+from advisor.workload.source import resolve_source
 from benchmarks.papers.advised import AdviceRequest, Advised
 from benchmarks.papers.child import ask
 from benchmarks.papers.contest import FIRST_BATCH, FLOOR, Arena, Found

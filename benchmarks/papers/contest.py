@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.goal import GoalKind
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.problem.goal import GoalKind
-from advisor.search.batching import choose_batch
-from advisor.search.memory_model import MemoryModel
-from advisor.search.short_runs import memory_model_of
-from advisor.session.limits import memory_budget
+from advisor.search.sizing.batching import choose_batch
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.sizing.profiling_runs import memory_model_of
+from advisor.session.setup.limits import memory_budget
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.papers.command import Options
 from benchmarks.papers.runs import completed, why

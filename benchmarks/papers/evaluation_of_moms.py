@@ -22,11 +22,11 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.hardware.hardware import DeviceKind
 from advisor.methods.use import MethodUse, use
-from advisor.problem.hardware import DeviceKind
-from advisor.session.limits import memory_budget
+from advisor.session.setup.limits import memory_budget
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure

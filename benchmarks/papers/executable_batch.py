@@ -13,12 +13,12 @@ import torch
 from accelerate.utils import find_executable_batch_size
 
 from advisor.errors import DeviceOutOfMemoryError
-from advisor.measure.batches import make_batches, seed_everything
-from advisor.measure.memory_meter import memory_meter
-from advisor.measure.storages import HostData
-from advisor.measure.warm_up import warm_up
-from advisor.problem.loading import load_workload
-from advisor.problem.source import resolve_source
+from advisor.measure.batches.batches import make_batches, seed_everything
+from advisor.measure.memory.meters import memory_meter
+from advisor.measure.memory.storages import HostData
+from advisor.measure.speed.warm_up import warm_up
+from advisor.workload._loading import load_workload
+from advisor.workload.source import resolve_source
 from benchmarks.papers.child import answer
 from benchmarks.papers.contenders import ExecutableBatch, ExecutableBatchRequest
 from benchmarks.papers.hand_written import HandWritten

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from advisor.methods.training import Phase
 from advisor.methods.use import MethodUse
-from advisor.problem.user_functions import Workload
+from advisor.training.training import Phase
+from advisor.workload._user_functions import Workload
 
 __all__ = ["HandWritten"]
 

@@ -14,14 +14,14 @@ import msgspec
 from advisor.measure.measurement import Measurement
 from advisor.methods.compose import judge
 from advisor.methods.use import MethodUse
-from advisor.problem.source import resolve_source
-from advisor.problem.units import format_bytes
-from advisor.search.batching import choose_batch, does_not_fit
-from advisor.search.memory_model import MemoryModel, round_batch
-from advisor.search.short_runs import memory_model_of
+from advisor.search.sizing.batching import choose_batch, does_not_fit
+from advisor.search.sizing.memory_model import MemoryModel, round_batch
+from advisor.search.sizing.profiling_runs import memory_model_of
+from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.workload.source import resolve_source
 from benchmarks.papers.command import Options
 from benchmarks.papers.runs import completed, why
 from benchmarks.papers.specs import policy_of

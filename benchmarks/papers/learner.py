@@ -10,11 +10,11 @@ import sys
 
 import msgspec
 
-from advisor.measure.batches import seed_everything
-from advisor.methods.sparse_weights import SparseWeights
-from advisor.methods.training import Training
+from advisor.measure.batches.batches import seed_everything
+from advisor.methods.adapters._sparse_weights import SparseWeights
 from advisor.policy.apply import apply_policy
-from advisor.problem.sizes import accepted
+from advisor.training.training import Training
+from advisor.workload.sizes import accepted
 from benchmarks.papers.lessons import Learned, Lesson, Stored
 
 __all__ = ["learn", "main"]

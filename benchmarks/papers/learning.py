@@ -12,7 +12,7 @@ from advisor.measure.fidelity import FidelityMeasurement, compared, noise_floor
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import worst_fidelity
 from advisor.methods.use import MethodUse
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options
 from benchmarks.papers.runs import completed

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.hardware.hardware import DeviceKind
 from advisor.measure.measurement import Measurement, MemoryMeasurement
 from advisor.policy.policy import Policy
-from advisor.problem.hardware import DeviceKind
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.hardware.hardware import DeviceKind
 from advisor.measure.fidelity import smoothed
 from advisor.methods.compose import judge
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.problem.hardware import DeviceKind
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure

@@ -25,7 +25,7 @@ import msgspec
 
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
 from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.papers.child import ask

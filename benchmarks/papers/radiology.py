@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.methods.use import MethodUse, use
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure

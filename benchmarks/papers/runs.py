@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from advisor.methods.use import MethodUse
-from advisor.session.versions import versions
+from advisor.session.setup.versions import versions
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import CutShortError, Runner
+from advisor.trial.process.runner import CutShortError, Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from benchmarks.papers.command import Options, TimeIsUpError
 from benchmarks.papers.figures import Figure

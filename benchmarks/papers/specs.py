@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from advisor.hardware.hardware import DeviceKind
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.problem.hardware import DeviceKind
-from advisor.problem.source import resolve_source
-from advisor.session.limits import memory_budget
+from advisor.session.setup.limits import memory_budget
 from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.workload.source import resolve_source
 from benchmarks.papers.command import Options
 
 __all__ = ["policy_of", "spec_of"]

@@ -24,7 +24,7 @@ import numpy as np
 
 from advisor.measure.measurement import Measurement
 from advisor.methods.use import MethodUse, use
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure

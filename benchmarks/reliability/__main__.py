@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from advisor.problem.detect import detect_hardware
-from advisor.session.versions import versions
+from advisor.hardware.detect import detect_hardware
+from advisor.session.setup.versions import versions
 from benchmarks.reliability.lines import Line, append, read
 from benchmarks.reliability.page import LINES, write_page
 from tests.faults.damage import damages, play_damage, undamaged

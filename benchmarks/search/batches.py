@@ -7,8 +7,8 @@ import statistics
 
 import msgspec
 
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 from benchmarks.search.problem import Problem, Trial
 

@@ -12,9 +12,9 @@ import math
 import random
 from collections.abc import Iterable, Iterator
 
-from advisor.search.batching import choose_batch
-from advisor.search.resolved import Combination, ResolvedSpace
-from advisor.search.sampler import Proposer
+from advisor.search.sizing.batching import choose_batch
+from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.study.sampler import Proposer
 from benchmarks.search.batches import Batches
 from benchmarks.search.problem import Trial
 from benchmarks.search.trials import Trials

@@ -17,10 +17,10 @@ import random
 import msgspec
 
 from advisor.decide.leader import hoped, usually_off
-from advisor.search.line import Line
-from advisor.search.memory_model import MemoryModel
-from advisor.search.proposal import Proposal, SamplerName
-from advisor.session.expected import ERROR_PER_DOUBLING, FORECAST_ERROR, seconds_at
+from advisor.search.propose.proposal import Proposal, SamplerName
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.session.trials.expected import ERROR_PER_DOUBLING, FORECAST_ERROR, seconds_at
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.comparisons import is_plain
@@ -100,7 +100,7 @@ def _next(waiting: list[_Forecast], best: float, off: float) -> _Forecast | None
 
 
 def _forecast(problem: Problem, proposal: Proposal, short: Trial, plain: list[Trial], largest: int) -> _Forecast:
-    """From short steps to the largest batch, as :mod:`advisor.session.expected` has it."""
+    """From short steps to the largest batch, as :mod:`advisor.session.trials.expected` has it."""
     assert short.rate is not None, "it ran"
     times = [(float(one.batch), one.seconds) for one in plain if one.seconds is not None]
     line = Line.through(*times) if len(times) > 1 else Line(0.0, times[0][1] / times[0][0])

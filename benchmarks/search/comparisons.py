@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
 from benchmarks.search.batches import Batches
 from benchmarks.search.problem import Problem, Trial
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import random
 
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
 from benchmarks.search.trials import Trials
 
 __all__ = ["deepspeed"]

@@ -21,9 +21,9 @@ import random
 
 import numpy as np
 
-from advisor.search.line import Line
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
 from benchmarks.search.families import DEVELOPMENT, FAMILIES, HELD_BACK, SPENT
 from benchmarks.search.generated_space import GeneratedSpace, Setting

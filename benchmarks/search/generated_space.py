@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
+from advisor.goal import Fidelity
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Fidelity
-from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace, pair_of
+from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace, pair_of
 
 __all__ = ["GeneratedSpace"]
 

@@ -6,10 +6,10 @@ import math
 
 import msgspec
 
-from advisor.search.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, choose_batch
-from advisor.search.proposal import Proposal, SamplerName
-from advisor.search.resolved import ResolvedSpace
-from advisor.search.sampler import Proposer
+from advisor.search.propose.proposal import Proposal, SamplerName
+from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, choose_batch
+from advisor.search.space.space import ResolvedSpace
+from advisor.search.study.sampler import Proposer
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.beside_leader import BesideLeader

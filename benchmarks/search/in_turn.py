@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
-from advisor.problem.loading import load_workload
-from advisor.problem.source import resolve_source
-from advisor.problem.user_functions import Workload
+from advisor.training.training import Training
+from advisor.workload._loading import load_workload
+from advisor.workload._user_functions import Workload
+from advisor.workload.source import resolve_source
 from benchmarks.search.rows import Paired
 
 __all__ = ["ratio_of", "time_in_turn"]

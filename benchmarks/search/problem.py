@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
 
 __all__ = ["Problem", "Trial", "with_noise"]

@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from advisor.problem.detect import detect_hardware
-from advisor.problem.source import resolve_source
-from advisor.trial.runner import Runner
+from advisor.hardware.detect import detect_hardware
+from advisor.trial.process.runner import Runner
+from advisor.workload.source import resolve_source
 from benchmarks.search.recorder import Recorder
 from benchmarks.search.recordings import RECORDINGS, SMOKE
 from benchmarks.search.rows import Header, Line, Sized, Timed, append, compress, read

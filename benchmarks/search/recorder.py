@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 
 from advisor.errors import OptionError, WorkloadError
+from advisor.hardware.hardware import Hardware
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.problem.facts import Facts
-from advisor.problem.hardware import Hardware
-from advisor.problem.workload import WorkloadSource
-from advisor.search.resolve import resolve
-from advisor.search.resolved import Combination
-from advisor.search.space import load_space
-from advisor.session.limits import memory_budget
-from advisor.session.versions import versions
+from advisor.search.space.build_space import resolve
+from advisor.search.space.space import Combination
+from advisor.search.space.space_file import load_space
+from advisor.session.setup.limits import memory_budget
+from advisor.session.setup.versions import versions
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.workload.facts import Facts
+from advisor.workload.workload import WorkloadSource
 from benchmarks.search.recordings import Recording
 from benchmarks.search.rows import Header, Line, Sized, Timed
 from benchmarks.search.timed_batches import first_batch, next_batch

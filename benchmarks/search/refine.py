@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from advisor.methods.use import MethodUse
-from advisor.search.space import load_space
-from advisor.trial.probe import libraries
+from advisor.search.space.space_file import load_space
+from advisor.trial.worker.probe import libraries
 from benchmarks.search.in_turn import time_in_turn
 from benchmarks.search.recordings import RECORDINGS, SMOKE, Recording
 from benchmarks.search.rows import Paired, Sized, append, compress, read

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
+from advisor.goal import Fidelity
 from advisor.measure.measurement import SizePoint, Sizing
 from advisor.methods.use import MethodUse
 from advisor.predict.prediction import MemoryPrediction
-from advisor.problem.goal import Fidelity
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace
-from advisor.search.short_runs import memory_model_of
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.sizing.profiling_runs import memory_model_of
+from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
 
 __all__ = ["Header", "Line", "Paired", "Sized", "Timed", "append", "compress", "read"]
 
@@ -76,7 +76,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
 
     @property
     def space(self) -> ResolvedSpace:
-        """The search space, as :func:`advisor.search.resolve.resolve` made it."""
+        """The search space, as :func:`advisor.search.space.build_space.resolve` made it."""
         return ResolvedSpace(
             name=self.space_name,
             fidelity=self.fidelity,

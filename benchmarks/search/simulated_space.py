@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from advisor.goal import Fidelity
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Fidelity
-from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace
+from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
 
 __all__ = ["GPU_COUNTS", "LEVELS", "SHARDING", "SIZES", "Levels"]
 

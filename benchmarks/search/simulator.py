@@ -14,9 +14,9 @@ import random
 
 import numpy as np
 
-from advisor.search.line import Line
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
 from benchmarks.search.problem import Trial, with_noise
 from benchmarks.search.simulated_space import Levels

@@ -13,8 +13,8 @@ import optuna
 from optuna.exceptions import ExperimentalWarning
 
 from advisor.methods.use import MethodUse
-from advisor.search.proposal import SamplerName
-from advisor.search.resolved import Axis, Combination, ResolvedSpace
+from advisor.search.propose.proposal import SamplerName
+from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
 from benchmarks.search.compared_first import compared_first
 from benchmarks.search.deepspeed import deepspeed

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import OptionError
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination, ResolvedSpace
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import Curve, PeakCurve
 from benchmarks.search.drift import Drift

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.search.batching import choose_batch
-from advisor.search.memory_model import DEFAULT_MARGIN, round_batch
+from advisor.search.sizing.batching import choose_batch
+from advisor.search.sizing.memory_model import DEFAULT_MARGIN, round_batch
 from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import PeakCurve
 from benchmarks.search.rows import Sized, Timed

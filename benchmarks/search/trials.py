@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from advisor.decide.contested import contested
 from advisor.decide.repeat import MOST_REPEATED, standing_figure, worth_repeating
 from advisor.measure.timing import NEAR
-from advisor.search.resolved import Combination
-from advisor.search.standing import Standing
-from advisor.session.repetitions import MOST, ROUNDS
+from advisor.search.propose.standing import Standing
+from advisor.search.space.space import Combination
+from advisor.session.answer.remeasure import MOST, ROUNDS
 from advisor.trial.outcome import Outcome
 from benchmarks.search.problem import Problem, Trial
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from advisor.predict.prediction import Affine, MemoryPrediction, Reserved
-from advisor.problem.source import resolve_source
+from advisor.workload.source import resolve_source
 from benchmarks.allocator_prediction import _MODELS, Case, _predicted, page
 
 MADE_UP = Case(

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from advisor.problem.user_functions import Workload
+from advisor.workload._user_functions import Workload
 from benchmarks.time_prediction import Row, rows_of, table
 
 

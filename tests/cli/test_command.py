@@ -127,7 +127,7 @@ def test_a_follower_makes_the_folder_that_the_same_command_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs: list[Path] = []
-    monkeypatch.setattr("advisor.trial.follower.follow", lambda nodes, log: logs.append(log))
+    monkeypatch.setattr("advisor.trial.process.follower.follow", lambda nodes, log: logs.append(log))
     monkeypatch.chdir(tmp_path)
     command = ("model.py", "--nnodes", "2", "--rdzv-endpoint", "first:29400", "--node-rank", "1")
     assert main([*command, "--output", "some/where"]) == 0

@@ -11,16 +11,16 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.measure.batches import seed_everything
-from advisor.measure.storages import bytes_of
+from advisor.measure.batches.batches import seed_everything
+from advisor.measure.memory.storages import bytes_of
+from advisor.methods.activations._host_copies import HostCopy
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_uses
-from advisor.methods.device_parameter import device_parameter
-from advisor.methods.host_copies import HostCopy
-from advisor.methods.loss_scaling import HalfLossScaler
-from advisor.methods.structure import parameter_bytes
-from advisor.methods.training import Training
+from advisor.methods.formats._loss_scaling import HalfLossScaler
 from advisor.methods.use import MethodUse
+from advisor.training.device_parameter import device_parameter
+from advisor.training.structure import parameter_bytes
+from advisor.training.training import Training
 from tests.contract.expected import Expected, expected
 from tests.methods.tiny import images, text, training_of
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
+from advisor.goal import Fidelity
 from advisor.methods.base import Method
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import fidelity_of
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Fidelity
 from tests.contract.observe import Observation, relative_error, same
 
 __all__ = ["UPDATE_TOLERANCE", "assert_trains_as_promised", "cosine", "update_tolerance"]

@@ -15,12 +15,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from advisor.errors import MethodRefusedError
+from advisor.goal import Fidelity
 from advisor.methods.base import Method, Saves, Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, fidelity_of, judge, settings_of
 from advisor.methods.use import MethodUse
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Fidelity
+from advisor.workload.facts import Facts
 from tests.contract.expected import expected
 from tests.contract.observe import (
     Observation,

@@ -9,8 +9,8 @@ from tests.cuda_device.machine import Gpu, Machine
 
 _LISTEN = """
 import random, torch
-from advisor.predict.cuda_inside import steps_of
-from advisor.predict.inside_call import Result, Take, described
+from advisor.predict.workspace.kernels import steps_of
+from advisor.predict.workspace.call import Result, Take, described
 from advisor.predict.prediction import CudaDevice
 aten, properties = torch.ops.aten, torch.cuda.get_device_properties(0)
 gpu = CudaDevice(

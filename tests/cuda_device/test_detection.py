@@ -10,8 +10,8 @@ from tests.cuda_device.conftest import Python
 from tests.cuda_device.machine import A100, H100, V100, Machine
 
 FOUND = """
-from advisor.problem.detect import choose_device, list_devices
-from advisor.problem.gpus import list_gpus
+from advisor.hardware.detect import choose_device, list_devices
+from advisor.hardware.gpus import list_gpus
 ours = [(gpu.uuid, gpu.name, gpu.compute_capability, gpu.memory_bytes) for gpu in list_gpus().gpus]
 import torch
 properties = [torch.cuda.get_device_properties(device) for device in range(torch.cuda.device_count())]
@@ -70,14 +70,14 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_only_where_it_is_asked_for(
     assert why in " ".join(asked.stderr.split())
     assert fix in " ".join(asked.stderr.split())
     assert line.startswith("momadvise: error:")
-    said = python("from advisor.problem.detect import choose_device as c; print(c().device, c().reason)", machine)
+    said = python("from advisor.hardware.detect import choose_device as c; print(c().device, c().reason)", machine)
     assert said.startswith("cpu ")
     assert why in said
 
 
 def test_a_gpu_of_which_nvml_does_not_know_the_memory_is_found(python: Python) -> None:
     script = """
-from advisor.problem.detect import detect_hardware
+from advisor.hardware.detect import detect_hardware
 hardware = detect_hardware("cuda")
 print(hardware.memory_bytes == hardware.host_memory_bytes)
 """
@@ -96,8 +96,8 @@ print(hardware.memory_bytes == hardware.host_memory_bytes)
 def test_a_trial_needs_no_function_of_nvml_that_may_be_lacking(lacking: str, python: Python) -> None:
     script = """
 import torch
-from advisor.measure.cuda_memory import nvml_device
-from advisor.problem.detect import detect_hardware
+from advisor.measure.memory.cuda import nvml_device
+from advisor.hardware.detect import detect_hardware
 device = nvml_device(torch.device("cuda:0"))
 device.used_bytes(), device.energy_joules()
 print(detect_hardware("cuda").device)

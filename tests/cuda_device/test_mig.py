@@ -15,7 +15,7 @@ FIRST, SECOND = f"{H100.name} MIG 1g.10gb", f"{H100.name} MIG 2g.20gb"
 SECONDS_UUID = "MIG-a25a0000-0000-4000-8000-000000000002"
 
 FOUND = """
-from advisor.problem.gpus import list_gpus
+from advisor.hardware.gpus import list_gpus
 found = list_gpus()
 print(*(f"{gpu.index} {gpu.name} {gpu.memory_bytes >> 20} {gpu.compute_capability}" for gpu in found.gpus))
 print(found.reason)
@@ -61,8 +61,8 @@ def test_a_trial_has_the_figures_of_its_instance_and_none_of_the_whole_gpu(
 ) -> None:
     script = """
 import torch
-from advisor.measure.cuda_memory import nvml_device
-from advisor.trial.failure import failed_result
+from advisor.measure.memory.cuda import nvml_device
+from advisor.trial.worker.failure import failed_result
 device = torch.device("cuda:0")
 kept = torch.empty(2**30, dtype=torch.uint8, device=device)
 nvml = nvml_device(device)

@@ -13,7 +13,7 @@ def test_the_kernel_of_attention_is_the_one_that_torch_chooses(capability: str, 
     script = """
 import itertools, warnings, torch
 from torch.nn.attention import SDPBackend
-from advisor.predict.attention_choice import Attention, AttentionGpu, chosen_kernel
+from advisor.predict.cuda.attention_choice import Attention, AttentionGpu, chosen_kernel
 warnings.simplefilter("ignore")
 gpu = AttentionGpu(
     compute_capability=torch.cuda.get_device_capability(), cudnn_version=torch.backends.cudnn.version()
@@ -52,7 +52,7 @@ def test_autocast_of_a_cpu_that_stands_for_cuda_is_that_of_cuda(python: Python) 
     script = """
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from advisor.predict.cuda_kernels import as_cuda
+from advisor.predict.cuda.kernels import as_cuda
 from tests.predict.test_cuda_autocast import OPERATORS, SAMPLES
 for dtype in (torch.bfloat16, torch.float16):
     for name, (operator, _) in OPERATORS.items():

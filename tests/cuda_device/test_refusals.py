@@ -21,7 +21,7 @@ warnings.simplefilter("ignore")
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import apply_uses, judge, settings_of
-from advisor.problem.detect import detect_hardware
+from advisor.hardware.detect import detect_hardware
 from tests.methods.tiny import text, training_of
 hardware = detect_hardware("cuda")
 said = {}

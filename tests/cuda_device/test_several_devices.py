@@ -60,7 +60,7 @@ print(training.device, torch.cuda.current_device())
 def test_a_kernel_is_compiled_once_for_tensors_of_every_size(python: Python) -> None:
     script = """
 import torch
-from advisor.methods import group_kernel
+from advisor.methods.activations import _group_kernel as group_kernel
 for count in (1, 2, 16, 255, 256, 257, 4096, 65536, 65537):
     flat = torch.empty(count + 1, device="cuda")[1:]
     buffer = group_kernel.encode_groups(flat, bits=4, seed=count)
@@ -74,7 +74,8 @@ def test_a_kernel_that_broke_the_device_is_no_reason_to_go_on(python: Python) ->
     """Trap: what a kernel did to a device is raised again by everything that follows."""
     script = """
 import torch
-from advisor.methods import group_coder, group_kernel
+from advisor.methods.activations import _group_coder as group_coder
+from advisor.methods.activations import _group_kernel as group_kernel
 def broken(*args, **kwargs):
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 group_kernel.encode_groups = broken

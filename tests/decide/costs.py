@@ -8,9 +8,9 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.goal import Fidelity, Goal, GoalKind, Preference, Price
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Fidelity, Goal, GoalKind, Preference, Price
 
 from .examples import GIB, LIMIT, measured
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
+from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.measure.measurement import Measurement, MemoryBreakdown, MemoryMeasurement, StopReason
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Fidelity, Goal, GoalKind
 from advisor.trial.outcome import Outcome
 
 GIB = 2**30

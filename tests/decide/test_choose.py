@@ -9,10 +9,10 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.decide.eligible import best_so_far
 from advisor.errors import NothingFitsError, NothingMeasuredError
+from advisor.goal import Fidelity, Goal
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
-from advisor.problem.goal import Fidelity, Goal
 from advisor.trial.outcome import Outcome
 
 from .examples import GIB, LIMIT, baseline, goal, lost, measured, on

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Recommendation, Role
+from advisor.goal import Fidelity, Preference
 from advisor.methods.use import use
-from advisor.problem.goal import Fidelity, Preference
 from advisor.trial.outcome import Outcome
 
 from .costs import cheapest, decide, timed

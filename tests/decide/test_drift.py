@@ -6,8 +6,8 @@ import pytest
 
 from advisor.decide.drift import NOT_FINITE, drift_tolerance, loss_drift, within_tolerance
 from advisor.decide.guard import observed_class
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement
-from advisor.problem.goal import Fidelity
 
 
 def test_the_drift_is_the_largest_relative_difference_over_the_common_steps() -> None:

@@ -11,9 +11,9 @@ from advisor.decide.candidate import Candidate, Frontier, Recommendation, Role
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import best_so_far, pace
 from advisor.errors import NothingMeasuredError
+from advisor.goal import Fidelity, Preference
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
-from advisor.problem.goal import Fidelity, Preference
 from advisor.trial.outcome import Outcome
 
 from .costs import cheapest, decide, timed

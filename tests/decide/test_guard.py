@@ -11,6 +11,7 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.decide.choose import choose
 from advisor.decide.eligible import pace, why_not_eligible, worth_checking
 from advisor.decide.guard import comparison_evidence, ends_clearly_worse, observed_class, why_worse
+from advisor.goal import Fidelity, Goal
 from advisor.measure.fidelity import (
     NOT_FINITE,
     FidelityMeasurement,
@@ -23,7 +24,6 @@ from advisor.measure.fidelity import (
 )
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
-from advisor.problem.goal import Fidelity, Goal
 from tests.decide.examples import baseline, goal, measured
 
 BF16, CHECKPOINT = use("precision", dtype="bf16"), use("checkpoint", every=1)

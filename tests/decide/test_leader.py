@@ -7,11 +7,11 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.leader import next_leader
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import NoiseFloor
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import MethodUse, use
-from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, measured, policy
 from tests.decide.test_guard import found

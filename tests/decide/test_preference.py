@@ -8,8 +8,8 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.errors import PreferenceNotMetError, TrialError
+from advisor.goal import Preference
 from advisor.methods.use import use
-from advisor.problem.goal import Preference
 
 from .costs import cheapest, decide, timed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from advisor.decide.repeat import standing_figure, worth_repeating
-from advisor.search.standing import Standing
+from advisor.search.propose.standing import Standing
 
 
 def thought(score: float, deviation: float = 0.01) -> Standing:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.decide.score import gain, maximizes, score, scores
-from advisor.problem.goal import GoalKind
+from advisor.goal import GoalKind
 
 from .costs import cheapest, timed
 from .examples import baseline, goal

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from advisor.decide.verdict import Kept, memory_check, speed_check, step_checks
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import GradientError
 from advisor.measure.in_turn import Speedup
 from advisor.measure.step_record import StepRecord
 from advisor.policy.file import Evidence
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Fidelity
 
 PLAIN = StepRecord(losses=(4.0, 3.0, 2.0))
 POLICY = Policy(micro_batch=4)

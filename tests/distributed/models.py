@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.goal import Fidelity
 from advisor.methods.base import Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, conflict_between, fidelity_of, settings_of
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
-from advisor.methods.world import World
-from advisor.problem.goal import Fidelity
+from advisor.training.training import Training
+from advisor.training.world import World
 from tests.contract.expected import expected
 from tests.methods.tiny import adamw, gpt2, text
 

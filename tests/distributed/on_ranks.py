@@ -15,14 +15,14 @@ from torch import nn
 
 from advisor.errors import MomadviseError
 from advisor.measure.measurement import StopReason
-from advisor.measure.memory_meter import memory_meter
-from advisor.measure.storages import HostData
-from advisor.methods.optimal_plan import Unit
-from advisor.methods.training import Training
+from advisor.measure.memory.meters import memory_meter
+from advisor.measure.memory.storages import HostData
+from advisor.methods.recompute.optimal_plan import Unit
 from advisor.methods.use import MethodUse, use
-from advisor.methods.world import World, current_world
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
+from advisor.training.training import Training
+from advisor.training.world import World, current_world
 from tests.distributed.models import (
     CASES,
     DDP,

@@ -15,7 +15,7 @@ from torch import nn
 
 import advisor
 from advisor.measure.measurement import StopReason
-from advisor.methods.optimal_plan import Unit
+from advisor.methods.recompute.optimal_plan import Unit
 from advisor.methods.use import use
 from tests.distributed import on_ranks
 from tests.distributed.models import (

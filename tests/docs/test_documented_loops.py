@@ -19,8 +19,8 @@ from torch import nn
 
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
-from advisor.problem.batch_layout import BatchLayout
-from advisor.problem.reduction import Reduction
+from advisor.workload.batch_layout import BatchLayout
+from advisor.workload.reduction import Reduction
 from tests.docs.loops import STEPS, Loop, documented_loops, loops_in, texts, without_loops
 
 SAMPLES, MICRO_BATCH, BATCHES = 7, 3, 4

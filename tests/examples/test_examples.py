@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.problem.loading import load_workload
-from advisor.problem.source import resolve_source
-from advisor.problem.user_functions import Workload
+from advisor.workload._loading import load_workload
+from advisor.workload._user_functions import Workload
+from advisor.workload.source import resolve_source
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 NAMES = ["gpt2", "resnet50", "bert_classifier", "unet"]

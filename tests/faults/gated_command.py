@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from advisor.cli import main
-from advisor.trial import forking
+from advisor.trial.process import fork_client as forking
 from tests.faults import gated_workers
 from tests.faults.gate import At, pass_by, take_argument
 

@@ -22,7 +22,7 @@ COMMAND = (sys.executable, "-P", "-u", __file__)
 
 def _with_gates() -> None:
     """Trials of this process, and of those that it forks, pass by the gate."""
-    from advisor.trial import serving, work
+    from advisor.trial.worker import serving, work
 
     run_trial = work.run_trial
     write_result = TrialFolder.write_result

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.session.candidates import read_candidates
+from advisor.session.ledger import read_candidates
 from advisor.trial.outcome import Outcome
 from tests.faults import invariants
 from tests.faults.gate import Arrival, argument, arrived, opened

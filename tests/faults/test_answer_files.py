@@ -12,9 +12,9 @@ import pytest
 
 from advisor.decide.answer import load_answer
 from advisor.policy.file import load_policy_file
-from advisor.session import conclude, emit
+from advisor.session.answer import conclude, emit
 from advisor.trial.folder import StudyFolder
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from tests.session.command import run_here
 
@@ -172,7 +172,7 @@ def _kill(patch: pytest.MonkeyPatch, moment: str) -> None:
         raise KilledError
 
     if moment == "before the wrapper":
-        patch.setattr("advisor.session.conclude.emit", killed)
+        patch.setattr("advisor.session.answer.conclude.emit", killed)
     elif moment == "between the files":
         write = emit._write
 
@@ -182,7 +182,7 @@ def _kill(patch: pytest.MonkeyPatch, moment: str) -> None:
 
         patch.setattr(emit, "_write", first)
     elif moment == "while it is confirmed":
-        patch.setattr("advisor.session.trials.Trials.confirm", killed)
+        patch.setattr("advisor.session.trials.trials.Trials.confirm", killed)
     else:
         patch.setattr("advisor.session.tuning.store_answer", killed)
 

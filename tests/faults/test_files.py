@@ -17,12 +17,12 @@ import torch
 import advisor.files
 from advisor.errors import OutputFolderError
 from advisor.files import PrivateFolder, add_line, write_whole
-from advisor.measure.first_gradient import save_gradient
+from advisor.measure.state.first_gradient import save_gradient
 from advisor.session.study import open_study
-from advisor.trial.failure import failed_result
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind
+from advisor.trial.worker.failure import failed_result
 from tests.session.test_study import MARKER
 from tests.trial.specs import spec
 

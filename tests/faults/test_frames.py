@@ -12,10 +12,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.trial.connection import Connection, SilenceError
 from advisor.trial.outcome import Outcome
+from advisor.trial.process.connection import Connection, SilenceError
 from advisor.trial.protocol import Answer, Exited, Finished, Joined, Progress, Ready, Reported, Unwritten, encode_line
-from advisor.trial.rank_group import Death, RankGroup
+from advisor.trial.ranks.rank_group import Death, RankGroup
 from advisor.trial.spec import TrialResult
 
 from .hostile import damaged, texts

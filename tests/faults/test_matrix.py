@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.trial import forking
+from advisor.trial.process import fork_client as forking
 from tests.faults.damage import DAMAGE_SAMPLE, Damage, damages, play_damage, undamaged
 from tests.faults.matrix import SAMPLE, Fault, Goal, Row, Who, rows
 from tests.faults.play import play

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 
 from advisor.errors import OptionError, WorkloadError
-from advisor.problem.paths import path_of
-from advisor.problem.source import resolve_source
 from advisor.session.study import default_folders
+from advisor.text.paths import path_of
+from advisor.workload.source import resolve_source
 from tests.session.test_study import MARKER as STUDY
 
 from .hostile import assert_explains, damaged, explained, steering, texts, valid_or_explained

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 
 from advisor.errors import HardwareError, OptionError
-from advisor.problem.detect import detect_hardware
-from advisor.problem.goal_text import parse_floor, parse_gpu_counts
-from advisor.problem.gpus import list_gpus
-from advisor.problem.profile_hardware import find_profile
-from advisor.problem.ranges import check_above_zero, whole, whole_variable
-from advisor.problem.units import MOST_BYTES, format_bytes, format_duration, parse_bytes, parse_duration
-from advisor.session.several_nodes import nodes_from
+from advisor.goal_text import parse_floor, parse_gpu_counts
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.gpus import list_gpus
+from advisor.hardware.profile_hardware import find_profile
+from advisor.session.setup.several_nodes import nodes_from
+from advisor.text.ranges import check_above_zero, whole, whole_variable
+from advisor.text.units import MOST_BYTES, format_bytes, format_duration, parse_bytes, parse_duration
 
 from .hostile import explained, numbers, texts, valid_or_explained, values
 

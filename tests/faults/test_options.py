@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import advisor
 from advisor import cli
 from advisor.errors import UserError
-from advisor.session.ranks import launch_identity
+from advisor.session.setup.ranks import launch_identity
 from tests.session.command import run_here
 
 from .conftest import EXAMPLES

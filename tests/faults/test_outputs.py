@@ -132,7 +132,7 @@ def test_a_search_that_nobody_reads_goes_on_and_its_answer_is_stored(
 ) -> None:
     """Its messages go to ``| head``, its answer to a terminal that knows ASCII; then that is full."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("advisor.problem.detect._held_here", lambda *_: 0)
+    monkeypatch.setattr("advisor.hardware.detect._held_here", lambda *_: 0)
     quick = ("--search-space", "smoke", "--trials", "1", "--time-limit", "60s", "--memory-limit", "6MiB")
     command = (TINY, *quick, "--device", "cpu", "--output", "out")
     with stream("shown", "ascii") as out, stream() as gone:

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from advisor import cli
 from advisor.errors import UserError, WorkloadError
-from advisor.problem.printable import printable, quoted, shown
 from advisor.report.console import SafeConsole
 from advisor.report.jsonout import json_error
 from advisor.report.live import LiveProgress, PlainProgress
+from advisor.text.printable import printable, quoted, shown
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import lost
 

@@ -16,18 +16,18 @@ from advisor.decide.candidate import Candidate
 from advisor.errors import OutputFolderError
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.fingerprint import digest_of
-from advisor.problem.identity import Identity
-from advisor.problem.reads import Reads
-from advisor.problem.records import DamagedError, decode_record, encode_record, read_record
-from advisor.session.candidates import append_candidate, read_candidates
+from advisor.session.ledger import append_candidate, read_candidates
 from advisor.session.prediction_cache import KeptPrediction, PredictionCache
-from advisor.session.ranks import failing_together
-from advisor.session.same_model import model_of
+from advisor.session.setup.ranks import failing_together
+from advisor.session.setup.same_model import model_of
 from advisor.session.study import StudyMarker, check_folder, open_study
+from advisor.text.records import DamagedError, decode_record, encode_record, read_record
 from advisor.trial.folder import StudyFolder, TrialFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.workload.fingerprint import digest_of
+from advisor.workload.identity import Identity
+from advisor.workload.reads import Reads
 from tests.decide.examples import baseline, lost, measured, measurement
 from tests.session.test_prediction_cache import ANSWER, QUESTION
 from tests.session.test_study import MARKER

@@ -22,15 +22,16 @@ import sqlalchemy
 
 from advisor.cli import main
 from advisor.errors import OutputFolderError, SurroundingsError
-from advisor.search.storage import quietly
+from advisor.search.study.storage import quietly
 from advisor.session.tuning import Tuning
 from advisor.surroundings import refused
-from advisor.trial import forking, starting
-from advisor.trial.forking import ForkServer, UnforkableError
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process import fork_client as forking
+from advisor.trial.process import starting
+from advisor.trial.process.fork_client import ForkServer, UnforkableError
+from advisor.trial.process.runner import Runner
+from advisor.trial.process.starting import WorkerStarter
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
-from advisor.trial.starting import WorkerStarter
 from tests.session.command import COMMAND, run_here
 from tests.session.processes import descendants, wait_until_gone
 from tests.trial.specs import spec

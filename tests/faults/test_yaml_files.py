@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from advisor.errors import PolicyError, SearchSpaceError
 from advisor.policy.apply import apply_policy
 from advisor.policy.file import load_policy_file
-from advisor.search.space import load_space
+from advisor.search.space.space_file import load_space
 
 from .hostile import damaged, explained, texts, valid_or_explained
 

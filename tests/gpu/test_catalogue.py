@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.measure.cuda_memory import CudaMemory
+from advisor.hardware.detect import detect_hardware
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
+from advisor.measure.memory.cuda import CudaMemory
 from advisor.methods.base import Method, Saves
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import apply_uses, judge, settings_of
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.problem.detect import detect_hardware
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind
 from tests.contract.expected import expected
 from tests.gpu.test_methods import OF_THE_HOST, ONLY_A_GPU, SAMPLES

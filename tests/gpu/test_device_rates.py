@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from advisor.measure.device_rates import device_rates
+from advisor.measure.speed.device_rates import device_rates
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 

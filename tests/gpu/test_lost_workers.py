@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind
 from tests.gpu.unruly import Unruly
 from tests.trial.specs import is_running, my_children, read_number, wait_until

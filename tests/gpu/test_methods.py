@@ -12,14 +12,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.errors import MethodRefusedError
-from advisor.measure.memory import optimizer_state_bytes
-from advisor.methods import group_code
+from advisor.measure.memory.meter import optimizer_state_bytes
+from advisor.methods.activations import _group_code as group_code
+from advisor.methods.activations._group_coder import GroupCoder
+from advisor.methods.activations._private_random import Draws
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, settings_of
-from advisor.methods.group_coder import GroupCoder
-from advisor.methods.private_random import Draws
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.contract.expected import expected
 from tests.contract.observe import Observation, observe, relative_error, same, samples_for
 from tests.contract.promises import assert_trains_as_promised

@@ -13,20 +13,20 @@ from torch.utils._pytree import tree_leaves
 
 import advisor
 from advisor.errors import HardwareError
-from advisor.measure.cuda_memory import CudaMemory, nvml_device
+from advisor.hardware.detect import choose_device, detect_hardware
+from advisor.hardware.gpus import list_gpus
+from advisor.hardware.hardware import DeviceKind
+from advisor.measure.memory.cuda import CudaMemory, nvml_device
 from advisor.methods.compose import apply_uses
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.detect import choose_device, detect_hardware
-from advisor.problem.gpus import list_gpus
-from advisor.problem.hardware import DeviceKind
-from advisor.problem.workload import WorkloadKind, WorkloadSource
-from advisor.trial.bench import Bench
-from advisor.trial.failure import AllocatorRefusals
-from advisor.trial.growing_batches import telling
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.worker.bench import Bench
+from advisor.trial.worker.failure import AllocatorRefusals
+from advisor.trial.worker.growing_batches import telling
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.methods.tiny import text, training_of
 from tests.session.test_library_call import StoppedError, StoppingBeforeTrials
 from tests.session.workloads import tiny

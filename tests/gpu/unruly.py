@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from advisor.policy.policy import Policy
-from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import spec
 
 __all__ = ["Unruly"]

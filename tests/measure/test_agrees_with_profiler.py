@@ -18,7 +18,7 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from advisor.methods.training import Training
+from advisor.training.training import Training
 from tests.measure.tiny import meter
 
 _TEXT = {"vocab_size": 2048}

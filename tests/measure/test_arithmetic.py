@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from advisor.measure import arithmetic
+from advisor.measure.speed import arithmetic
 
 CPU = torch.device("cpu")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.measure.batch_sizes import draw_batches, find_sizes
-from advisor.measure.sample_layout import find_layout
-from advisor.problem.batch_layout import BatchSizes
+from advisor.measure.batches.sample_layout import find_layout
+from advisor.measure.batches.sizes import draw_batches, find_sizes
+from advisor.workload.batch_layout import BatchSizes
 
 LONG = 2048
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from advisor.errors import WorkloadError
-from advisor.measure.batches import make_batches, pinned, share_of, tokens_per_sample
+from advisor.measure.batches.batches import make_batches, pinned, share_of, tokens_per_sample
 
 
 def make_batch(size: int) -> dict[str, object]:

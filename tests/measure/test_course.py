@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from advisor.measure.course import course_of
-from advisor.methods.training import Phase
+from advisor.measure.memory.timeline import course_of
+from advisor.training.training import Phase
 
 
 def test_peaks_follow_the_events_from_phase_to_phase() -> None:

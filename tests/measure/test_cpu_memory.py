@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from advisor.errors import DeviceOutOfMemoryError
-from advisor.measure.cpu_memory import CpuMemory
-from advisor.methods.training import Training
+from advisor.measure.memory.cpu import CpuMemory
+from advisor.training.training import Training
 from tests.measure.tiny import fresh_host_data, meter, tiny_training
 
 _FLOAT = 4

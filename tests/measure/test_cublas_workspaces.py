@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.measure import cublas_workspaces
-from advisor.measure.cublas_workspaces import held_workspace_bytes
+from advisor.measure.memory import cublas_workspaces
+from advisor.measure.memory.cublas_workspaces import held_workspace_bytes
 
 CPU = torch.device("cpu")
 

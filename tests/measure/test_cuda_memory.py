@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.measure.cuda_memory import CudaMemory
-from advisor.methods.pieces import pieces
-from advisor.methods.training import Phase
+from advisor.measure.memory.cuda import CudaMemory
+from advisor.training.pieces import pieces
+from advisor.training.training import Phase
 from tests.measure.tiny import tiny_training
 
 GPU = torch.device("cuda:0")

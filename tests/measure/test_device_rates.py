@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import torch
 
-from advisor.measure import device_rates as measured
-from advisor.problem.rates import DeviceRates
+from advisor.hardware.rates import DeviceRates
+from advisor.measure.speed import device_rates as measured
 
 CPU = torch.device("cpu")
 

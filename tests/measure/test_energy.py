@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
-from advisor.measure.energy import EnergyMeter, NvmlDevice
+from advisor.measure.speed.energy import EnergyMeter, NvmlDevice
 
 
 class NvmlError(Exception):

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.measure import first_gradient
 from advisor.measure.fidelity import GradientError
-from advisor.measure.first_gradient import FirstGradient
+from advisor.measure.state import first_gradient
+from advisor.measure.state.first_gradient import FirstGradient
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.methods.tiny import gpt2, text, training_of
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from advisor.measure.leftovers import MemoryBaseline, host_cache_emptier
-from advisor.measure.warm_up import use_libraries, warm_up
+from advisor.measure.memory.leftovers import MemoryBaseline, host_cache_emptier
+from advisor.measure.speed.warm_up import use_libraries, warm_up
 from tests.measure.tiny import CPU, fresh_host_data, tiny_training
 
 
@@ -96,9 +96,9 @@ def test_warming_up_goes_through_every_library_and_changes_nothing() -> None:
 def test_a_process_warms_up_once_and_only_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[torch.device] = []
     gpu = torch.device("cuda:7")
-    monkeypatch.setattr("advisor.measure.warm_up.use_libraries", used.append)
+    monkeypatch.setattr("advisor.measure.speed.warm_up.use_libraries", used.append)
     monkeypatch.setattr("torch.cuda.synchronize", lambda device: None)
-    monkeypatch.setattr("advisor.measure.warm_up._warm", set())
+    monkeypatch.setattr("advisor.measure.speed.warm_up._warm", set())
     for device in (CPU, gpu, gpu):
         warm_up(device)
     assert used == [gpu]

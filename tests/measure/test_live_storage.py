@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from advisor.errors import DeviceOutOfMemoryError
-from advisor.measure.live_storage import LiveStorages
-from advisor.measure.storages import HostData
+from advisor.measure.memory.live_storage import LiveStorages
+from advisor.measure.memory.storages import HostData
 
 CPU = torch.device("cpu")
 

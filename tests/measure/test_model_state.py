@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.measure.model_state import state_changes, state_values
+from advisor.measure.state.model_state import state_changes, state_values
 
 
 class Keeper(nn.Module):

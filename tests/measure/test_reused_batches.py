@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from advisor.measure.reused_batches import ReusedBatches
+from advisor.measure.batches.reused import ReusedBatches
 
 
 def masked(batch: dict[str, torch.Tensor]) -> None:

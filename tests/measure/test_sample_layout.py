@@ -12,9 +12,9 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 
 from advisor.errors import WorkloadError
-from advisor.measure.sample_layout import find_layout, samples_in
-from advisor.methods.batch import split
-from advisor.problem.batch_layout import UNCUT
+from advisor.measure.batches.sample_layout import find_layout, samples_in
+from advisor.training.batch.tree import split
+from advisor.workload.batch_layout import UNCUT
 
 IMAGES, LABELS = torch.randn(48, 3, 4, 4), torch.arange(48)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from advisor.measure.storages import HostData, bytes_of, living_tensors, tensors_in, view_bytes
+from advisor.measure.memory.storages import HostData, bytes_of, living_tensors, tensors_in, view_bytes
 
 CPU = torch.device("cpu")
 

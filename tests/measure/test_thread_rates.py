@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from advisor.measure.thread_rates import sharing_among, thread_rates, undisturbed_threads
+from advisor.measure.speed.thread_rates import sharing_among, thread_rates, undisturbed_threads
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ def threads() -> Iterator[None]:
 
 
 def test_every_smaller_power_of_two_and_the_processes_own_number_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.measure.thread_rates._WINDOW_SECONDS", 0.001)
+    monkeypatch.setattr("advisor.measure.speed.thread_rates._WINDOW_SECONDS", 0.001)
     rates = thread_rates(CPU)
     assert list(rates) == [1, 2, 4, 6]
     assert all(rate > 0 for rate in rates.values())

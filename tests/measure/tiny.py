@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from advisor.measure.cpu_memory import CpuMemory
-from advisor.measure.storages import HostData
-from advisor.methods.training import Training
+from advisor.measure.memory.cpu import CpuMemory
+from advisor.measure.memory.storages import HostData
+from advisor.training.training import Training
 
 CPU = torch.device("cpu")
 

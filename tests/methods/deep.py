@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from advisor.measure.memory_meter import memory_meter
-from advisor.measure.storages import HostData
+from advisor.measure.memory.meters import memory_meter
+from advisor.measure.memory.storages import HostData
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse
+from advisor.training.training import Training
 
 WIDTH = 4
 INPUT_BYTES = 4 * WIDTH * 2048

@@ -11,8 +11,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.training import Training
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.methods.tiny import cpu, facts_of, images, import_bitsandbytes, training_of
 
 ADAM_8BIT = use("adam_8bit")

@@ -21,9 +21,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.low_bit_adam import kernels_are_compiled as compiles_here  # As it is, before it is patched.
-from advisor.methods.training import Training
+from advisor.methods.optimizers._adam_low_bit import (
+    kernels_are_compiled as compiles_here,  # As it is, before it is patched.
+)
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.methods.tiny import cpu, facts_of, gpu, images, import_torchao, training_of, uncompiled_optimizers
 
 STATES = ("8bit", "4bit", "fp8")
@@ -66,7 +68,7 @@ def gradient(seed: int = 0) -> torch.Tensor:
     ],
 )
 def test_the_state_takes_what_its_format_takes(state: str, bytes_per_moment: int) -> None:
-    from advisor.measure.memory import optimizer_state_bytes
+    from advisor.measure.memory.meter import optimizer_state_bytes
 
     training = matrix_training(torch.optim.AdamW, [low_bit(state)])
     training.step(gradient())
@@ -173,7 +175,7 @@ def test_a_model_without_whole_blocks_is_told_that_nothing_changed(state: str) -
 def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = facts_of("convnet", compiler="torch.compile needs a C++ compiler, and none was found")
     assert "C++ compiler" in judge([low_bit()], facts=facts, hardware=cpu()).reason
-    monkeypatch.setattr("advisor.methods.low_bit_adam.kernels_are_compiled", lambda: True)
+    monkeypatch.setattr("advisor.methods.optimizers._adam_low_bit.kernels_are_compiled", lambda: True)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(MethodRefusedError, match=r"C\+\+ compiler"):
         apply_uses(training_of("convnet"), [low_bit()])

@@ -10,8 +10,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.methods.tiny import adamw, cpu, facts_of, gpu, text, training_of
 
 MATH = use("attention_backend", kernel="math")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from advisor.methods import batch as batches
+from advisor.training.batch import tree as batches
 
 ONE, TWO = torch.arange(6).reshape(3, 2), torch.arange(3)
 

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.block_call import BlockCall
-from advisor.methods.chain import Chain, Runner, Segment
-from advisor.methods.recompute import recompute_modules
-from advisor.methods.structure import find_blocks
-from advisor.methods.training import Training
+from advisor.training.block_call import BlockCall
+from advisor.training.chain import Chain, Runner, Segment
+from advisor.training.recompute import recompute_modules
+from advisor.training.structure import find_blocks
+from advisor.training.training import Training
 from tests.methods.tiny import MODELS, adamw, images, training_of
 
 both = pytest.mark.parametrize("name", MODELS)

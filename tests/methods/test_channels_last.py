@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, conflict_between, judge
-from advisor.methods.training import Training
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.methods.tiny import ConvNet, adamw, cpu, facts_of, images, training_of
 
 CHANNELS_LAST = use("channels_last")

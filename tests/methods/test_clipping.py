@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
+from advisor.goal import Fidelity
 from advisor.methods.base import Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, fidelity_of, settings_of
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Fidelity
 from tests.contract.observe import Observation, observe, relative_error
 from tests.contract.promises import update_tolerance
 from tests.methods.tiny import import_bitsandbytes, training_of, uncompiled_optimizers

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods import compiled
-from advisor.methods.compiled import CompiledCall
-from advisor.methods.compiler import why_not_compiled
 from advisor.methods.compose import apply_uses, conflict_between, judge
-from advisor.methods.structure import find_blocks
-from advisor.methods.training import Training
+from advisor.methods.kernels import _compile as compiled
+from advisor.methods.kernels._compile import CompiledCall
 from advisor.methods.use import MethodUse, use
+from advisor.training.compiler import why_not_compiled
+from advisor.training.structure import find_blocks
+from advisor.training.training import Training
 from tests.contract.observe import observe, relative_error, samples_for
 from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import MODELS, ConvNet, adamw, cpu, facts_of, gpu, images, text, training_of

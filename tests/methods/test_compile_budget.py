@@ -11,11 +11,11 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from advisor.errors import MethodRefusedError
-from advisor.methods import compiled
 from advisor.methods.compose import apply_uses
-from advisor.methods.random_operators import KeepRandom, drawing_operators, keep_random
-from advisor.methods.training import Training
+from advisor.methods.kernels import _compile as compiled
+from advisor.methods.kernels._random_operators import KeepRandom, drawing_operators, keep_random
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.contract.observe import observe, relative_error
 from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import adamw

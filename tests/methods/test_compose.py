@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
+from advisor.goal import Fidelity
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, fidelity_of, judge, settings_of, validate_use, worst_fidelity
 from advisor.methods.use import MethodUse, use
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Fidelity
+from advisor.workload.facts import Facts
 from tests.methods.tiny import cpu, facts_of, gpu, images, training_of
 
 CHECKPOINT = use("checkpoint", every=1)

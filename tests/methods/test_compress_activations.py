@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.contract.observe import relative_error
 from tests.methods.tiny import convnet, images, training_of
 

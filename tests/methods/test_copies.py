@@ -11,8 +11,8 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.methods.tiny import text, training_of
 
 OF_A_CHAIN = [use("sqrt_checkpoint"), use("optimal_checkpoint", budget=0.6)]

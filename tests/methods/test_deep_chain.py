@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.methods.deep import INPUT_BYTES, activation_peak, batch, deep
 
 DEPTHS = (16, 63, 250, 1000)

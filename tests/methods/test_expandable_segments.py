@@ -9,9 +9,9 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.expandable_segments import ExpandableSegments
-from advisor.methods.training import Training
+from advisor.methods.process.expandable_segments import ExpandableSegments
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.methods.tiny import cpu, gpu, training_of
 
 SEGMENTS = use("expandable_segments")

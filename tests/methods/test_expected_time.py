@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from advisor.hardware.hardware import DeviceKind
 from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import settings_of
 from advisor.methods.expected_time import expected_time_ratio
 from advisor.methods.number_formats import FLOAT_FORMAT, format_of
 from advisor.methods.use import use
-from advisor.problem.hardware import DeviceKind
 from tests.methods.tiny import cpu, facts_of
 
 CPU = cpu()

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.activations._few_bit import FewBitActivations, pack, unpack
+from advisor.methods.activations.derivative_levels import derivative_levels
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.derivative_levels import derivative_levels
-from advisor.methods.few_bit import FewBitActivations, pack, unpack
-from advisor.methods.training import Training
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.contract.observe import LiveBytes
 from tests.methods.tiny import cpu, facts_of, gpt2, text
 
@@ -125,7 +125,7 @@ def test_codes_are_packed_into_as_many_bits_and_come_back(bits: int, count: int)
 
 def test_large_activations_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trained(stack(Functional), "few")
-    monkeypatch.setattr("advisor.methods.pieces._ON_CPU", 1024)
+    monkeypatch.setattr("advisor.training.pieces._ON_CPU", 1024)
     in_parts = trained(stack(Functional), "few")
     assert all(torch.equal(in_parts[1][name], gradient) for name, gradient in whole[1].items())
 

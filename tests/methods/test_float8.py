@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, judge, settings_of
-from advisor.methods.float8 import Float8
-from advisor.methods.training import Training
+from advisor.methods.formats.float8 import Float8
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.contract.observe import relative_error
 from tests.methods.perceptron import Perceptron, vectors
 from tests.methods.tiny import adamw, cpu, facts_of, gpu, import_bitsandbytes, training_of

@@ -8,10 +8,10 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import use
-from advisor.methods.world import current_world
-from advisor.trial.fake_ranks import standing_for_ranks
+from advisor.training.training import Training
+from advisor.training.world import current_world
+from advisor.trial.worker.fake_ranks import standing_for_ranks
 from tests.methods.tiny import adamw
 
 

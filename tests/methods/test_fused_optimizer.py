@@ -10,8 +10,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.contract.observe import relative_error
 from tests.methods.tiny import images, training_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from advisor.measure.live_storage import LiveStorages
-from advisor.measure.storages import HostData
-from advisor.methods.float8_code import decode_float8, encode_float8
-from advisor.methods.group_code import GROUP, decode_groups, encode_groups
-from advisor.methods.private_random import Draws, mixed, uniform
+from advisor.measure.memory.live_storage import LiveStorages
+from advisor.measure.memory.storages import HostData
+from advisor.methods.activations._float8_code import decode_float8, encode_float8
+from advisor.methods.activations._group_code import GROUP, decode_groups, encode_groups
+from advisor.methods.activations._private_random import Draws, mixed, uniform
 
 over_bits = pytest.mark.parametrize("bits", [8, 4, 2])
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]

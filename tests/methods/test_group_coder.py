@@ -7,7 +7,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.methods import group_code, group_coder
+from advisor.methods.activations import _group_code as group_code
+from advisor.methods.activations import _group_coder as group_coder
 
 pytest.importorskip("triton")
 
@@ -28,7 +29,7 @@ class Watched(TorchDispatchMode):
 
 def test_in_a_trace_no_kernel_is_given_a_fake_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap: the address of a fake tensor is 0, and a kernel that writes there breaks the device for good."""
-    from advisor.methods import group_kernel
+    from advisor.methods.activations import _group_kernel as group_kernel
 
     seen: list[torch.Tensor] = []
 
@@ -48,7 +49,7 @@ def test_in_a_trace_no_kernel_is_given_a_fake_tensor(monkeypatch: pytest.MonkeyP
 
 
 def test_why_the_kernels_do_not_work_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from advisor.methods import group_kernel
+    from advisor.methods.activations import _group_kernel as group_kernel
 
     def encode_groups(*_: object, **__: object) -> torch.Tensor:
         raise RuntimeError("no compiler\nand much more")

@@ -15,8 +15,8 @@ import warnings
 
 import torch
 
-from advisor.methods import group_code as plain
-from advisor.methods import group_kernel as kernel
+from advisor.methods.activations import _group_code as plain
+from advisor.methods.activations import _group_kernel as kernel
 
 warnings.simplefilter("ignore")  # numpy, which interprets, warns of infinities as torch does not
 normal = torch.randn(600, generator=torch.Generator().manual_seed(0))

@@ -10,12 +10,12 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
-from advisor.methods.loss_scaling import HalfLossScaler
-from advisor.methods.rounding import Rounding
-from advisor.methods.short_state import HalfState
-from advisor.methods.training import Training
+from advisor.methods.formats._loss_scaling import HalfLossScaler
+from advisor.methods.formats._rounding import Rounding
+from advisor.methods.formats._short_state import HalfState
 from advisor.methods.use import use
-from advisor.trial.updating import until_updated
+from advisor.training.training import Training
+from advisor.trial.worker.updating import until_updated
 from tests.methods.tiny import images, training_of
 
 HALF = use("half_weights", rounding="nearest")

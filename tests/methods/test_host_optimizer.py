@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
+from advisor.hardware.host import HostMemory
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.device_parameter import device_parameter
-from advisor.methods.structure import parameter_bytes
-from advisor.methods.training import Training
 from advisor.methods.use import use
-from advisor.methods.world import World
-from advisor.problem.host import HostMemory
-from advisor.problem.units import format_bytes
+from advisor.text.units import format_bytes
+from advisor.training.device_parameter import device_parameter
+from advisor.training.structure import parameter_bytes
+from advisor.training.training import Training
+from advisor.training.world import World
 from tests.methods.tiny import adamw, cpu, facts_of, gpt2, gpu, images, text, training_of
 
 ON_HOST = use("host_optimizer")
@@ -189,7 +189,8 @@ def test_gradients_that_are_on_their_way_are_waited_for(
 ) -> None:
     plain = trained([], adamw, micro_batch=micro_batch, max_grad_norm=clip)
     monkeypatch.setattr(LateCopy, "made", 0)
-    monkeypatch.setattr("advisor.methods.host_step._Copy._send", lambda *arguments: LateCopy.send(*arguments))
+    sent = "advisor.methods.optimizers._host_optimizer._Copy._send"
+    monkeypatch.setattr(sent, lambda *arguments: LateCopy.send(*arguments))
     changed = trained([ON_HOST], adamw, micro_batch=micro_batch, max_grad_norm=clip)
     assert LateCopy.made == 3 * (4 // micro_batch) * len(list(plain.model.parameters()))
     assert_same_state(plain, changed)
@@ -215,7 +216,7 @@ class TestRefusals:
         needed = numbers * parameter_bytes(training_of("convnet").model)
         for free, fits in ((math.ceil(needed / 0.8), True), (math.floor(needed / 0.8) - 1, False)):
             host = HostMemory(total_bytes=2**30, free_bytes=free)
-            monkeypatch.setattr("advisor.methods.host_optimizer.host_memory", lambda host=host: host)
+            monkeypatch.setattr("advisor.methods.optimizers.host_optimizer.host_memory", lambda host=host: host)
             training = training_of("convnet", micro_batch=micro_batch)
             with contextlib.nullcontext() if fits else pytest.raises(MethodRefusedError, match=format_bytes(free)):
                 apply_uses(training, [ON_HOST])

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
+from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.methods.compose import apply_uses, judge
 from advisor.methods.expected_time import expected_time_ratio
-from advisor.methods.intraop_threads import IntraopThreads
+from advisor.methods.process.intraop_threads import IntraopThreads
 from advisor.methods.use import MethodUse, use
-from advisor.problem.facts import Facts
-from advisor.problem.rates import Bandwidth, DeviceRates
+from advisor.workload.facts import Facts
 from tests.methods.tiny import cpu, facts_of, gpu, training_of
 
 

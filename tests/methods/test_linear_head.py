@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
-from advisor.methods.linear_head import chunked_loss, exposes_linear_head, find_linear_head
-from advisor.methods.training import Training
+from advisor.methods.kernels._linear_head import chunked_loss, exposes_linear_head, find_linear_head
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.methods.tiny import VOCABULARY, adamw, convnet, gpt2, images, text
 
 SIZES = {

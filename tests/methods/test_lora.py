@@ -15,9 +15,9 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import apply_uses
-from advisor.methods.structure import matrix_layers, matrix_shapes, parameter_bytes
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.structure import matrix_layers, matrix_shapes, parameter_bytes
+from advisor.training.training import Training
 from tests.methods.tiny import MODELS, adamw, convnet, gpt2, import_bitsandbytes, text, training_of
 
 LORA, QLORA = use("lora", rank=8), use("qlora", rank=8)
@@ -143,7 +143,7 @@ def test_rounded_weights_learn_what_the_whole_ones_do() -> None:
 
 def test_every_linear_layer_of_gpt2_is_converted_although_none_is_a_linear_layer() -> None:
     """Trap: GPT-2 is made of transformers' Conv1D; looking for ``nn.Linear`` alone converts nothing, silently."""
-    from advisor.methods.four_bit_linear import FourBitLinear
+    from advisor.methods.adapters._four_bit_linear import FourBitLinear
 
     plain = gpt2()
     training = with_adapters("gpt2", QLORA)
@@ -158,7 +158,7 @@ def test_every_linear_layer_of_gpt2_is_converted_although_none_is_a_linear_layer
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_four_bits_compute_with_the_rounded_weight_in_both_passes(transposed: bool) -> None:
-    from advisor.methods.four_bit_linear import FourBitLinear
+    from advisor.methods.adapters._four_bit_linear import FourBitLinear
 
     torch.manual_seed(0)
     weight, bias = torch.randn(96, 64), nn.Parameter(torch.randn(96), requires_grad=False)
@@ -174,7 +174,7 @@ def test_four_bits_compute_with_the_rounded_weight_in_both_passes(transposed: bo
 
 
 def test_another_float_format_is_for_what_is_computed_not_for_the_scales() -> None:
-    from advisor.methods.four_bit_linear import FourBitLinear
+    from advisor.methods.adapters._four_bit_linear import FourBitLinear
 
     torch.manual_seed(0)
     layer = FourBitLinear(torch.randn(96, 64), None, transposed=False)
@@ -261,7 +261,7 @@ def test_the_extra_that_is_named_installs_all_that_is_needed(method: Any) -> Non
 
 @pytest.mark.parametrize("formats", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
 def test_four_bits_take_a_bias_in_another_format_than_the_inputs(formats: tuple[torch.dtype, torch.dtype]) -> None:
-    from advisor.methods.four_bit_linear import FourBitLinear
+    from advisor.methods.adapters._four_bit_linear import FourBitLinear
 
     torch.manual_seed(0)
     bias = nn.Parameter(torch.ones(96, dtype=formats[1]), requires_grad=False)

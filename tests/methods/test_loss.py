@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from advisor.errors import WorkloadError
-from advisor.methods.loss import check_loss, default_loss, is_causal_loss, require_trainable
-from advisor.methods.training import Training
+from advisor.training.loss import check_loss, default_loss, is_causal_loss, require_trainable
+from advisor.training.training import Training
 from tests.methods.tiny import gpt2, text
 
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods import reversible
-from advisor.methods.block_call import BlockCall
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.reversible import MomentumRunner
-from advisor.methods.training import Training
+from advisor.methods.recompute import _reversible as reversible
+from advisor.methods.recompute._reversible import MomentumRunner
 from advisor.methods.use import MethodUse, use
+from advisor.training.block_call import BlockCall
+from advisor.training.training import Training
 from tests.contract.observe import LiveBytes, relative_error
 from tests.methods.tiny import MODELS, adamw, cpu, facts_of, training_of
 

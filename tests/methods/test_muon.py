@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.measure.memory import optimizer_state_bytes
+from advisor.measure.memory.meter import optimizer_state_bytes
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.methods.tiny import text, training_of
 
 MUON = use("muon")

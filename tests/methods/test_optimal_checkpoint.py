@@ -11,14 +11,14 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.block_costs import BlockCosts
-from advisor.methods.chain import Chain
 from advisor.methods.compose import apply_uses
-from advisor.methods.optimal_plan import Unit
-from advisor.methods.structure import find_blocks
-from advisor.methods.training import Training
+from advisor.methods.recompute._block_costs import BlockCosts
+from advisor.methods.recompute.optimal_plan import Unit
 from advisor.methods.use import use
-from advisor.methods.world import World
+from advisor.training.chain import Chain
+from advisor.training.structure import find_blocks
+from advisor.training.training import Training
+from advisor.training.world import World
 from tests.methods.deep import INPUT_BYTES, activation_peak, batch, deep
 from tests.methods.tiny import MODELS, adamw, images, training_of
 

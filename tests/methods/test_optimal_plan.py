@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from advisor.methods.optimal_plan import (
+from advisor.methods.recompute.optimal_plan import (
     Unit,
     bytes_of_everything,
     evened,
@@ -17,7 +17,7 @@ from advisor.methods.optimal_plan import (
     optimal_plan,
     seconds_again,
 )
-from advisor.methods.plans import Plan, blocks_in, runs
+from advisor.methods.recompute.plans import Plan, blocks_in, runs
 
 
 @functools.cache

@@ -12,9 +12,9 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import use
-from advisor.methods.world import World
+from advisor.training.training import Training
+from advisor.training.world import World
 from tests.methods.tiny import adamw, gpt2, images, text, training_of
 
 IN_BACKWARD = use("optimizer_in_backward")

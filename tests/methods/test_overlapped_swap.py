@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.activations._host_copies import HostBound, HostCopy
+from advisor.methods.activations._host_streams import ImmediateCopier, copier_by_device
+from advisor.methods.activations._overlapped_copies import OverlappedMove
 from advisor.methods.compose import apply_uses
-from advisor.methods.host_copies import HostBound, HostCopy
-from advisor.methods.host_streams import ImmediateCopier, copier_by_device
-from advisor.methods.overlapped_copies import OverlappedMove
-from advisor.methods.saved_tensors import SavedTensorPipeline
 from advisor.methods.use import use
+from advisor.training.saved.pipeline import SavedTensorPipeline
 from tests.methods.tiny import images, training_of
 
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.methods.float8_code import encode_float8
-from advisor.methods.group_code import encode_groups
-from advisor.methods.pieces import pieces, telling_of_pieces
+from advisor.methods.activations._float8_code import encode_float8
+from advisor.methods.activations._group_code import encode_groups
+from advisor.training.pieces import pieces, telling_of_pieces
 
 
 @pytest.mark.parametrize(("length", "values_each"), [(1, 1), (100, 1), (1000, 8), (3, 5000)])
 def test_pieces_cover_everything_once(length: int, values_each: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.methods.pieces._ON_CPU", 64)
+    monkeypatch.setattr("advisor.training.pieces._ON_CPU", 64)
     cuts = list(pieces(torch.empty(0), length, values_each))
     assert [place for cut in cuts for place in range(cut.start, cut.stop)] == list(range(length))
     assert all((cut.stop - cut.start) * values_each <= max(64, values_each) for cut in cuts)

@@ -14,7 +14,7 @@ import advisor
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Verdict
 from advisor.methods.compose import apply_uses
-from advisor.methods.precision import Precision, use_tf32
+from advisor.methods.formats.precision import Precision, use_tf32
 from advisor.methods.use import use
 from tests.methods.tiny import cpu, facts_of, gpu, images, training_of
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods import float32_updates
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.pure_bf16 import PureBf16
-from advisor.methods.training import Training
+from advisor.methods.formats import _float32_updates as float32_updates
+from advisor.methods.formats.pure_bf16 import PureBf16
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.measure.tiny import meter
 from tests.methods.tiny import adamw, cpu, facts_of, gpu, images, text, training_of
 

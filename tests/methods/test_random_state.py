@@ -14,12 +14,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from advisor.methods import selective_checkpoint
 from advisor.methods.compose import apply_uses
-from advisor.methods.random_state import further_generators, replaying
-from advisor.methods.recompute import recompute_modules
-from advisor.methods.training import Training
+from advisor.methods.recompute import selective_checkpoint
 from advisor.methods.use import MethodUse, use
+from advisor.training.random_state import further_generators, replaying
+from advisor.training.recompute import recompute_modules
+from advisor.training.training import Training
 from tests.methods.tiny import adamw, gpt2
 
 WIDTH = 16
@@ -166,7 +166,7 @@ class TestOtherGenerators:
 
     def trained(self, uses: list[MethodUse], monkeypatch: pytest.MonkeyPatch, *, known: bool) -> Any:
         model, generator = self.build()
-        monkeypatch.setattr("advisor.methods.recompute.further_generators", lambda _: [generator] if known else [])
+        monkeypatch.setattr("advisor.training.recompute.further_generators", lambda _: [generator] if known else [])
         return trained(model, uses, (self.Block,)), generator.get_state()
 
     @pytest.mark.parametrize("method", [EVERY_BLOCK, ELEMENTWISE, ATTENTION], ids=lambda method: method.label)
@@ -184,7 +184,7 @@ class TestOtherGenerators:
 
     def test_a_region_can_be_recomputed_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model, generator = self.build()
-        monkeypatch.setattr("advisor.methods.recompute.further_generators", lambda _: [generator])
+        monkeypatch.setattr("advisor.training.recompute.further_generators", lambda _: [generator])
         recompute_modules(model, list(model))  # type: ignore[call-overload]
         loss, parameters = squared(model, torch.ones(8, WIDTH)), list(model.parameters())
         first = torch.autograd.grad(loss, parameters, retain_graph=True)

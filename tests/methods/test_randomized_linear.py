@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.activations._randomized import project
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.randomized import project
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.contract.observe import LiveBytes, relative_error, same
 from tests.methods.tiny import cpu, facts_of, gpt2, text
 
@@ -97,7 +97,7 @@ def test_the_projection_is_right_on_the_average_and_drawn_again_from_its_seed() 
 
 
 def test_random_signs_exist_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.methods.randomized._AT_ONCE", 256)
+    monkeypatch.setattr("advisor.methods.activations._randomized._AT_ONCE", 256)
     largest = 0
     draw = torch.randint
 
@@ -225,8 +225,8 @@ def test_the_models_own_random_numbers_are_not_touched() -> None:
 
 
 def test_processes_draw_different_numbers() -> None:
-    from advisor.methods.randomized import RandomizedLinears
-    from advisor.methods.world import World
+    from advisor.methods.activations._randomized import RandomizedLinears
+    from advisor.training.world import World
 
     seeds = []
     for rank in range(2):

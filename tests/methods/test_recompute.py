@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from advisor.methods.compose import apply_uses
-from advisor.methods.recompute import recompute_modules
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.recompute import recompute_modules
+from advisor.training.training import Training
 from tests.methods.tiny import adamw, convnet, gpt2, images, text, training_of
 
 EVERY_BLOCK = use("checkpoint", every=1)

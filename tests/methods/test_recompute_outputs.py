@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
-from advisor.methods.selective_checkpoint import is_cheap_module
-from advisor.methods.training import Training
+from advisor.methods.recompute.selective_checkpoint import is_cheap_module
 from advisor.methods.use import use
+from advisor.training.training import Training
 from tests.contract.observe import LiveBytes, observe
 from tests.methods.tiny import MODELS, adamw, images, training_of
 

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods import glibc, retain_freed_memory
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.glibc import why_no_mallopt
+from advisor.methods.process import glibc, retain_freed_memory
+from advisor.methods.process.glibc import why_no_mallopt
 from advisor.methods.use import use
 from tests.methods.tiny import cpu, gpu, training_of
 
@@ -33,7 +33,7 @@ _PRELUDE = """
 import json, resource, statistics, threading
 import torch
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
+from advisor.training.training import Training
 from advisor.methods.use import use
 
 torch.manual_seed(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from advisor.methods.rounding import Rounding
+from advisor.methods.formats._rounding import Rounding
 
 SHORT = [torch.bfloat16, torch.float16]
 

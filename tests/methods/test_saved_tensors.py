@@ -12,11 +12,11 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.host_copies import HostBound, MoveToHost
-from advisor.methods.saved_tensors import SavedTensorPipeline
-from advisor.methods.swap import Swap
-from advisor.methods.training import Training
-from advisor.problem.host import HostMemory
+from advisor.hardware.host import HostMemory
+from advisor.methods.activations._host_copies import HostBound, MoveToHost
+from advisor.methods.activations.swap import Swap
+from advisor.training.saved.pipeline import SavedTensorPipeline
+from advisor.training.training import Training
 from tests.methods.tiny import convnet, images, training_of
 
 
@@ -185,7 +185,7 @@ class TestHostMemory:
     def test_the_bound_is_a_share_of_what_is_free_when_it_is_applied(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def free(count: int) -> None:
             monkeypatch.setattr(
-                "advisor.methods.swap.host_memory", lambda: HostMemory(total_bytes=2**30, free_bytes=count)
+                "advisor.methods.activations.swap.host_memory", lambda: HostMemory(total_bytes=2**30, free_bytes=count)
             )
 
         roomy, tight = training_of("convnet"), training_of("convnet")

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses, judge
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.contract.observe import observe
 from tests.methods.test_chain import hidden_batch, looping, scaling_between
 from tests.methods.tiny import MODELS, ConvBlock, adamw, cpu, facts_of, gpt2, images, text, training_of

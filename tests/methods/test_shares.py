@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from advisor.errors import WorkloadError
-from advisor.methods.shares import require_one_process, weighed
-from advisor.methods.world import World
+from advisor.training.batch.shares import require_one_process, weighed
+from advisor.training.world import World
 
 
 class Pretended(World):

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 
 
 class Counting(nn.Module):

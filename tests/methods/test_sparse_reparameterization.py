@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods import sparse_reparameterization
+from advisor.methods.adapters import sparse_reparameterization
+from advisor.methods.adapters._sparse_weights import SparseWeights, shares, sparse_layers
 from advisor.methods.compose import apply_uses
-from advisor.methods.sparse_weights import SparseWeights, shares, sparse_layers
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
 from tests.methods.tiny import MODELS, adamw, convnet, gpt2, import_bitsandbytes, training_of
 
 SPARSE = use("sparse_reparameterization", nonzero=0.3)

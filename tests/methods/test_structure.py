@@ -12,8 +12,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from advisor.errors import WorkloadError
-from advisor.methods.recompute import recompute_modules
-from advisor.methods.structure import (
+from advisor.training.recompute import recompute_modules
+from advisor.training.structure import (
     buffer_bytes,
     find_attention,
     find_blocks,

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError, WorkloadError
-from advisor.methods.state_part import StatePart
-from advisor.methods.training import Phase, Training
+from advisor.training.state_part import StatePart
+from advisor.training.training import Phase, Training
 from tests.methods.tiny import adamw, convnet, gpt2, images, text
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from advisor.methods.compose import judge
-from advisor.methods.structure import find_blocks
 from advisor.methods.use import use
-from advisor.methods.watch import ChainWatch, FunctionCounts
+from advisor.training.structure import find_blocks
+from advisor.training.watch import ChainWatch, FunctionCounts
 from tests.methods.test_chain import (
     Loop,
     Looping,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from advisor.methods import world
-from advisor.methods.world import current_world
+from advisor.training import world
+from advisor.training.world import current_world
 
 PATIENCE = timedelta(hours=3)
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.methods.linear_head import exposes_linear_head
-from advisor.methods.structure import (
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.methods.kernels._linear_head import exposes_linear_head
+from advisor.training.structure import (
     buffer_bytes,
     find_attention,
     find_blocks,
@@ -28,10 +29,9 @@ from advisor.methods.structure import (
     stages_of,
     trainable_parameter_count,
 )
-from advisor.methods.training import Training
-from advisor.methods.watch import ChainWatch, FunctionCounts
-from advisor.problem.facts import Facts
-from advisor.problem.hardware import DeviceKind, Hardware
+from advisor.training.training import Training
+from advisor.training.watch import ChainWatch, FunctionCounts
+from advisor.workload.facts import Facts
 
 VOCABULARY = 512
 
@@ -198,5 +198,5 @@ def uncompiled_optimizers() -> Generator[None, None, None]:
     """Steps of torchao's optimizers without kernels, which take seconds to compile for every shape."""
     import_torchao()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("advisor.methods.low_bit_adam.kernels_are_compiled", lambda: False)
+        patch.setattr("advisor.methods.optimizers._adam_low_bit.kernels_are_compiled", lambda: False)
         yield

@@ -14,8 +14,8 @@ from advisor.policy.apply import apply_policy
 from advisor.policy.file import PolicyFile, write_policy_file
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import apply_lines, size_lines, wrapper_source, write_wrapper
-from advisor.problem.batch_layout import BatchLayout
-from advisor.problem.reduction import Reduction
+from advisor.workload.batch_layout import BatchLayout
+from advisor.workload.reduction import Reduction
 
 
 class Block(torch.nn.Module):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.methods.phase import Phase
+from advisor.hardware.rates import Bandwidth, DeviceRates
+from advisor.phase import Phase
 from advisor.predict.work import Amount, Kind, StepWork, WorkGroup
-from advisor.problem.rates import Bandwidth, DeviceRates
 
 
 def rates(**changes: Any) -> DeviceRates:

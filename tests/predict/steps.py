@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.methods.phase import Phase
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse
+from advisor.phase import Phase
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
+from advisor.predict.trace.work_counter import WorkCounter, count_step, count_work
 from advisor.predict.work import Kind, StepWork, Work
-from advisor.predict.work_counter import WorkCounter, count_step, count_work
+from advisor.training.training import Training
 
 
 def squares(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:

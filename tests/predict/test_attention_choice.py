@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from advisor.predict.attention_choice import Attention, AttentionGpu, chosen_kernel
+from advisor.predict.cuda.attention_choice import Attention, AttentionGpu, chosen_kernel
 
 _FLASH, _EFFICIENT = SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
 _CUDNN, _MATH = SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH

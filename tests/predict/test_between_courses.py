@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from advisor.measure.course import Course, course_of
-from advisor.measure.cpu_memory import CpuMemory
-from advisor.measure.storages import HostData
+from advisor.measure.memory.cpu import CpuMemory
+from advisor.measure.memory.storages import HostData
+from advisor.measure.memory.timeline import Course, course_of
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Phase
 from advisor.methods.use import MethodUse, use
-from advisor.predict.between_courses import predict_between
+from advisor.predict.trace.extrapolate import predict_between
+from advisor.training.training import Phase
 from tests.methods.tiny import MODELS, training_of
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def test_more_pieces_of_work_at_a_larger_batch_are_no_other_step(
     coded: MethodUse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coding takes as much at once at any batch that fills a piece, so that small batches foretell a larger one."""
-    monkeypatch.setattr("advisor.methods.pieces._ON_CPU", 2**12)
+    monkeypatch.setattr("advisor.training.pieces._ON_CPU", 2**12)
 
     def stepped(micro_batch: int) -> tuple[int, Course]:
         training = training_of("gpt2", micro_batch=micro_batch, layers=1)

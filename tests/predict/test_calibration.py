@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.methods.phase import Phase
+from advisor.phase import Phase
 from advisor.predict.calibration import TimePrediction
 from advisor.predict.work import Kind
 from tests.predict.rates import group, rates, work_of

@@ -9,8 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from advisor.predict import cuda_autocast
-from advisor.predict.cuda_kernels import as_cuda
+from advisor.predict.cuda import autocast as cuda_autocast
+from advisor.predict.cuda.kernels import as_cuda
 
 _HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 

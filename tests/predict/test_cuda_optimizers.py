@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.predict.cuda_optimizers import optimizers_as_on_cuda, optimizers_as_with_values
+from advisor.predict.cuda.optimizers import optimizers_as_on_cuda, optimizers_as_with_values
 
 
 class Operators(TorchDispatchMode):

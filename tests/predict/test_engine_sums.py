@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.measure.allocation_log import AllocationLog
-from advisor.predict.engine_sums import EngineSums
-from advisor.predict.plain_linear import linear_as_plain
-from advisor.predict.storage_log import StorageLog
+from advisor.measure.memory.allocation_log import AllocationLog
+from advisor.predict.trace.engine_sums import EngineSums
+from advisor.predict.trace.plain_linear import linear_as_plain
+from advisor.predict.trace.storage_log import StorageLog
 
 SIZE = 1000
 

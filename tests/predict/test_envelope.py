@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.methods.training import Phase
-from advisor.predict.envelope import are_alike, canonical, predict_aligned, predict_fitted
 from advisor.predict.prediction import Affine, Category, Manner
-from advisor.predict.scratch import Call
-from advisor.predict.step_trace import StepTrace, with_scratch
+from advisor.predict.trace.envelope import are_alike, canonical, predict_aligned, predict_fitted
+from advisor.predict.trace.scratch import Call
+from advisor.predict.trace.step_trace import StepTrace, with_scratch
+from advisor.training.training import Phase
 
 F, B, O, I = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.IDLE  # noqa: E741
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, in_kernel_invocation_manager
 
-from advisor.predict.fake_device import device_asked_for, device_of
-from advisor.predict.storage_log import StorageLog
-from advisor.predict.work_counter import WorkCounter
+from advisor.predict.trace.fake_device import device_asked_for, device_of
+from advisor.predict.trace.storage_log import StorageLog
+from advisor.predict.trace.work_counter import WorkCounter
 
 asks = torch.ops.prim.device.default
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.predict.grouped_products import grouped_products_of_all_types
+from advisor.predict.trace.grouped_products import grouped_products_of_all_types
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.predict.in_place import changes_only_values
-from advisor.predict.storage_log import StorageLog
+from advisor.predict.trace.in_place import changes_only_values
+from advisor.predict.trace.storage_log import StorageLog
 
 aten = torch.ops.aten
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from advisor.methods.phase import Phase
+from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.methods.use import MethodUse, use
+from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.outlook import Outlook, outlook_of
 from advisor.predict.prediction import Affine, Category, MemoryPrediction, Moment, Reserved
 from advisor.predict.work import Amount, Kind, StepWork, WorkGroup
-from advisor.problem.rates import Bandwidth, DeviceRates
 
 BACKWARD = Moment(
     phase="backward",

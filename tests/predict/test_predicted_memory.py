@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.measure.cpu_memory import CpuMemory
 from advisor.measure.measurement import MemoryMeasurement
-from advisor.measure.storages import HostData
+from advisor.measure.memory.cpu import CpuMemory
+from advisor.measure.memory.storages import HostData
 from advisor.methods.compose import apply_uses
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
-from advisor.predict.envelope import are_alike, predict_aligned
 from advisor.predict.prediction import Category, MemoryPrediction
-from advisor.predict.scratch import measured_scratch
-from advisor.predict.step_trace import StepTrace, faked, faked_model, trace_step, with_scratch
+from advisor.predict.trace.envelope import are_alike, predict_aligned
+from advisor.predict.trace.scratch import measured_scratch
+from advisor.predict.trace.step_trace import StepTrace, faked, faked_model, trace_step, with_scratch
+from advisor.training.training import Training
 from tests.methods.tiny import MODELS, gpt2, text, training_of
 
 CPU = torch.device("cpu")

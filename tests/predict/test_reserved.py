@@ -6,13 +6,13 @@ import msgspec
 import pytest
 import torch
 
-from advisor.methods.phase import Phase
+from advisor.phase import Phase
 from advisor.predict.allocator import replay
-from advisor.predict.inside_call import InsideCall, Like
+from advisor.predict.cuda.reserved import AllocationLog, allocation_log, reserved
 from advisor.predict.prediction import Affine, CudaDevice
-from advisor.predict.reserved import AllocationLog, allocation_log, reserved
-from advisor.predict.step_trace import StepTrace
-from advisor.predict.storage_log import Inside
+from advisor.predict.trace.step_trace import StepTrace
+from advisor.predict.trace.storage_log import Inside
+from advisor.predict.workspace.call import InsideCall, Like
 
 MIB = 2**20
 H100 = CudaDevice(compute_capability=(9, 0), multiprocessors=132)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from advisor.methods.phase import Phase
+from advisor.hardware.rates import Bandwidth
+from advisor.phase import Phase
 from advisor.predict.roofline import Bound, PredictedStep, predict_step
 from advisor.predict.work import Kind
-from advisor.problem.rates import Bandwidth
 from tests.predict.rates import group, rates, work_of
 
 

@@ -11,9 +11,9 @@ import pytest
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Category, MemoryPrediction
-from advisor.problem.source import resolve_source
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.workload.source import resolve_source
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 import torch
 
-from advisor.predict import side_by_side as module
-from advisor.predict.side_by_side import may_fork, side_by_side
+from advisor.predict.trace import side_by_side as module
+from advisor.predict.trace.side_by_side import may_fork, side_by_side
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.methods.training import Training
-from advisor.predict import side_by_side
-from advisor.predict.envelope import are_alike, predict_aligned
 from advisor.predict.prediction import Category, MemoryPrediction
-from advisor.predict.step_trace import faked, trace_step, trace_steps
+from advisor.predict.trace import side_by_side
+from advisor.predict.trace.envelope import are_alike, predict_aligned
+from advisor.predict.trace.step_trace import faked, trace_step, trace_steps
+from advisor.training.training import Training
 
 CPU = torch.device("cpu")
 WIDTH = 64

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.predict.storage_log import StorageLog
+from advisor.predict.trace.storage_log import StorageLog
 
 CPU = torch.device("cpu")
 

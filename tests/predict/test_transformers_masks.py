@@ -9,8 +9,8 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.predict.step_trace import faked
-from advisor.predict.transformers_masks import mask_facts, masks_as_with_values
+from advisor.predict.trace.step_trace import faked
+from advisor.predict.trace.transformers_masks import mask_facts, masks_as_with_values
 
 SMALL = {"vocab_size": 11, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 TOKENS = torch.ones(2, 6, dtype=torch.long)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.goal import Fidelity, Goal, Preference
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
-from advisor.problem.goal import Fidelity, Goal, Preference
 from advisor.report.why import explained
 from advisor.trial.outcome import Outcome
 from tests.decide.costs import cheapest, timed

@@ -9,10 +9,10 @@ from rich.console import Console, RenderableType
 
 from advisor.decide.candidate import Confirmation, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
-from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.report.why import explained
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import GIB, baseline, goal, lost, measured, measurement

@@ -9,9 +9,9 @@ import pytest
 
 from advisor.decide.candidate import Confirmation
 from advisor.decide.choose import choose
+from advisor.goal import Preference
 from advisor.measure.in_turn import Speedup
 from advisor.methods.use import MethodUse
-from advisor.problem.goal import Preference
 from advisor.report.answer import AnswerView, confirmation_words
 from advisor.report.console import open_console
 from advisor.report.why import explained

@@ -3,9 +3,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from advisor.hardware.hardware import DeviceKind
+from advisor.hardware.profiles import Figure, Profile, load_profiles
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.problem.hardware import DeviceKind
-from advisor.problem.profiles import Figure, Profile, load_profiles
 from advisor.report.catalogue_view import hardware_view, method_view, methods_view
 
 from .scenario import CPU, shown, words

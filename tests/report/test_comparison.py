@@ -9,9 +9,9 @@ import yaml
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.choose import choose
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import NOT_FINITE, FidelityMeasurement, GradientError, NoiseFloor
 from advisor.policy.file import ComparisonEvidence
-from advisor.problem.goal import Fidelity
 from advisor.report.comparison import comparison_sentence, drift_words
 from advisor.report.jsonout import json_answer
 from advisor.report.table import RankingTable

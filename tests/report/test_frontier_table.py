@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from rich.text import Text
 
+from advisor.goal import Preference
 from advisor.methods.use import use
-from advisor.problem.goal import Preference
 from advisor.report.frontier_table import DOMINATED_ROWS, FrontierTable
 from tests.decide.costs import PRICE, cheapest, decide, timed
 

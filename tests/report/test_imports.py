@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-ROOMS = "advisor.search.sampler, advisor.search.resolve, advisor.decide.choose, advisor.decide.effects"
+ROOMS = "advisor.search.study.sampler, advisor.search.space.build_space, advisor.decide.choose, advisor.decide.effects"
 REPORT = "advisor.report.answer, advisor.report.live, advisor.report.jsonout, advisor.report.catalogue_view"
 PREDICT = "advisor.predict.calibration, advisor.report.why_time, advisor.report.outlook_json, advisor.session.predict"
 

@@ -8,7 +8,7 @@ import pytest
 
 from advisor.decide.candidate import Recommendation
 from advisor.errors import NothingFitsError
-from advisor.problem.goal import Goal
+from advisor.goal import Goal
 from advisor.report.jsonout import JSON_SCHEMA_VERSION, json_answer, json_error
 from tests.decide.examples import GIB, goal
 

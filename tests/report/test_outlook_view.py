@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from advisor.methods.phase import Phase
 from advisor.methods.use import use
+from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner, Reserved

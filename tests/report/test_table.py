@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from advisor.problem.units import format_bytes
 from advisor.report.cells import Folded
 from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
+from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, lost, measured, on
 from tests.decide.test_leader import compared

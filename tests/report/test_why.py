@@ -6,9 +6,9 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.goal import Fidelity, Goal
 from advisor.measure.in_turn import Speedup
 from advisor.methods.use import MethodUse, use
-from advisor.problem.goal import Fidelity, Goal
 from advisor.report.why import explain, explained
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import GIB, baseline, goal, lost, measured, measurement, on

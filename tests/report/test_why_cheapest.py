@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.problem.goal import Fidelity, Goal, Preference
+from advisor.goal import Fidelity, Goal, Preference
 from advisor.report.why import explain
 from advisor.trial.outcome import Outcome
 from tests.decide.costs import cheapest, decide, timed

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from advisor.methods.base import Saves
-from advisor.methods.phase import Phase
 from advisor.methods.use import use
+from advisor.phase import Phase
 from advisor.predict.roofline import PredictedStep, predict_step
 from advisor.predict.work import Kind
 from advisor.report import why_time

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 
+from advisor.goal import Fidelity
 from advisor.methods.use import MethodUse, use
-from advisor.problem.goal import Fidelity
-from advisor.search.resolved import Axis, Combination, ResolvedRecipe, ResolvedSpace, pair_of
+from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace, pair_of
 
 SETTINGS = {
     "precision": (use("precision", dtype="bf16"), use("precision", dtype="fp16"), use("precision", dtype="tf32")),

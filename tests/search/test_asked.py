@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from advisor.errors import MethodRefusedError, SearchSpaceError
-from advisor.problem.goal import Fidelity
-from advisor.search.asked import check_asked, check_asked_on, only_methods
-from advisor.search.resolve import resolve
-from advisor.search.space import load_space
+from advisor.goal import Fidelity
+from advisor.search.space.build_space import resolve
+from advisor.search.space.requested_methods import check_asked, check_asked_on, only_methods
+from advisor.search.space.space_file import load_space
 from tests.methods.tiny import cpu, facts_of
 
 DEFAULT = load_space("default")

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from advisor.search.batch_model import BatchModel
-from advisor.search.factors import Choice, Factors, Levels
-from advisor.search.resolved import Combination
+from advisor.search.propose.batch_model import BatchModel
+from advisor.search.space.factors import Choice, Factors, Levels
+from advisor.search.space.space import Combination
 
 from .synthetic import SETTINGS, space
 

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from advisor.errors import OptionError
-from advisor.search.batching import Batch, choose_batch, dividing_gpu_counts, does_not_fit, nearest_global_batches
+from advisor.search.sizing.batching import (
+    Batch,
+    choose_batch,
+    dividing_gpu_counts,
+    does_not_fit,
+    nearest_global_batches,
+)
 
 MIB = 2**20
 

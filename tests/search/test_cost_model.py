@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from advisor.methods.use import MethodUse, use
-from advisor.search.cost_model import Batches, CostModel, Estimate
-from advisor.search.factors import Choice, Factors
-from advisor.search.resolved import Axis, Combination, ResolvedSpace
+from advisor.search.propose.cost_model import Batches, CostModel, Estimate
+from advisor.search.space.factors import Choice, Factors
+from advisor.search.space.space import Axis, Combination, ResolvedSpace
 
 from .synthetic import RATES, SETTINGS, Instance, rate, space
 from .test_several_devices import several

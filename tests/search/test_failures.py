@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 
 from advisor.methods.use import MethodUse, use
-from advisor.search.factors import Choice, Factors
-from advisor.search.failures import Failures
-from advisor.search.resolved import Combination
+from advisor.search.propose.failures import Failures
+from advisor.search.space.factors import Choice, Factors
+from advisor.search.space.space import Combination
 
 from .synthetic import Instance
 

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from advisor.methods.use import use
-from advisor.search.proposal import GainLeft
-from advisor.search.resolved import ResolvedSpace
-from advisor.search.sampler import Proposer
+from advisor.search.propose.proposal import GainLeft
+from advisor.search.space.space import ResolvedSpace
+from advisor.search.study.sampler import Proposer
 
 from .synthetic import Instance, recipe, space
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from advisor.problem.sizes import CountedSize, SizeCounts
-from advisor.search.chain import Rung, chain_of, worth
-from advisor.search.ladder import Climb, Reached
+from advisor.search.sizing.ladder import Climb, Reached
+from advisor.search.sizing.size_ladder import Rung, chain_of, worth
+from advisor.workload.sizes import CountedSize, SizeCounts
 
 LIMIT = 10_000_000
 

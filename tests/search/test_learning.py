@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from advisor.methods.use import use
-from advisor.search.proposal import SamplerName
-from advisor.search.resolved import Combination, ResolvedSpace
-from advisor.search.sampler import Proposer
+from advisor.search.propose.proposal import SamplerName
+from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.study.sampler import Proposer
 
 from .synthetic import Instance, space
 

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
+from advisor.goal import Fidelity
 from advisor.methods.use import MethodUse, use
-from advisor.problem.goal import Fidelity
-from advisor.search.counting import Choices, Count
-from advisor.search.resolved import Axis, Combination, ResolvedSpace, pair_of
-from advisor.search.sampler import Proposer
-from advisor.search.tried import Tried
+from advisor.search.space.counting import Choices, Count
+from advisor.search.space.explored import Tried
+from advisor.search.space.space import Axis, Combination, ResolvedSpace, pair_of
+from advisor.search.study.sampler import Proposer
 
 
 def axes(count: int, settings: int = 3) -> tuple[Axis, ...]:
@@ -165,8 +165,8 @@ def test_fifty_different_valid_combinations_are_proposed_and_become_better() -> 
 
 
 def test_the_last_points_of_a_space_that_is_not_listed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.search.tried._MOST_LISTED", 0)
-    monkeypatch.setattr("advisor.search.tried._DRAWS", 3)
+    monkeypatch.setattr("advisor.search.space.explored._MOST_LISTED", 0)
+    monkeypatch.setattr("advisor.search.space.explored._DRAWS", 3)
     of = with_devices((2,))
     tried = Tried(of)
     generator = random.Random(0)
@@ -183,7 +183,7 @@ def test_the_last_points_of_a_space_that_is_not_listed_are_found(monkeypatch: py
 def test_what_is_excluded_is_left_out_of_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     of = space(axes(3))
     for most in (10_000, 0):
-        monkeypatch.setattr("advisor.search.tried._MOST_LISTED", most)
+        monkeypatch.setattr("advisor.search.space.explored._MOST_LISTED", most)
         tried = Tried(of)
         plain, one = Combination(), Combination((use("method_00", level=1),))
         tried.finish(tried.point(plain, 1.0), 0)

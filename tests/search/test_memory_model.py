@@ -4,8 +4,8 @@ import pytest
 
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint, Sizing
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
-from advisor.search.line import Line
-from advisor.search.memory_model import LARGEST_BATCH, MemoryModel, round_batch
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import LARGEST_BATCH, MemoryModel, round_batch
 
 MIB = 2**20
 

@@ -11,9 +11,9 @@ import optuna
 import pytest
 
 from advisor.methods.use import MethodUse, use
-from advisor.search.proposal import SamplerName
-from advisor.search.resolved import ResolvedSpace
-from advisor.search.sampler import Proposal, Proposer
+from advisor.search.propose.proposal import SamplerName
+from advisor.search.space.space import ResolvedSpace
+from advisor.search.study.sampler import Proposal, Proposer
 
 from .synthetic import Instance, recipe, space
 from .test_many_axes import MANY

@@ -10,12 +10,12 @@ import optuna
 import pytest
 
 from advisor.methods.use import MethodUse, use
-from advisor.search.factors import Choice, Factors
-from advisor.search.history import observations_of
-from advisor.search.outlook import Expectation, Observation, Outlook
-from advisor.search.parameters import Parameters
-from advisor.search.resolved import Combination
-from advisor.search.sampler import Proposer
+from advisor.search.propose.history import observations_of
+from advisor.search.propose.outlook import Expectation, Observation, Outlook
+from advisor.search.space.factors import Choice, Factors
+from advisor.search.space.parameters import Parameters
+from advisor.search.space.space import Combination
+from advisor.search.study.sampler import Proposer
 
 from .synthetic import space
 

@@ -6,18 +6,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.methods.compose import judge, worst_fidelity
-from advisor.methods.glibc import why_no_mallopt
+from advisor.methods.process.glibc import why_no_mallopt
 from advisor.methods.use import use
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import DeviceKind, Hardware
-from advisor.problem.rates import Bandwidth, DeviceRates
-from advisor.search.asked import only_methods
-from advisor.search.resolve import resolve
-from advisor.search.resolved import Combination, ResolvedSpace
-from advisor.search.seeds import seeds_of
-from advisor.search.space import SearchSpace, load_space
+from advisor.search.propose.initial_trials import seeds_of
+from advisor.search.space.build_space import resolve
+from advisor.search.space.requested_methods import only_methods
+from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.space.space_file import SearchSpace, load_space
+from advisor.workload.facts import Facts
 from tests.methods.tiny import facts_of
 
 GIB = 2**30

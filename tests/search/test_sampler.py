@@ -14,8 +14,8 @@ import pytest
 
 from advisor.errors import OutputFolderError
 from advisor.methods.use import use
-from advisor.search.resolved import ResolvedSpace
-from advisor.search.sampler import Proposal, Proposer
+from advisor.search.space.space import ResolvedSpace
+from advisor.search.study.sampler import Proposal, Proposer
 
 from .synthetic import rate, recipe, space
 

@@ -10,9 +10,9 @@ import optuna
 import pytest
 
 from advisor.methods.use import use
-from advisor.search.resolved import Axis, Combination, ResolvedSpace
-from advisor.search.sampler import Proposal, Proposer
-from advisor.search.seeds import seeds_of
+from advisor.search.propose.initial_trials import seeds_of
+from advisor.search.space.space import Axis, Combination, ResolvedSpace
+from advisor.search.study.sampler import Proposal, Proposer
 
 from .synthetic import SETTINGS, recipe, space
 

@@ -17,17 +17,17 @@ import psutil
 import pytest
 import sqlalchemy
 
-import advisor.search.storage as storage_module
+import advisor.search.study.storage as storage_module
 from advisor.errors import OptionError
 from advisor.methods.use import use
-from advisor.search.book import Book
-from advisor.search.factors import Choice
-from advisor.search.parameters import Parameters
-from advisor.search.resolved import Combination, ResolvedSpace
-from advisor.search.sampler import Proposal, Proposer
-from advisor.search.storage import check_storage
-from advisor.search.tried import Tried
-from advisor.search.worker import WORKER, is_dead, new_worker
+from advisor.search.space.explored import Tried
+from advisor.search.space.factors import Choice
+from advisor.search.space.parameters import Parameters
+from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.study.claim import WORKER, is_dead, new_worker
+from advisor.search.study.sampler import Proposal, Proposer
+from advisor.search.study.storage import check_storage
+from advisor.search.study.study_sync import Book
 
 from .synthetic import rate, recipe, space
 

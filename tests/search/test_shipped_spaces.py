@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import DeviceKind
 from advisor.methods.catalogue import CATALOGUE
-from advisor.problem.data import data_folder
-from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import DeviceKind
-from advisor.search.space import load_space
+from advisor.package_data import data_folder
+from advisor.search.space.space_file import load_space
 
 NAMES = ["all", "default", "exact", "smoke"]
 METHODS = {method.name: method for method in CATALOGUE}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.search.similarity import Similarity, spread
+from advisor.search.propose.similarity import Similarity, spread
 
 LEVELS = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 0], [1, 1, 3, 0]], dtype=np.int16)
 

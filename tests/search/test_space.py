@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import SearchSpaceError
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import DeviceKind
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import DeviceKind
-from advisor.search.space import load_space, shipped_spaces
+from advisor.search.space.space_file import load_space, shipped_spaces
 
 HEAD = "schema: 1\nname: mine\nfidelity: lossy\n"
 

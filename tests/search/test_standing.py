@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from advisor.search.proposal import SamplerName
-from advisor.search.sampler import Proposer
-from advisor.search.standing import Standing
+from advisor.search.propose.proposal import SamplerName
+from advisor.search.propose.standing import Standing
+from advisor.search.study.sampler import Proposer
 
 from .synthetic import Instance, space
 

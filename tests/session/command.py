@@ -45,7 +45,7 @@ def run_here(
     written, complained = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, _environment(environment), clear=True),
-        mock.patch("advisor.problem.detect._held_here", return_value=0),
+        mock.patch("advisor.hardware.detect._held_here", return_value=0),
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(written),
         contextlib.redirect_stderr(complained),

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from advisor.policy.policy import Policy
-from advisor.problem.workload import WorkloadSource
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
-from advisor.trial.work import run_trial
+from advisor.trial.worker.work import run_trial
+from advisor.workload.workload import WorkloadSource
 
 __all__ = ["InProcess"]
 

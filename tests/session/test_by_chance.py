@@ -12,7 +12,7 @@ import pytest
 
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from tests.session.command import run_here
 from tests.trial.specs import my_children

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Role
-from advisor.problem.goal import GoalKind
-from advisor.session.candidates import append_candidate, lost_candidates, read_candidates, without_chance
+from advisor.goal import GoalKind
+from advisor.session.ledger import append_candidate, lost_candidates, read_candidates, without_chance
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, lost, measured
 from tests.decide.test_guard import found

@@ -10,22 +10,22 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.choose import choose
+from advisor.goal import Fidelity, Floor, Goal, GoalKind
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Fidelity, Floor, Goal, GoalKind
-from advisor.problem.sizes import CountedSize, SizeCounts
 from advisor.report.progress import SilentProgress
-from advisor.search.line import Line
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Axis, Combination, ResolvedSpace
-from advisor.search.sampler import Proposer
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Axis, Combination, ResolvedSpace
+from advisor.search.study.sampler import Proposer
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SizeSearch
-from advisor.session.evaluate import Evaluator
-from advisor.session.sized_trials import SizedTrials
+from advisor.session.trials.evaluate import Evaluator
+from advisor.session.trials.sized_trials import SizedTrials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
+from advisor.workload.sizes import CountedSize, SizeCounts
 from tests.decide.examples import goal, measurement
 from tests.decide.test_guard import found as found_beside
 from tests.report.scenario import CPU

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Candidate, Comparison, Role
+from advisor.goal import Fidelity, Goal
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Fidelity, Goal
 from advisor.report.progress import SilentProgress
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
 from advisor.session.budget import TimeBudget
-from advisor.session.compare import ComparingEvaluator
-from advisor.session.turns import Turns
+from advisor.session.trials.compare import ComparingEvaluator
+from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import Rung, TrialResult
 from tests.decide.examples import baseline, goal, measured, measurement

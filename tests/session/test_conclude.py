@@ -8,20 +8,20 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.errors import NothingFitsError, NothingMeasuredError
+from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.use import use
 from advisor.policy.file import Fingerprints, load_policy_file
 from advisor.policy.policy import Policy
-from advisor.problem.hardware import DeviceKind, Hardware
 from advisor.report.answer import confirmation_words
 from advisor.report.progress import SilentProgress
-from advisor.search.counting import Count
+from advisor.search.space.counting import Count
+from advisor.session.answer.conclude import Conclusion, confirm
+from advisor.session.answer.emit import emit
+from advisor.session.answer.remeasure import times_measured
 from advisor.session.budget import TimeBudget
-from advisor.session.conclude import Conclusion, confirm
-from advisor.session.emit import emit
-from advisor.session.repetitions import times_measured
-from advisor.session.turns import Turns
+from advisor.session.trials.turns import Turns
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult

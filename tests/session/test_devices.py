@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from advisor.errors import OptionError
-from advisor.problem.goal import Floor, GoalKind
-from advisor.problem.hardware import DeviceKind, Hardware
-from advisor.problem.workload import WorkloadKind, WorkloadSource
-from advisor.session.devices import choose_devices
+from advisor.goal import Floor, GoalKind
+from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.session.request import TuneRequest
-from advisor.session.several_nodes import nodes_from
+from advisor.session.setup.devices import choose_devices
+from advisor.session.setup.several_nodes import nodes_from
 from advisor.trial.nodes import Nodes
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 GIB = 2**30
 SOURCE = WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f")

@@ -6,19 +6,19 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Role
+from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Goal, GoalKind
 from advisor.report.progress import SilentProgress
-from advisor.search.line import Line
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
 from advisor.session.budget import TimeBudget
-from advisor.session.evaluate import Evaluator
+from advisor.session.trials.evaluate import Evaluator
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
+from advisor.workload.facts import Facts
 from tests.decide.examples import baseline, goal, measurement
 from tests.report.scenario import CPU
 from tests.search.test_resolve import FACTS

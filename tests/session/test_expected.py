@@ -12,8 +12,8 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.search.memory_model import MemoryModel
-from advisor.session.expected import expected_at
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.session.trials.expected import expected_at
 from tests.search.test_memory_model import point, sizing
 
 CHECKPOINT = use("checkpoint", every=1)

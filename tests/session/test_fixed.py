@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from advisor.errors import OptionError, SearchSpaceError
-from advisor.problem.goal import Fidelity, Goal, GoalKind
-from advisor.search.space import load_space
-from advisor.session.fixed import _reasons, resolve_on_devices, with_global_batch
+from advisor.goal import Fidelity, Goal, GoalKind
+from advisor.search.space.space_file import load_space
+from advisor.session.setup.fixed import _reasons, resolve_on_devices, with_global_batch
 from tests.search.test_resolve import CPU, FACTS
 
 DEFAULT = load_space("default")

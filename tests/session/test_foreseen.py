@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from advisor.errors import OptionError, SearchSpaceError
-from advisor.problem.goal import GoalKind
-from advisor.problem.workload import WorkloadKind, WorkloadSource
-from advisor.search.space import load_space
-from advisor.session.foreseen import check_foreseen
+from advisor.goal import GoalKind
+from advisor.search.space.space_file import load_space
 from advisor.session.request import TuneRequest
+from advisor.session.setup.preflight import check_foreseen
 from advisor.trial.nodes import Nodes
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 DEFAULT, SMOKE = load_space("default"), load_space("smoke")
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import msgspec
 
+from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint, Sizing
 from advisor.methods.use import use
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
-from advisor.problem.hardware import DeviceKind, Hardware
-from advisor.problem.workload import WorkloadKind, WorkloadSource
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
 from advisor.session.budget import TimeBudget
-from advisor.session.trials import Trials
+from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.decide.examples import goal
 
 MIB = 2**20

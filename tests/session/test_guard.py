@@ -13,19 +13,19 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.decide.eligible import why_not_eligible
 from advisor.errors import NothingMeasuredError
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityRecord, GradientError
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Fidelity
-from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.report.progress import SilentProgress
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
+from advisor.session.answer.leaders import settled
 from advisor.session.budget import TimeBudget
-from advisor.session.guard import Guard
-from advisor.session.leaders import settled
-from advisor.session.trials import Trials
+from advisor.session.trials.guard import Guard
+from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.decide.examples import baseline, goal, measured, on
 from tests.report.scenario import CPU
 

@@ -17,7 +17,7 @@ import advisor
 from advisor.errors import OptionError, WorkloadError
 from advisor.report.progress import SilentProgress
 from advisor.session.study import StudyMarker
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from tests.session.workloads import tiny
 

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from advisor.errors import OptionError
-from advisor.problem.hardware import DeviceKind, Hardware
-from advisor.session.limits import memory_budget
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.session.setup.limits import memory_budget
 
 GIB = 2**30
 GPU = Hardware(

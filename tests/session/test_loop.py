@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Candidate, Role
+from advisor.goal import Fidelity
 from advisor.methods.use import use
-from advisor.problem.goal import Fidelity
 from advisor.report.progress import SilentProgress
-from advisor.search.proposal import GainLeft
-from advisor.search.resolved import Combination
-from advisor.search.sampler import Proposal
+from advisor.search.propose.proposal import GainLeft
+from advisor.search.space.space import Combination
+from advisor.search.study.sampler import Proposal
 from advisor.session.budget import TimeBudget
-from advisor.session.compare import ComparingEvaluator
-from advisor.session.evaluate import Evaluation
 from advisor.session.loop import SearchLoop
+from advisor.session.trials.compare import ComparingEvaluator
+from advisor.session.trials.evaluate import Evaluation
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import LIMIT, baseline, goal, measured
 from tests.decide.test_guard import found

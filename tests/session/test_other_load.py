@@ -8,8 +8,8 @@ import sys
 import psutil
 import pytest
 
-from advisor.problem.host import host_cores
-from advisor.session.other_load import busy_cores, notes_on_load
+from advisor.hardware.host import host_cores
+from advisor.session.setup.other_load import busy_cores, notes_on_load
 from tests.methods.tiny import cpu, gpu
 
 

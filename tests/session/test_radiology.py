@@ -19,18 +19,18 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.choose import choose
 from advisor.decide.eligible import why_not_eligible
 from advisor.decide.guard import observed_class
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Saves, Stage, Verdict
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import conflict_between, fidelity_of, settings_of
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, ParameterValue, use
-from advisor.problem.facts import Facts
-from advisor.problem.goal import Fidelity
-from advisor.problem.hardware import Hardware
-from advisor.problem.source import resolve_source
 from advisor.report.progress import SilentProgress
 from advisor.session.budget import TimeBudget
-from advisor.session.guard import Guard
+from advisor.session.trials.guard import Guard
+from advisor.training.training import Training
+from advisor.workload.facts import Facts
+from advisor.workload.source import resolve_source
 from tests.decide.examples import baseline, goal, measured
 from tests.session.in_process import InProcess
 

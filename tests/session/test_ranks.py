@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from advisor.errors import NothingFitsError, TrialError
-from advisor.session.ranks import failing_together, launch_identity
+from advisor.session.setup.ranks import failing_together, launch_identity
 from advisor.trial.folder import StudyFolder
 
 RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "a"}

@@ -11,15 +11,15 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.goal import Floor, Goal, GoalKind
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.goal import Floor, Goal, GoalKind
 from advisor.report.progress import SilentProgress
-from advisor.search.resolved import Combination
-from advisor.search.standing import Standing
+from advisor.search.propose.standing import Standing
+from advisor.search.space.space import Combination
+from advisor.session.answer.remeasure import measure_leaders_again, times_measured
 from advisor.session.budget import TimeBudget
-from advisor.session.repetitions import measure_leaders_again, times_measured
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from tests.decide.costs import cheapest, timed

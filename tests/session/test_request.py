@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from advisor.errors import OptionError
-from advisor.problem.goal import GoalKind, Preference, Price
-from advisor.problem.goal_text import parse_gpu_counts
-from advisor.problem.workload import WorkloadKind, WorkloadSource
-from advisor.search.proposal import SamplerName
+from advisor.goal import GoalKind, Preference, Price
+from advisor.goal_text import parse_gpu_counts
+from advisor.search.propose.proposal import SamplerName
 from advisor.session.request import TuneRequest
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 SOURCE = WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f")
 

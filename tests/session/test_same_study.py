@@ -10,7 +10,7 @@ import pytest
 
 import advisor
 from advisor.errors import OutputFolderError
-from advisor.problem.goal import Preference
+from advisor.goal import Preference
 from advisor.report.progress import SilentProgress
 from tests.session.test_devices import CPU, FOUR_GPUS
 from tests.session.workloads import tiny

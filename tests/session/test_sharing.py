@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from advisor.errors import OptionError
-from advisor.problem.goal import Fidelity
-from advisor.search.resolve import resolve
-from advisor.search.space import load_space
-from advisor.session.sharing import within_fidelity
+from advisor.goal import Fidelity
+from advisor.search.space.build_space import resolve
+from advisor.search.space.space_file import load_space
+from advisor.session.setup.sharing import within_fidelity
 from tests.decide.examples import goal
 from tests.search.test_resolve import CPU, FACTS
 

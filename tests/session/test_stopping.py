@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from advisor.problem.goal import GoalKind
-from advisor.search.proposal import GainLeft
+from advisor.goal import GoalKind
+from advisor.search.propose.proposal import GainLeft
 from advisor.session.stopping import StoppingRule
 
 NOISE = GainLeft(expected=0.004, noise=0.011, measured=14)

@@ -11,12 +11,12 @@ from advisor.decide.candidate import Candidate
 from advisor.measure.in_turn import Speedup
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.workload import WorkloadKind, WorkloadSource
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
 from advisor.session.budget import TimeBudget
-from advisor.session.trials import Trials
+from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import Pace, Rung, TrialKind, TrialResult, TrialSpec
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.decide.examples import baseline, goal, measured, measurement
 from tests.report.scenario import CPU
 from tests.session.test_foretold_memory import SHORT_RUNS

@@ -9,13 +9,13 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
-from advisor.methods.phase import Phase
 from advisor.methods.use import use
+from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.work import Kind, StepWork
 from advisor.report.progress import SilentProgress
+from advisor.session.answer.where_time_goes import with_time_explained
 from advisor.session.budget import TimeBudget
-from advisor.session.where_time_goes import with_time_explained
 from tests.decide.examples import baseline, goal, measured, on
 from tests.predict.rates import group, rates, work_of
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.spec import TrialSpec
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import WORKLOADS, spec
 
 

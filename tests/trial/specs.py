@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 
 from advisor.policy.policy import Policy
-from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests import quick_workers
 
 FAKE_WORKER = (sys.executable, "-u", str(Path(__file__).with_name("fake_worker.py")))

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from advisor.problem.sizes import SizeCounts
-from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind, TrialResult
-from advisor.trial.work import run_trial
+from advisor.trial.worker.work import run_trial
+from advisor.workload.sizes import SizeCounts
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import spec
 
 

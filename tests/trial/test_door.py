@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from advisor.trial.door import LONGEST_HELLO, MOST_WAITING, Door, Entrance, enter
 from advisor.trial.protocol import Hello, Progress, Welcome, encode_line
+from advisor.trial.ranks.door import LONGEST_HELLO, MOST_WAITING, Door, Entrance, enter
 
 TOKEN = "0123456789abcdef"
 WELCOME = encode_line(Welcome())

@@ -5,9 +5,9 @@ import torch
 import torch.distributed as dist
 
 from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
-from advisor.trial.failure import AllocatorRefusals, DivergedError, failed_result, is_out_of_memory, is_secondary
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
+from advisor.trial.worker.failure import AllocatorRefusals, DivergedError, failed_result, is_out_of_memory, is_secondary
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from advisor.decide.guard import observed_class, why_worse
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, noise_floor
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import fidelity_of, settings_of
 from advisor.methods.use import MethodUse, use
-from advisor.problem.goal import Fidelity
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind, TrialResult
 from tests.methods.quick_compiler import quick_compiler

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from advisor.trial.forked_trial import end_children, end_like, run_forked
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind
+from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
 from tests.trial.logged import Logged
 from tests.trial.specs import is_running, my_children, read_number, wait_until
 

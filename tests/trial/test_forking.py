@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from advisor.trial import forking
-from advisor.trial.connection import WORKER_COMMAND, Connection, child_environment
 from advisor.trial.forkable import why_not_to_fork
-from advisor.trial.forking import ForkServer, UnforkableError, borrow, give_back, servers_are_kept
 from advisor.trial.outcome import Outcome
+from advisor.trial.process import fork_client as forking
+from advisor.trial.process.connection import WORKER_COMMAND, Connection, child_environment
+from advisor.trial.process.fork_client import ForkServer, UnforkableError, borrow, give_back, servers_are_kept
+from advisor.trial.process.runner import Runner
+from advisor.trial.process.starting import WorkerStarter
 from advisor.trial.protocol import Exited, Ready
-from advisor.trial.runner import Runner
-from advisor.trial.starting import WorkerStarter
 from tests.trial.specs import FAKE_WORKER, is_running, spec, wait_until
 
 ROOT = Path(__file__).parent.parent.parent

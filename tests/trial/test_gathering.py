@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from advisor.measure.measurement import Sizing
-from advisor.trial.gathering import Gathering, Verdict
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Reported
+from advisor.trial.ranks.gathering import Gathering, Verdict
 from advisor.trial.spec import TrialResult
 
 GRACE = 2.0

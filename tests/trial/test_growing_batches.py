@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint
-from advisor.trial.growing_batches import next_batch, suffice, telling
 from advisor.trial.spec import TrialKind
+from advisor.trial.worker.growing_batches import next_batch, suffice, telling
 from tests.trial.specs import spec
 
 MIB = 2**20

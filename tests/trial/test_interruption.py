@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from advisor.trial.interruption import interruptions_kept, look_for_interruption
+from advisor.trial.process.interruption import interruptions_kept, look_for_interruption
 
 
 class Thing:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from advisor.trial.connection import child_environment
-from advisor.trial.meeting import FileMeeting, NetworkMeeting, PrivateFile, listening
 from advisor.trial.outcome import Outcome
-from advisor.trial.rank_group import Death, RankGroup
-from advisor.trial.rank_start import start_ranks
-from advisor.trial.runner import Runner
-from advisor.trial.seat import Seat
+from advisor.trial.process.connection import child_environment
+from advisor.trial.process.runner import Runner
+from advisor.trial.ranks.meeting import FileMeeting, NetworkMeeting, PrivateFile, listening
+from advisor.trial.ranks.rank_group import Death, RankGroup
+from advisor.trial.ranks.rank_start import start_ranks
+from advisor.trial.ranks.seat import Seat
 from tests.trial.specs import my_children, wait_until
 from tests.trial.test_ranks import Ranks
 

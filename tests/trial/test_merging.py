@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from advisor.measure.measurement import Measurement, SizePoint, Sizing, StopReason
-from advisor.trial.merging import merged
 from advisor.trial.outcome import Outcome
+from advisor.trial.ranks.merging import merged
 from advisor.trial.spec import TrialResult
 from tests.trial.test_growing_batches import size_point
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from advisor.trial.follower import follow
 from advisor.trial.nodes import Nodes
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.follower import follow
+from advisor.trial.process.runner import Runner
 from tests.trial.specs import is_running, my_children, wait_until
 from tests.trial.test_ranks import Ranks
 
@@ -48,7 +48,7 @@ def endpoint() -> str:
 def follower(endpoint: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     code = f"""
 from pathlib import Path
-from advisor.trial.follower import follow
+from advisor.trial.process.follower import follow
 from advisor.trial.nodes import Nodes
 follow(Nodes(count=2, endpoint={endpoint!r}, rank=1), Path({str(tmp_path)!r}, "follower.txt"))
 """

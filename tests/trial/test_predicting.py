@@ -8,11 +8,11 @@ import pytest
 
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.trial import predicting
 from advisor.trial.outcome import Outcome
-from advisor.trial.predicting import traced_batches
 from advisor.trial.spec import TrialKind, TrialResult
-from advisor.trial.work import run_trial
+from advisor.trial.worker import predicting
+from advisor.trial.worker.predicting import traced_batches
+from advisor.trial.worker.work import run_trial
 from tests.trial.specs import spec
 
 

@@ -14,13 +14,13 @@ import pytest
 from advisor.measure.measurement import MemoryMeasurement
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.trial import prepared as preparing
-from advisor.trial.forked_trial import end_children, run_forked
 from advisor.trial.outcome import Outcome
-from advisor.trial.prepared import prepare, wants_process_of_its_own
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
-from advisor.trial.work import run_trial
+from advisor.trial.worker import prepared as preparing
+from advisor.trial.worker.forked_trial import end_children, run_forked
+from advisor.trial.worker.prepared import prepare, wants_process_of_its_own
+from advisor.trial.worker.work import run_trial
 from tests.trial.logged import Logged
 from tests.trial.specs import my_children, spec
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from advisor.trial.door import Entrance, enter
 from advisor.trial.protocol import Hello, Joined, Progress, RankAnswer, Welcome, encode_line
-from advisor.trial.rank_group import Death, RankGroup
+from advisor.trial.ranks.door import Entrance, enter
+from advisor.trial.ranks.rank_group import Death, RankGroup
 from tests.trial.specs import wait_until
 
 TOKEN = "0123456789abcdef"

@@ -20,10 +20,10 @@ from advisor.measure.fidelity import FidelityRecord
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
-from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import WORKLOADS, is_running, my_children, read_number, spec, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -215,7 +215,7 @@ def test_nothing_outlives_a_parent_that_is_killed(ranks: Ranks, tmp_path: Path) 
     code = f"""
 import msgspec
 from pathlib import Path
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialSpec
 Runner(Path({str(tmp_path)!r})).run(msgspec.json.decode(Path({str(stopping)!r}).read_bytes(), type=TrialSpec))
 """
@@ -243,7 +243,7 @@ def test_the_emitted_wrapper_is_confirmed_on_all_ranks(runner: Runner, ranks: Ra
 def test_a_forked_rank_takes_as_many_threads_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from advisor.trial.rank import _take_threads
+    from advisor.trial.ranks.rank import _take_threads
 
     before = torch.get_num_threads()
     try:

@@ -11,11 +11,11 @@ import pytest
 
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.problem.batch_layout import BatchLayout
-from advisor.problem.workload import WorkloadKind, WorkloadSource
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.workload.batch_layout import BatchLayout
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import my_children, spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

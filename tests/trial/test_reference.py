@@ -13,7 +13,7 @@ from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
 from tests.trial.logged import Logged
 from tests.trial.specs import my_children

@@ -18,13 +18,13 @@ import pytest
 from advisor.errors import OutputFolderError
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.trial.connection import Connection
 from advisor.trial.folder import StudyFolder
-from advisor.trial.interruption import interruptions_kept
 from advisor.trial.nodes import Nodes
 from advisor.trial.outcome import Outcome
+from advisor.trial.process.connection import Connection
+from advisor.trial.process.interruption import interruptions_kept
+from advisor.trial.process.runner import CutShortError, Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.protocol import Answer, Finished
-from advisor.trial.runner import CutShortError, Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind, TrialResult
 from tests.trial.specs import FAKE_WORKER, is_running, my_children, read_number, spec, wait_until
 
@@ -135,7 +135,7 @@ def test_a_result_that_was_complete_before_the_caller_left_is_its_answer(runner:
 
 
 def test_a_caller_does_not_wait_for_a_worker_to_start_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.trial.connection._ENDING_SECONDS", 1.0)  # this program never ends by itself
+    monkeypatch.setattr("advisor.trial.process.connection._ENDING_SECONDS", 1.0)  # this program never ends by itself
     with (
         Runner(tmp_path, worker_command=(sys.executable, "-c", "import time; time.sleep(600)")) as runner,
         pytest.raises(CutShortError),
@@ -418,7 +418,7 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path, how: signal.Si
     code = f"""
 import os, sys, time
 from pathlib import Path
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from tests.trial.specs import FAKE_WORKER, spec
 class Forking(Runner):
     def _wait(self, *arguments):
@@ -443,5 +443,5 @@ Forking(Path({str(tmp_path)!r}), worker_command=FAKE_WORKER).run(spec("leaves ch
 
 
 def test_the_parent_loads_no_torch(tmp_path: Path) -> None:
-    code = "import sys, advisor.trial.runner; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, advisor.trial.process.runner; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent.parent).returncode == 0

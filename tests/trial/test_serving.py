@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from advisor.trial import serving
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Answer, Finished, Ready, Request, Unwritten, encode_line
 from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.worker import serving
 from tests.trial.specs import spec
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from advisor.measure.in_turn import TurnPlan
-from advisor.trial import turns
-from advisor.trial.turns import gain_in_turn
+from advisor.trial.worker import turns
+from advisor.trial.worker.turns import gain_in_turn
 
 PLAN = TurnPlan(min_rounds=2, max_rounds=3, target_spread=0.0, seconds=1000.0)
 

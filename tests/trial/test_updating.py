@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from advisor.methods.training import Training
-from advisor.trial.updating import settling_steps, until_updated
+from advisor.training.training import Training
+from advisor.trial.worker.updating import settling_steps, until_updated
 
 
 def half_precision_training(scale: float) -> Training:

@@ -14,16 +14,16 @@ import msgspec
 import pytest
 
 from advisor.measure.measurement import Measurement, Sizing, StopReason
-from advisor.methods.training import Training
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.problem.batch_layout import BatchLayout
-from advisor.problem.workload import WorkloadKind, WorkloadSource
-from advisor.trial import timed
-from advisor.trial.bench import Bench
+from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
-from advisor.trial.work import run_trial
+from advisor.trial.worker import timed
+from advisor.trial.worker.bench import Bench
+from advisor.trial.worker.work import run_trial
+from advisor.workload.batch_layout import BatchLayout
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 _PLAIN = """
 import torch
@@ -442,9 +442,9 @@ def test_the_time_in_which_a_method_settles_is_not_taken_from_the_steps_that_are
         clock[0] += 100.0 if attempts[0] <= 2 else 0.01
         return step()
 
-    monkeypatch.setattr("advisor.trial.fidelity.until_updated", attempt)
-    monkeypatch.setattr("advisor.trial.fidelity.settling_steps", lambda training: 1)
-    monkeypatch.setattr("advisor.trial.fidelity.time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("advisor.trial.worker.fidelity.until_updated", attempt)
+    monkeypatch.setattr("advisor.trial.worker.fidelity.settling_steps", lambda training: 1)
+    monkeypatch.setattr("advisor.trial.worker.fidelity.time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
     result = bed.run(kind=TrialKind.FIDELITY, fidelity_steps=12, measure_seconds=1.0)
     assert result.fidelity is not None
     assert len(result.fidelity.losses) == 12

@@ -12,7 +12,7 @@ from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind
 from tests.trial.specs import my_children, spec
 

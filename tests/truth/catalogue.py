@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.problem.reduction import THE_BATCH, Reduction
+from advisor.workload.reduction import THE_BATCH, Reduction
 
 __all__ = ["PADDED", "REFUSED", "TEXT_MODEL", "WORKLOADS", "Workload", "with_loss"]
 

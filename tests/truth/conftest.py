@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from advisor.problem.batch_layout import BatchLayout
 from advisor.trial.spec import TrialKind
+from advisor.workload.batch_layout import BatchLayout
 from tests.trial.test_work import Bed
 from tests.truth.catalogue import Workload
 

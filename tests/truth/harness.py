@@ -14,15 +14,15 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.measure.batches import seed_everything
-from advisor.measure.no_dropout import without_dropout
-from advisor.methods.distribution import plain_names
-from advisor.methods.loss import default_loss
-from advisor.methods.training import Training
+from advisor.measure.batches.batches import seed_everything
+from advisor.measure.state.no_dropout import without_dropout
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
-from advisor.problem.batch_layout import BatchLayout
+from advisor.training.distribution import plain_names
+from advisor.training.loss import default_loss
+from advisor.training.training import Training
+from advisor.workload.batch_layout import BatchLayout
 
 __all__ = ["STEPS", "Raised", "Refused", "Run", "loaded", "plain_run", "relative", "wrapped_run"]
 

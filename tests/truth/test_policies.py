@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from advisor.goal import Fidelity
 from advisor.methods.compose import worst_fidelity
 from advisor.methods.use import MethodUse, use
-from advisor.problem.goal import Fidelity
 from tests.truth.catalogue import WORKLOADS, Workload
 from tests.truth.conftest import Probe
 from tests.truth.harness import Raised, Refused, Run, loaded, plain_run, relative, wrapped_run

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.methods.batch import map_tensors
-from advisor.methods.loss import default_loss
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
-from advisor.problem.batch_layout import BatchLayout
+from advisor.training.batch.tree import map_tensors
+from advisor.training.loss import default_loss
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialKind
+from advisor.workload.batch_layout import BatchLayout
 from tests.trial.test_work import Bed
 from tests.truth.catalogue import REFUSED, WORKLOADS, Workload
 

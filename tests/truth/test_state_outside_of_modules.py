@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from advisor.decide.guard import observed_class, why_worse
+from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement, compared
 from advisor.methods.use import use
-from advisor.problem.goal import Fidelity
 from advisor.trial.spec import TrialKind
 from tests.trial.test_work import Bed
 

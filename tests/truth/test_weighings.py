@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from advisor.errors import WorkloadError
-from advisor.methods.batch import map_tensors
-from advisor.methods.training import Training
-from advisor.problem.batch_layout import BatchLayout
+from advisor.training.batch.tree import map_tensors
+from advisor.training.training import Training
+from advisor.workload.batch_layout import BatchLayout
 from tests.truth.catalogue import Workload
 from tests.truth.conftest import Probe
 from tests.truth.harness import loaded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.problem.reduction import Reduction
+from advisor.workload.reduction import Reduction
 from tests.truth.catalogue import TEXT_MODEL, Workload, with_loss
 
 __all__ = ["WEIGHINGS"]

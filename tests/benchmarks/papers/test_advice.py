@@ -13,20 +13,20 @@ import psutil
 import pytest
 
 from advisor.errors import TrialError
+from advisor.goal import GoalKind
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import DeviceKind
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.problem.detect import detect_hardware
-from advisor.problem.goal import GoalKind
-from advisor.problem.hardware import DeviceKind
-from advisor.problem.missing_sizes import check_sizes
-from advisor.problem.sizes import CountedSize, SizeCounts
-from advisor.problem.source import resolve_source
-from advisor.search.memory_model import MemoryModel
-from advisor.session.limits import CUDA_CONTEXT_BYTES
+from advisor.search.sizing.memory_model import MemoryModel
 from advisor.session.request import TuneRequest
+from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
 from advisor.trial.outcome import Outcome
-from advisor.trial.runner import Runner
+from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.workload.missing_sizes import check_sizes
+from advisor.workload.sizes import CountedSize, SizeCounts
+from advisor.workload.source import resolve_source
 from benchmarks.papers import advice, child, contenders
 from benchmarks.papers import advised as advised_module
 from benchmarks.papers.advised import AdviceRequest, Advised, advised
@@ -48,7 +48,7 @@ CHECKPOINT = use("checkpoint", every=1)
 @pytest.fixture(autouse=True)
 def nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the process of the command, which never loads torch; other tests may have loaded it into this one."""
-    monkeypatch.setattr("advisor.problem.detect._held_here", lambda: 0)
+    monkeypatch.setattr("advisor.hardware.detect._held_here", lambda: 0)
 
 
 def arena(folder: Path, goal: GoalKind = GoalKind.FASTER, limit_bytes: int = 2**23, kind: type[Arena] = Arena) -> Arena:

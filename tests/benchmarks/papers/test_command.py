@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from advisor.trial.folder import StudyFolder
-from advisor.trial.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind
 from benchmarks.papers.beside import Lost
 from benchmarks.papers.child import ask

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.problem.profile_hardware import find_profile, hardware_of
-from advisor.trial.runner import Runner
+from advisor.hardware.profile_hardware import find_profile, hardware_of
+from advisor.trial.process.runner import Runner
 from benchmarks.papers.command import Options
 from benchmarks.papers.evaluation_of_moms import _GROWN, _TELLING, _Bench
 from benchmarks.papers.largest import refusal

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from advisor.problem.detect import detect_hardware
-from advisor.problem.hardware import DeviceKind
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import DeviceKind
 from benchmarks.papers import optimizers
 from benchmarks.papers.command import Options
 from benchmarks.papers.figures import read

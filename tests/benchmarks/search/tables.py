@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from advisor.goal import Fidelity
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint
 from advisor.methods.use import MethodUse, use
-from advisor.problem.goal import Fidelity
-from advisor.search.resolved import Axis, Combination
+from advisor.search.space.space import Axis, Combination
 from benchmarks.search.rows import Header, Line, Sized, Timed
 
 CHECKPOINT = use("checkpoint", every=1)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from advisor.methods.use import MethodUse
-from advisor.search.resolved import Combination
-from advisor.search.standing import Standing
+from advisor.search.propose.standing import Standing
+from advisor.search.space.space import Combination
 from benchmarks.search import beside_leader
 from benchmarks.search.batches import Batches
 from benchmarks.search.beside_leader import BesideLeader, changed

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.comparisons import comparisons, is_plain

@@ -9,7 +9,7 @@ import pytest
 
 from advisor.errors import OptionError
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 from benchmarks.search.record import main
 from benchmarks.search.recordings import RECORDINGS, SMOKE

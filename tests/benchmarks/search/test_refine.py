@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from advisor.methods.use import MethodUse
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
 from benchmarks.search.in_turn import ratio_of, time_in_turn
 from benchmarks.search.recordings import SMOKE
 from benchmarks.search.refine import contenders

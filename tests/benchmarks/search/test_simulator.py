@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from advisor.search.resolved import Combination
+from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 from benchmarks.search.simulated_space import Levels
 from benchmarks.search.simulator import Simulator

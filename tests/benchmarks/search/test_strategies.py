@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from advisor.search.proposal import SamplerName
-from advisor.search.resolved import Combination
+from advisor.search.propose.proposal import SamplerName
+from advisor.search.space.space import Combination
 from benchmarks.search.problem import Trial
 from benchmarks.search.simulator import Simulator
 from benchmarks.search.strategies import STRATEGIES, search

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import OptionError
-from advisor.search.line import Line
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Combination
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import Curve
 from benchmarks.search.drift import Drift

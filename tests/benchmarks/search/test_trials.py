@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from advisor.search.standing import Standing
+from advisor.search.propose.standing import Standing
 from benchmarks.search.batches import Batches
 from benchmarks.search.generated import Generated
 from benchmarks.search.results import quantile

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from advisor.search.line import Line
-from advisor.search.memory_model import MemoryModel
-from advisor.search.resolved import Axis, Combination, ResolvedSpace
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
 from benchmarks.search.problem import Trial
 

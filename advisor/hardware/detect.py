@@ -1,0 +1,192 @@
+"""Finds the devices that momadvise can measure on. No torch, no CUDA context."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import psutil
+
+from advisor.errors import HardwareError
+from advisor.hardware.gpus import Gpu, GpuList, list_gpus
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.hardware.host import cpu_name, host_cores, host_memory
+from advisor.hardware.profiles import match_profile
+from advisor.hardware.torch_build import architectures_of_torch, cuda_version_of_torch
+from advisor.text.printable import quoted
+
+__all__ = ["DeviceChoice", "choose_device", "detect_hardware", "list_devices"]
+
+
+_EVERY_BUILD = (7, 5), (10, 0)
+"""Capabilities from and below which every build of torch that this project takes has kernels; others ask torch."""
+
+
+class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The device that is used when none is asked for.
+
+    Attributes:
+        device: torch's name of it.
+        reason: Why this one, as a clause for people.
+    """
+
+    device: str
+    reason: str
+
+
+def detect_hardware(
+    device: str | None = None, *, nvml: Any = None, environment: Mapping[str, str] | None = None
+) -> Hardware:
+    """Describe the device to train on.
+
+    Args:
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` to take the first GPU that torch can use, else the CPU.
+        nvml: The ``pynvml`` module, or something that behaves like it.
+        environment: The environment to read ``CUDA_VISIBLE_DEVICES`` from.
+
+    Raises:
+        HardwareError: The device does not exist, or the installed torch cannot use it.
+    """
+    if device is None or device == "auto":
+        device = choose_device(nvml=nvml, environment=environment).device
+    if device == "cpu":
+        return _cpu()
+    matched = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", device) if isinstance(device, str) else None
+    if matched is None:
+        inventory = _inventory(nvml, environment)
+        raise HardwareError(f"a device must be cpu, cuda or cuda:N, but got {quoted(device)}. Found: {inventory}.")
+    found = list_gpus(nvml, environment)
+    index = int(matched.group(1) or 0)
+    if not found.gpus:
+        raise HardwareError(f"{device} needs a GPU, but {found.reason}. Use --device cpu, or leave --device out.")
+    if index >= len(found.gpus):
+        valid = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in found.gpus)
+        raise HardwareError(f"a GPU must be one of {valid}, but got {device!r}.")
+    version, build = cuda_version_of_torch()
+    if version is None:
+        raise HardwareError(
+            f"{device} needs a torch with CUDA, but {build}. "
+            "Install a CUDA build (see pytorch.org/get-started), or use --device cpu."
+        )
+    if obstacle := _obstacle(found.gpus[index], found, version, build):
+        raise HardwareError(
+            f"{device} needs a torch that can use it, but {obstacle.reason}. {obstacle.fix}, or use --device cpu."
+        )
+    return _cuda(found.gpus[index], found)
+
+
+def choose_device(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> DeviceChoice:
+    """Choose the first GPU that the installed torch can use, else the CPU; say why."""
+    found = list_gpus(nvml, environment)
+    if not found.gpus:
+        return DeviceChoice(device="cpu", reason=found.reason)
+    version, build = cuda_version_of_torch()
+    if version is None:
+        return DeviceChoice(device="cpu", reason=f"there is a {found.gpus[0].name}, but {build}")
+    obstacles: list[_Obstacle] = []
+    for gpu in found.gpus:
+        obstacle = _obstacle(gpu, found, version, build)
+        if obstacle is None:
+            place = "the first" if not obstacles else "the first that torch can use"
+            reason = f"{place} of {len(found.gpus)} visible GPU(s), and {build}"
+            return DeviceChoice(device=f"cuda:{gpu.index}", reason=reason)
+        obstacles.append(obstacle)
+    return DeviceChoice(device="cpu", reason=f"there is a {found.gpus[0].name}, but {obstacles[0].reason}")
+
+
+def list_devices(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> list[Hardware]:
+    """Every visible GPU, then the CPU."""
+    found = list_gpus(nvml, environment)
+    return [*(_cuda(gpu, found) for gpu in found.gpus), _cpu()]
+
+
+class _Obstacle(NamedTuple):
+    """Why the installed torch cannot use a GPU, and what to do."""
+
+    reason: str
+    fix: str
+
+
+def _obstacle(gpu: Gpu, found: GpuList, version: str, build: str) -> _Obstacle | None:
+    major = int(version.partition(".")[0])
+    # Within a major version, CUDA runs on every driver.
+    if found.cuda_version is not None and found.cuda_version[0] < major:
+        newest = ".".join(map(str, found.cuda_version))
+        return _Obstacle(
+            f"{build}, and the driver ({gpu.driver_version}) is for CUDA {newest} at most",
+            f"Update the driver, or install a torch that is built for CUDA {found.cuda_version[0]}",
+        )
+    if _EVERY_BUILD[0] <= gpu.compute_capability < _EVERY_BUILD[1]:
+        return None
+    compiled = architectures_of_torch()
+    if not compiled or any(_runs(name, gpu.compute_capability) for name in compiled):
+        return None
+    capability = ".".join(map(str, gpu.compute_capability))
+    age = "an older" if gpu.compute_capability < _EVERY_BUILD[0] else "a newer"
+    return _Obstacle(
+        f"torch has no kernels for the {gpu.name}, of compute capability {capability} (it has {', '.join(compiled)})",
+        f"Install a torch that is built for {age} CUDA (see pytorch.org/get-started)",
+    )
+
+
+def _runs(compiled: str, capability: tuple[int, int]) -> bool:
+    """Whether a GPU runs what was compiled: code for its own major version, or what the driver compiles on."""
+    matched = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", compiled)
+    if matched is None:
+        return False
+    kind, major, minor, alone = matched.groups()
+    made_for = int(major), int(minor)
+    if alone:
+        return capability == made_for
+    return made_for <= capability and (kind == "compute" or made_for[0] == capability[0])
+
+
+def _cuda(gpu: Gpu, found: GpuList) -> Hardware:
+    memory = host_memory()
+    return Hardware(
+        kind=DeviceKind.CUDA,
+        device=f"cuda:{gpu.index}",
+        name=gpu.name,
+        memory_bytes=gpu.memory_bytes,
+        free_bytes=gpu.free_bytes,
+        held_bytes=gpu.held_bytes,
+        device_count=len(found.gpus),
+        host_memory_bytes=memory.total_bytes,
+        host_free_bytes=memory.free_bytes,
+        host_cores=host_cores(),
+        compute_capability=gpu.compute_capability,
+        driver_version=gpu.driver_version,
+        profile=match_profile(DeviceKind.CUDA, gpu.name),
+    )
+
+
+def _cpu() -> Hardware:
+    memory = host_memory()
+    name = cpu_name()
+    return Hardware(
+        kind=DeviceKind.CPU,
+        device="cpu",
+        name=name,
+        memory_bytes=memory.total_bytes,
+        free_bytes=memory.free_bytes,
+        held_bytes=_held_here(),
+        host_memory_bytes=memory.total_bytes,
+        host_free_bytes=memory.free_bytes,
+        host_cores=host_cores(),
+        profile=match_profile(DeviceKind.CPU, name),
+    )
+
+
+def _inventory(nvml: Any, environment: Mapping[str, str] | None) -> str:
+    return ", ".join(f"{item.device} ({item.name})" for item in list_devices(nvml=nvml, environment=environment))
+
+
+def _held_here() -> int:
+    """Bytes of host memory of this process that are there besides the training's.
+
+    Without torch it holds nothing that training would; its own few megabytes are no part of the question.
+    """
+    return int(psutil.Process().memory_info().rss) if "torch" in sys.modules else 0

@@ -1,0 +1,168 @@
+"""Hardware profiles: what a device is said to do, each figure with its source and date.
+
+A profile is published figures, never measurements: predictions start from it, recommendations do not rest on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import msgspec
+
+from advisor.hardware.hardware import DeviceKind
+from advisor.package_data import data_folder
+
+__all__ = ["Capability", "Count", "Figure", "Profile", "load_profile", "load_profiles", "match_profile"]
+
+_SCALE = {
+    "GB": 1e9,
+    "GiB": float(2**30),
+    "GB/s": 1e9,
+    "TB/s": 1e12,
+    "TFLOPS": 1e12,
+    "USD/hour": 1.0,
+}
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One published figure.
+
+    Attributes:
+        value: The number, or ``None`` where none could be sourced (``note`` says why) or the device lacks the thing.
+        unit: Its unit, one of GB, GiB, GB/s, TB/s, TFLOPS, USD/hour.
+        source: Name and address of the document.
+        date: Date of the document, or of its retrieval, as said.
+        note: What to know: how the figure was derived, which variant it is of.
+    """
+
+    value: float | None
+    unit: str
+    source: str
+    date: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.unit not in _SCALE:
+            raise ValueError(f"a unit must be one of {', '.join(_SCALE)}, but got {self.unit!r}")
+        if self.value is not None and self.value <= 0:
+            raise ValueError(f"a figure must be positive, or null where there is none, but got {self.value}")
+        if self.value is None and not self.note:
+            raise ValueError("a figure without a value must have a note that says why")
+
+    @property
+    def base_value(self) -> float | None:
+        """The value in bytes, bytes per second, operations per second, or dollars per hour."""
+        return None if self.value is None else self.value * _SCALE[self.unit]
+
+
+class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a CUDA device can do, as NVIDIA numbers it.
+
+    Attributes:
+        value: ``(major, minor)``.
+        source: Name and address of the document.
+        date: Date of the document, or of its retrieval, as said.
+    """
+
+    value: tuple[int, int]
+    source: str
+    date: str
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many of a part a device has.
+
+    Attributes:
+        value: The number.
+        source: Name and address of the document.
+        date: Date of the document, or of its retrieval, as said.
+        note: How the number was derived, where it was.
+    """
+
+    value: int
+    source: str
+    date: str
+    note: str = ""
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The published figures of one device. Matrix rates are dense: half of the number "with sparsity".
+
+    Attributes:
+        schema: Version of this format.
+        name: The file's name.
+        title: The device for people.
+        kind: CPU or CUDA.
+        matches: Regular expressions that NVML's (or the CPU's) name must match from its start to its end.
+        compute_capability: Of a CUDA device, else ``None``.
+        multiprocessors: Likewise.
+        memory: Device memory.
+        memory_bandwidth: Of the device memory.
+        fp32_rate: Floating-point operations per second of float32 without tensor cores.
+        tf32_rate: With tensor cores in TF32.
+        bf16_rate: With tensor cores in bfloat16.
+        fp16_rate: With tensor cores in float16.
+        fp8_rate: With tensor cores in 8-bit floats.
+        host_link_bandwidth: Between host and device, one direction.
+        gpu_link_bandwidth: Between GPUs, one direction.
+        price: On-demand list price of one device.
+    """
+
+    schema: int
+    name: str
+    title: str
+    kind: DeviceKind
+    matches: tuple[str, ...]
+    compute_capability: Capability | None = None
+    multiprocessors: Count | None = None
+    memory: Figure
+    memory_bandwidth: Figure
+    fp32_rate: Figure
+    tf32_rate: Figure
+    bf16_rate: Figure
+    fp16_rate: Figure
+    fp8_rate: Figure
+    host_link_bandwidth: Figure
+    gpu_link_bandwidth: Figure
+    price: Figure
+
+    def __post_init__(self) -> None:
+        if self.schema != 1:
+            raise ValueError(f"the schema of a profile must be 1, but got {self.schema}")
+        if (self.compute_capability is None) is (self.kind is DeviceKind.CUDA):
+            raise ValueError("a CUDA device, and no other, must have a compute capability")
+        if (self.multiprocessors is None) is (self.kind is DeviceKind.CUDA):
+            raise ValueError("a CUDA device, and no other, must have multiprocessors")
+
+
+def load_profile(path: Path) -> Profile:
+    """Read and validate one profile.
+
+    Raises:
+        msgspec.ValidationError: The file does not follow the schema; profiles are ours, so this is our mistake.
+    """
+    return msgspec.yaml.decode(path.read_bytes(), type=Profile)
+
+
+@functools.cache
+def load_profiles() -> dict[str, Profile]:
+    """Every profile by name."""
+    return {path.stem: load_profile(path) for path in sorted(data_folder("profiles").glob("*.yaml"))}
+
+
+def match_profile(kind: DeviceKind, device_name: str) -> str | None:
+    """The profile of a device.
+
+    Args:
+        kind: CPU or CUDA.
+        device_name: The name by NVML or the operating system.
+
+    Returns:
+        The profile's name, or ``None`` where no profile, or only a part of the device (MIG), is known.
+    """
+    for name, profile in load_profiles().items():
+        if profile.kind is kind and any(re.fullmatch(pattern, device_name) for pattern in profile.matches):
+            return name
+    return None

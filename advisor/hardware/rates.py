@@ -1,0 +1,121 @@
+"""How fast a device computes, moves bytes and begins operators: what predictions of time rest on."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from advisor.hardware.profiles import Figure, Profile
+
+__all__ = ["Bandwidth", "DeviceRates"]
+
+
+class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes per second by how many bytes one operator touches: few lie in a cache, many do not.
+
+    Attributes:
+        sizes: Bytes touched, growing.
+        bytes_per_second: The rate at each of them.
+    """
+
+    sizes: tuple[float, ...]
+    bytes_per_second: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        assert self.sizes, "a bandwidth has at least one point"
+        assert len(self.sizes) == len(self.bytes_per_second), "one rate for every size"
+        assert all(rate > 0 for rate in self.bytes_per_second), f"rates are positive, got {self.bytes_per_second}"
+        assert list(self.sizes) == sorted(set(self.sizes)), f"sizes grow, got {self.sizes}"
+
+    @classmethod
+    def constant(cls, bytes_per_second: float) -> Bandwidth:
+        """The same for every size."""
+        return cls(sizes=(1.0,), bytes_per_second=(bytes_per_second,))
+
+    def at(self, size: float) -> float:
+        """The rate for a size: between two points by the logarithm of the size, outside of all that of the nearest."""
+        # Imported here: the methods' declarations, which know the facts of a device, load in no time.
+        import numpy as np
+
+        logs = [math.log(known) for known in self.sizes]
+        return float(np.interp(math.log(max(size, 1.0)), logs, self.bytes_per_second))
+
+
+class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rates of one device.
+
+    Attributes:
+        matmul_flops_per_second: Number format (``"float32"``, ``"tf32"``, ``"bfloat16"``, ``"float16"``, ``"float8"``)
+            -> floating-point operations per second of a large matrix product. ``"float32"`` is always there.
+        convolution_flops_per_second: The same of a convolution; a format that is missing is taken as a product's.
+        bandwidth: Bytes read and written per second in memory that is in use already.
+        fresh_bandwidth: Bytes written per second into memory that an operator takes for its result. On a CPU the
+            operating system hands large blocks out page by page, at a fraction of the bandwidth.
+        function_bytes_per_second: Bytes of float32 results per second of an exponential or the like; ``None`` if not
+            known: then moving them is what counts, as it does on a GPU.
+        random_bytes_per_second: The same of random numbers.
+        to_device_bytes_per_second: From pinned host memory to the device; ``None`` where the host is the device.
+        to_host_bytes_per_second: The way back.
+        launch_seconds: Least time between the beginnings of two operators of a training; ``None`` if not known: no
+            document gives it, so that predictions from published figures leave it out.
+        thread_rates: Number of threads that share a CPU's operators -> small operators per second, beside whatever
+            else the machine did; the largest number is the one that torch takes by itself. Empty for a GPU.
+        measured: Whether these were measured. Published rates are peaks that no training reaches: what is predicted
+            from them is the least time.
+    """
+
+    matmul_flops_per_second: dict[str, float]
+    convolution_flops_per_second: dict[str, float] = {}
+    bandwidth: Bandwidth
+    fresh_bandwidth: Bandwidth
+    function_bytes_per_second: float | None = None
+    random_bytes_per_second: float | None = None
+    to_device_bytes_per_second: float | None = None
+    to_host_bytes_per_second: float | None = None
+    launch_seconds: float | None = None
+    thread_rates: dict[int, float] = {}
+    measured: bool
+
+    def __post_init__(self) -> None:
+        assert self.matmul_flops_per_second.get("float32", 0) > 0, "every device multiplies matrices in float32"
+
+    @classmethod
+    def of_profile(cls, profile: Profile) -> DeviceRates | None:
+        """The published rates of a device that is not at hand.
+
+        Args:
+            profile: Its published figures.
+
+        Returns:
+            The rates; ``None`` if no document gives the bandwidth or the float32 rate.
+        """
+        bandwidth = profile.memory_bandwidth.base_value
+        formats: dict[str, Figure] = {
+            "float32": profile.fp32_rate,
+            "tf32": profile.tf32_rate,
+            "bfloat16": profile.bf16_rate,
+            "float16": profile.fp16_rate,
+            "float8": profile.fp8_rate,
+        }
+        known = {name: rate for name, figure in formats.items() if (rate := figure.base_value) is not None}
+        if bandwidth is None or "float32" not in known:
+            return None
+        link = profile.host_link_bandwidth.base_value
+        return cls(
+            matmul_flops_per_second=known,
+            bandwidth=Bandwidth.constant(bandwidth),
+            fresh_bandwidth=Bandwidth.constant(bandwidth),
+            to_device_bytes_per_second=link,
+            to_host_bytes_per_second=link,
+            measured=False,
+        )
+
+    def matmul(self, number_format: str) -> float:
+        """Operations per second of matrix products; a format that the device lacks is computed in float32."""
+        rates = self.matmul_flops_per_second
+        return rates.get(number_format, rates["float32"])
+
+    def convolution(self, number_format: str) -> float:
+        """Operations per second of convolutions."""
+        return self.convolution_flops_per_second.get(number_format) or self.matmul(number_format)

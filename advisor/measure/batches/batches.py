@@ -1,0 +1,121 @@
+"""Batches made beforehand on the host, the same in every process: the seed belongs to the batch's index."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from advisor.errors import WorkloadError
+from advisor.training.batch import tree as batch_trees
+from advisor.workload.batch_layout import SampleDims
+
+__all__ = ["make_batches", "pinned", "seed_everything", "share_of", "tokens_per_sample"]
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators that a user's code draws from: ``random``, torch, and numpy if it is loaded."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        torch.manual_seed(seed)
+    else:  # without the list of stack traces that it makes longer with every call, for GPUs that will never be there
+        torch.default_generator.manual_seed(seed)
+
+
+def make_batches(
+    make_batch: Callable[..., Any],
+    size: int,
+    count: int,
+    seed: int,
+    model_size: Mapping[str, int | float] | None = None,
+    *,
+    first: int = 0,
+) -> list[Any]:
+    """Make ``count`` distinct batches.
+
+    Args:
+        make_batch: The workload's function.
+        size: Samples in each.
+        count: How many.
+        seed: Batch ``i`` is made after seeding with ``seed * 1000 + i``.
+        model_size: Further arguments of ``make_batch``.
+        first: Number of the first of them.
+
+    Raises:
+        Exception: Whatever the user's function raises.
+    """
+    batches = []
+    for index in range(first, first + count):
+        seed_everything(seed * 1000 + index)
+        batches.append(make_batch(size, **(model_size or {})))
+    return batches
+
+
+def share_of(batch: Any, rank: int, ranks: int, samples: int, dims: SampleDims | None = None) -> Any:
+    """One rank's share of a batch that every rank has made, so that together they train on what one process would.
+
+    Args:
+        batch: The global batch.
+        rank: Whose share.
+        ranks: How many share it equally.
+        samples: Samples that it has.
+        dims: Where it has them.
+
+    Returns:
+        A copy, so that the rest of the batch need not be kept; the batch itself for a single rank.
+
+    Raises:
+        WorkloadError: The batch cannot be cut.
+    """
+    assert samples % ranks == 0, f"{samples} samples cannot be shared equally by {ranks} ranks"
+    if ranks == 1:
+        return batch
+    shares = batch_trees.split(batch, samples // ranks, dims)
+    if len(shares) != ranks:
+        raise WorkloadError(
+            f"{ranks} devices must share a batch of {samples} samples, but no part of it has an entry of its own for "
+            "each sample; train on one device"
+        )
+    return batch_trees.map_tensors(shares[rank], torch.Tensor.clone)
+
+
+def pinned(batch: Any, pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory) -> Any:
+    """The batch in page-locked memory, as a ``DataLoader`` with ``pin_memory=True`` hands it out.
+
+    From pageable memory a copy to the device blocks the host, whatever ``non_blocking`` asks for.
+
+    Args:
+        batch: Mappings that are no ``dict`` become one, as when the batch is moved to the device.
+        pin: Copies a tensor of the host into page-locked memory.
+    """
+
+    def on_host(tensor: torch.Tensor) -> torch.Tensor:
+        return pin(tensor) if tensor.device.type == "cpu" and tensor.layout == torch.strided else tensor
+
+    return batch_trees.map_tensors(batch, on_host)
+
+
+def tokens_per_sample(batch: Any, dims: SampleDims | None = None) -> int | None:
+    """Tokens of one sample: the length of ``input_ids``, else of the first integer matrix; else ``None``.
+
+    Args:
+        batch: The batch.
+        dims: Where it has its samples.
+    """
+    matrices = {
+        leaf.path: leaf.shape[1 - dim]
+        for leaf in batch_trees.leaves_of(batch)
+        if isinstance(leaf.value, torch.Tensor)
+        and not leaf.value.is_floating_point()
+        and leaf.shape is not None
+        and len(leaf.shape) == 2
+        and isinstance(dim := 0 if dims is None else dims.get(leaf.path), int)
+    }
+    if "input_ids" in matrices:
+        return matrices["input_ids"]
+    return next((tokens for tokens in matrices.values() if tokens > 1), None)

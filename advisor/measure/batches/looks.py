@@ -1,0 +1,133 @@
+"""Batches that are worth a look whole and in pieces: those whose pieces have most different shares of the targets.
+
+Where pieces have as many targets for each sample nothing tells a mean over targets from one over samples; where every
+piece has some, nothing tells what becomes of one that has none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from advisor.measure.batches.reductions import candidates, targets_in
+from advisor.training.batch.targets import count_targets
+from advisor.training.batch.tree import cut, with_leaf
+from advisor.workload.batch_layout import SampleDims
+from advisor.workload.reduction import THE_BATCH, Reduction
+
+__all__ = ["Look", "emptied_looks", "uneven_looks"]
+
+_ENOUGH_SECONDS = 0.1
+"""For looking through batches."""
+_MOST_LOOKS = 4
+
+
+class Look(NamedTuple):
+    """A batch to look at.
+
+    Attributes:
+        batch: On the host.
+        at: Samples in the first of two pieces.
+        samples: In the batch.
+    """
+
+    batch: Any
+    at: int
+    samples: int
+
+    def pieces(self, dims: SampleDims) -> list[Any]:
+        """The two."""
+        return cut(self.batch, (0, self.at, self.samples), dims)
+
+
+def uneven_looks(
+    batches: Sequence[Any],
+    at: int,
+    samples: int,
+    dims: SampleDims,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Look]:
+    """Looks, cut in two places in turn, the batches first whose pieces have most different shares of their targets.
+
+    Args:
+        batches: Two at least, to choose from.
+        at: Samples in the first piece of the first look, and in the second of the next.
+        samples: In each.
+        dims: Where they are.
+        clock: Seconds from any fixed moment.
+    """
+    counted = [one for one in candidates(batches, dims) if one.targets]
+    scores: dict[tuple[int, int], float] = {}
+    end = clock() + _ENOUGH_SECONDS
+    places = list(dict.fromkeys((at, samples - at)))
+    for number, batch in enumerate(batches):
+        for place in places:
+            late = number > 1 and clock() > end
+            scores[number, place] = 0.0 if late else _unevenness(Look(batch, place, samples), dims, counted)
+    chosen: list[tuple[int, int]] = []
+    while len(chosen) < min(_MOST_LOOKS, len(batches)):
+        place = places[len(chosen) % len(places)]
+        left = [number for number in range(len(batches)) if all(number != one for one, _ in chosen)]
+        chosen.append((max(left, key=lambda number: scores[number, place]), place))
+    return [Look(batches[number], place, samples) for number, place in chosen]
+
+
+def emptied_looks(
+    batches: Sequence[Any],
+    at: int,
+    samples: int,
+    dims: SampleDims,
+    reduction: Reduction,
+    *,
+    new_values: bool,
+) -> Iterator[Look]:
+    """Looks at batches whose second piece has no targets: one that was drawn, or else one that is made so.
+
+    Args:
+        batches: To choose from.
+        at: Samples in the first piece.
+        samples: In each.
+        dims: Where they are.
+        reduction: What counts as a target.
+        new_values: Whether targets may be given a value for none that no batch has.
+    """
+    looks = [Look(batch, at, samples) for batch in batches]
+    for look in looks:
+        some, none = (count_targets(piece, reduction, dims) for piece in look.pieces(dims))
+        if some and not none:
+            yield look
+            return
+    for look in looks:
+        made = _emptied(look, dims, reduction, new_values=new_values)
+        if made is not None:
+            yield made
+            return
+
+
+def _unevenness(look: Look, dims: SampleDims, counted: Sequence[Reduction]) -> float:
+    """How far the shares of targets are from those of samples, over all that may be targets; 0 where one has none."""
+    pieces = look.pieces(dims)
+    far = 0.0
+    for reduction in counted:
+        first, second = (count_targets(piece, reduction, dims) for piece in pieces)
+        if first > 0 and second > 0:
+            far += abs(first / (first + second) - look.at / look.samples)
+    return far
+
+
+def _emptied(look: Look, dims: SampleDims, reduction: Reduction, *, new_values: bool) -> Look | None:
+    """The look with no targets in its second piece."""
+    path = "" if reduction.targets == THE_BATCH else reduction.targets
+    targets, dim = targets_in(look.batch, path), dims.get(path)
+    if targets is None or not isinstance(dim, int) or reduction.counted == "rows":
+        return None
+    none = 0 if reduction.counted == "values" else reduction.ignore_index
+    if not new_values and not bool((targets == none).any()):
+        return None  # on a GPU an index that is out of range ends the process
+    changed = targets.clone()
+    changed.narrow(dim, look.at, look.samples - look.at).fill_(none)
+    made = look._replace(batch=with_leaf(look.batch, path, changed))
+    some, left = (count_targets(piece, reduction, dims) for piece in made.pieces(dims))
+    return made if some and not left else None

@@ -1,0 +1,182 @@
+"""A batch whole and in two pieces: the passes, and which weights of the pieces make them add up to the whole."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from advisor.training.batch.targets import count_targets
+from advisor.training.batch.tree import map_tensors
+from advisor.training.training import Training
+from advisor.workload.batch_layout import SampleDims
+from advisor.workload.reduction import Reduction
+
+__all__ = ["Looked", "Pass", "error_of", "is_number", "passed", "some_of"]
+
+_MOST_ELEMENTS = 2**22
+"""Of a gradient that are looked at, spread evenly over every parameter."""
+
+_BY_CHANCE_OF_LOSS = 3.0
+"""Standard errors that mean losses may be apart."""
+
+
+class Pass(NamedTuple):
+    """What one pass left.
+
+    Attributes:
+        loss: Its value.
+        gradient: Every n-th element of it.
+    """
+
+    loss: float
+    gradient: npt.NDArray[np.float64]
+
+
+def passed(training: Training, part: Any, seed: Callable[[], None]) -> Pass:
+    """One pass over a copy of a batch or a piece: a loss may write to what it is given."""
+    seed()
+    training.model.zero_grad(set_to_none=True)
+    loss = training.forward(map_tensors(part, torch.Tensor.clone))
+    training.backward(loss)
+    return Pass(float(loss.detach()), _gradient(training.model))
+
+
+def _gradient(model: torch.nn.Module) -> npt.NDArray[np.float64]:
+    """Every n-th element of the gradient, on the host."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    stride = max(1, math.ceil(sum(parameter.numel() for parameter in parameters) / _MOST_ELEMENTS))
+    # numpy's, because on a CPU a meter may be counting torch's at that moment.
+    parts = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parts.append(np.zeros(len(range(0, parameter.numel(), stride))))
+        else:
+            grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            if grad.is_complex():
+                grad = torch.view_as_real(grad.resolve_conj())
+            parts.append(grad.detach().flatten()[::stride].float().cpu().numpy().astype(np.float64))
+    return np.concatenate(parts)
+
+
+def error_of(found: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
+    """Relative length of the difference of two gradients."""
+    norm = float(np.linalg.norm(exact))
+    return float(np.linalg.norm(found - exact)) / norm if norm else float(np.linalg.norm(found) > 0)
+
+
+class Looked(NamedTuple):
+    """The passes that were made, and what follows from them."""
+
+    training: Training
+    batch: Any
+    pieces: list[Any]
+    whole: Pass
+    parts: list[Pass]
+    dims: SampleDims
+    products: npt.NDArray[np.float64]
+    """Of the gradients of the pieces and, last, of the whole."""
+    changed: list[str]
+    """What the pieces left otherwise in the model than the whole."""
+    drawn: Sequence[Sequence[float]] = ()
+    """Where numbers are drawn: the losses of several draws, of each piece and, last, of the whole."""
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether there is one: a loss of zero adds up however it is cut."""
+        return float(self.products[-1, -1]) > 0
+
+    @property
+    def samples(self) -> int:
+        """In the batch."""
+        return int(sum(self.counts(Reduction())))
+
+    def usual(self) -> list[float]:
+        """The weights that the training gives the pieces."""
+        shares = self.training.shares(self.pieces)
+        return [sum(share for piece, share in shares if piece is one) for one in self.pieces]
+
+    def weights(self, reduction: Reduction) -> list[float]:
+        """The weights that follow from a reduction."""
+        if reduction.kind == "sum":
+            return [1.0] * len(self.pieces)
+        counts = self.counts(reduction)
+        total = max(sum(counts), reduction.at_least)
+        return [max(count, reduction.at_least) / total for count in counts] if total else [0.0] * len(counts)
+
+    def counts(self, reduction: Reduction) -> list[float]:
+        """What the pieces have of targets."""
+        return [count_targets(piece, reduction, self.dims) for piece in self.pieces]
+
+    def is_even(self, reduction: Reduction) -> bool:
+        """Whether the pieces have as many targets for each sample, so that these say nothing of the loss."""
+        counts, by_sample = self.counts(reduction), self.weights(Reduction())
+        total = sum(counts)
+        return all(abs(count - total * share) <= 1e-3 * total for count, share in zip(counts, by_sample, strict=True))
+
+    def error(self, weights: Sequence[float]) -> float:
+        """How far the weighed pieces are off, in the gradient or in the loss, whichever is further; relative."""
+        return max(self._errors(weights))
+
+    def adds_up(self, weights: Sequence[float], tolerance: float, tolerance_of_loss: float) -> bool:
+        """Whether the weighed pieces are the whole, up to these relative errors and to what chance does to a loss."""
+        gradient, loss = self._errors(weights)
+        if not self.drawn:
+            return gradient <= tolerance and loss <= tolerance_of_loss
+        if gradient > tolerance:
+            return False
+        terms = [(weight, losses) for weight, losses in zip((*weights, -1.0), self.drawn, strict=True) if weight]
+        if not all(math.isfinite(one) for _, losses in terms for one in losses):
+            return False
+        difference = sum(weight * statistics.fmean(losses) for weight, losses in terms)
+        square = sum(weight**2 * statistics.variance(losses) / len(losses) for weight, losses in terms)
+        size = max(abs(weight * statistics.fmean(losses)) for weight, losses in terms)
+        return abs(difference) <= _BY_CHANCE_OF_LOSS * math.sqrt(square) + tolerance_of_loss * size
+
+    def _errors(self, weights: Sequence[float]) -> tuple[float, float]:
+        """Of the gradient and of the loss."""
+        counted = [number for number, weight in enumerate(weights) if weight]  # one without targets may be 0 / 0
+        terms = [weights[number] * self.parts[number].loss for number in counted]
+        place = [*counted, len(self.parts)]
+        difference = np.array([*(weights[number] for number in counted), -1.0])
+        products = self.products[np.ix_(place, place)]
+        if not counted or not np.isfinite(products).all() or not all(map(math.isfinite, (*terms, self.whole.loss))):
+            return math.inf, math.inf
+        square, whole = float(difference @ products @ difference), float(products[-1, -1])
+        gradient = math.sqrt(max(0.0, square) / whole) if whole else float(square > 0)
+        loss = abs(sum(terms) - self.whole.loss) / max(abs(self.whole.loss), *map(abs, terms), 1e-6)
+        return gradient, loss
+
+    def why_not(self, changed: Sequence[str] = ()) -> str:
+        """Why the pieces are no training on the batch, in words.
+
+        Args:
+            changed: What every pass changes in the model, on which its loss may depend.
+        """
+        off = self.error(self.usual())
+        words = f"by {100 * off:.2g} % of its gradient or loss" if math.isfinite(off) else "beyond all bounds"
+        own = self.training.counts_targets
+        counted = "count_targets does not count what the loss averages over, or " if own else ""
+        state = f"depends on what every pass changes ({some_of(changed)}), or " if changed else ""
+        return (
+            f"the loss of a batch is not the weighed mean, nor the sum, of those of its micro-batches (off {words}): "
+            f"{counted}it {state}looks at samples together, as normalization over a batch and negatives within it do, "
+            "or adds up means over different things, such as targets and samples"
+        )
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first of them, in words."""
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is one number, in a tensor or not."""
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and value.dtype != torch.bool
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,81 @@
+"""Every allocation of one step on a CUDA device, from the log that torch's caching allocator can keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from advisor.measure.memory.timeline import Course, course_of
+from advisor.training.training import Phase
+
+__all__ = ["CudaHistory"]
+
+_MOST_ENTRIES = 2**20
+"""Of the log, some hundred bytes each; a step that changes more is not followed."""
+
+_SIGNS = {"alloc": 1, "free_requested": -1}
+"""Entries that change what tensors hold. That memory is given back for good, or fetched, changes what is reserved."""
+
+
+class CudaHistory:
+    """Follows one step, if the allocator lets it: another backend than torch's own keeps no log.
+
+    The log has no phases, but the allocator also counts; so a phase begins at a number of changes. If log and counters
+    disagree in the end, nothing is said.
+
+    Args:
+        cuda: ``torch.cuda``, or an object with the same functions.
+        device: The device.
+    """
+
+    def __init__(self, cuda: Any, device: torch.device) -> None:
+        self._cuda = cuda
+        self._device = device
+        self._before = int(cuda.memory_allocated(device))
+        self._first = self._changes()
+        self._phases: list[tuple[int, Phase]] = []
+        self._in_pieces: list[tuple[int, int]] = []
+        try:
+            # No stacks are kept; those of C++, the default, would be prepared for all the same.
+            cuda.memory._record_memory_history(
+                "all", context=None, stacks="python", max_entries=_MOST_ENTRIES, clear_history=True
+            )
+        except Exception:  # whatever a backend without a log says
+            self._recording = False
+        else:
+            self._recording = True
+
+    def begin(self, phase: Phase) -> None:
+        """A phase begins."""
+        self._phases.append((self._changes() - self._first, phase))
+
+    def hear_of_pieces(self, begins: bool) -> None:
+        """Work in pieces begins, or has ended."""
+        now = self._changes() - self._first
+        if begins:
+            self._in_pieces.append((now, now))
+        else:
+            self._in_pieces[-1] = (self._in_pieces[-1][0], now)
+
+    def close(self) -> Course | None:
+        """Stop, and say what happened; ``None`` where that is not known. To be called in any case."""
+        if not self._recording:
+            return None
+        count = self._changes() - self._first
+        try:
+            entries = self._cuda.memory._snapshot(self._device)["device_traces"][self._device.index or 0]
+            changes = [_SIGNS[one["action"]] * int(one["size"]) for one in entries if one["action"] in _SIGNS]
+        except Exception:  # whatever another version of this private log makes of it
+            return None
+        finally:
+            self._recording = False
+            self._cuda.memory._record_memory_history(None)
+        if len(changes) != count:
+            return None
+        return course_of(self._before, list(enumerate(changes)), self._phases, self._in_pieces)
+
+    def _changes(self) -> int:
+        """Allocations and frees since the process began."""
+        stats = self._cuda.memory_stats(self._device)
+        return int(stats.get("allocation.all.allocated", 0)) + int(stats.get("allocation.all.freed", 0))

@@ -1,0 +1,88 @@
+"""What lives at every moment of one measured step, from the first change to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from advisor.training.training import Phase
+
+__all__ = ["Course", "course_of"]
+
+
+class Course(msgspec.Struct, frozen=True, kw_only=True):
+    """The moments of a step, in order: the beginning of every phase, and every change.
+
+    Attributes:
+        live: Bytes that live then.
+        phases: The phase of each; ``Phase.IDLE`` is the time outside of the others.
+        changes: What happened: 1 for bytes taken, -1 for bytes given back, 0 where a phase begins.
+    """
+
+    live: list[int]
+    phases: list[Phase]
+    changes: list[int]
+
+    def peaks(self) -> dict[Phase, int]:
+        """Phase -> most live bytes, for the phases that occurred."""
+        peaks: dict[Phase, int] = {}
+        for live, phase in zip(self.live, self.phases, strict=True):
+            peaks[phase] = max(peaks.get(phase, 0), live)
+        return peaks
+
+
+def course_of(
+    before: int,
+    events: Sequence[tuple[int, int]],
+    phases: Sequence[tuple[int, Phase]],
+    in_pieces: Sequence[tuple[int, int]] = (),
+) -> Course:
+    """Follow a step.
+
+    Args:
+        before: Live bytes when it began.
+        events: ``(time, bytes)`` of what was taken (positive) and given back (negative), in order.
+        phases: ``(time, phase that begins)``, in order.
+        in_pieces: ``(begin, end)``, in order, of work in pieces, of which there may be any number: all that was taken
+            meanwhile counts as one tensor.
+    """
+    events = _as_one(events, in_pieces)
+    course = Course(live=[before], phases=[Phase.IDLE], changes=[0])
+
+    def record(live: int, phase: Phase, change: int) -> None:
+        course.live.append(live)
+        course.phases.append(phase)
+        course.changes.append(change)
+
+    live, phase, coming = before, Phase.IDLE, 0
+    for moment, change in events:
+        while coming < len(phases) and phases[coming][0] <= moment:
+            phase = phases[coming][1]
+            record(live, phase, 0)
+            coming += 1
+        live += change
+        record(live, phase, 1 if change > 0 else -1)
+    for _, phase in phases[coming:]:
+        record(live, phase, 0)
+    return course
+
+
+def _as_one(events: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The events, those of a span as the most that it took beyond what was there, and what it gave back of that."""
+    result: list[tuple[int, int]] = []
+    position = 0
+    for begin, end in spans:
+        while position < len(events) and events[position][0] < begin:
+            result.append(events[position])
+            position += 1
+        first, live, most = position, 0, 0
+        while position < len(events) and events[position][0] < end:
+            live += events[position][1]
+            most = max(most, live)
+            position += 1
+        if most:
+            result.append((events[first][0], most))
+        if live != most:
+            result.append((events[position - 1][0], live - most))
+    return result + list(events[position:])

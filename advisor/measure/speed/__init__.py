@@ -1,0 +1,1 @@
+"""What a device does in a second, and what it draws. Loads torch."""

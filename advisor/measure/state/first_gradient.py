@@ -1,0 +1,200 @@
+"""The whole gradient of a training's first step: caught where it exists, kept in a file, compared piece by piece.
+
+Everything is computed on the host, one parameter at a time, so that the device's memory is not doubled. Of a very large
+model every n-th element is kept: a sample of millions has the same relative error as the whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from advisor.files import write_whole
+from advisor.measure.fidelity import GradientError
+from advisor.measure.state.sharded import whole
+from advisor.training.device_parameter import device_parameter
+from advisor.training.distribution import plain_names
+from advisor.training.training import Phase, Training
+
+__all__ = ["FirstGradient", "compare_gradient", "save_gradient"]
+
+_MOST_ELEMENTS = 2**25
+"""Elements that are kept at most: 128 MiB in float32."""
+
+_Values = dict[str, npt.NDArray[np.float32]]
+
+
+class FirstGradient:
+    """Catches gradients by the model's plain parameter names, unscaled, before they are clipped or used.
+
+    Args:
+        training: Whose gradients; with several processes every one must catch them, and rank 0 has them.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        named = plain_names(dict(training.model.named_parameters()))
+        self._parameters: dict[str, torch.Tensor] = {
+            name: parameter for name, parameter in named.items() if parameter.requires_grad
+        }
+        self._stride = _stride_of(self._parameters.values())
+        # numpy's, because on a CPU a meter may be counting torch's at that moment.
+        self._caught: _Values = {}
+
+    @contextlib.contextmanager
+    def catching(self) -> Iterator[None]:
+        """Catch the gradients of the steps in the block; of several steps (skipped ones) the last remains."""
+        training = self._training
+        hooks = []
+        before = training.phase_listener
+
+        def listen(phase: Phase) -> None:
+            if before is not None:
+                before(phase)
+            if phase is Phase.OPTIMIZER:
+                self._look()
+
+        if training.steps_in_backward:
+            # Each gradient is gone once used, and used as soon as it is complete: look before it is accumulated.
+            for name, parameter in self._parameters.items():
+                hooks.append(parameter.register_hook(self._catcher(name)))  # type: ignore[no-untyped-call]
+        else:
+            training.phase_listener = listen
+        try:
+            yield
+        finally:
+            training.phase_listener = before
+            for hook in hooks:
+                hook.remove()
+
+    def save(self, path: Path) -> None:
+        """Write what was caught, on rank 0: the old file or a whole new one is there at every moment."""
+        if self._training.world.rank == 0:
+            _write(path, self._stride, self._caught)
+
+    def compare(self, path: Path) -> tuple[GradientError | None, str]:
+        """Hold what was caught against a file that :meth:`save` wrote.
+
+        Returns:
+            The error, or ``None`` and why there is none.
+        """
+        if self._training.world.rank != 0:
+            return None, "rank 0 has the gradient"
+        return _compared(self._parameters, self._caught, self._stride, path)
+
+    def _look(self) -> None:
+        training = self._training
+        training.complete_gradients()
+        # An optimizer on the host has its gradients there, and the device none.
+        members = (member for group in training.optimizer.param_groups for member in group["params"])
+        held = {id(device_parameter(member)): member for member in members}
+        for name, parameter in self._parameters.items():
+            gradient = held.get(id(parameter), parameter).grad
+            if gradient is not None:
+                self._keep(name, gradient)
+
+    def _catcher(self, name: str) -> Callable[[torch.Tensor], None]:
+        def caught(gradient: torch.Tensor) -> None:
+            self._keep(name, gradient)
+
+        return caught
+
+    def _keep(self, name: str, gradient: torch.Tensor) -> None:
+        full = whole(gradient.detach())
+        if self._training.world.rank != 0:
+            return
+        scaler = self._training.gradient_scaler
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        self._caught[name] = _every_nth(full, self._stride) / np.float32(scale)
+
+
+def save_gradient(model: torch.nn.Module, path: Path) -> None:
+    """Write the gradients that a model's parameters have now, of a loop without a training, as the exact run's.
+
+    Args:
+        model: The plain model, between its backward pass and the optimizer step.
+        path: A file for :meth:`FirstGradient.compare`.
+    """
+    _write(path, *_gradients_of(model))
+
+
+def compare_gradient(model: torch.nn.Module, path: Path) -> tuple[GradientError | None, str]:
+    """Hold the gradients that a model's parameters have now against a file, as :meth:`FirstGradient.compare` does."""
+    stride, caught = _gradients_of(model)
+    return _compared(dict(model.named_parameters()), caught, stride, path)
+
+
+def _gradients_of(model: torch.nn.Module) -> tuple[int, _Values]:
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    stride = _stride_of(trained.values())
+    return stride, {
+        name: _every_nth(one.grad.detach(), stride) for name, one in trained.items() if one.grad is not None
+    }
+
+
+def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Path) -> tuple[GradientError | None, str]:
+    if not path.exists():
+        return None, "the exact run's gradient is not there"
+    stored = torch.load(path, mmap=True, weights_only=True)
+    exact: dict[str, torch.Tensor] = stored["gradient"]
+    reason = _why_not(set(parameters), caught, exact)
+    if stride != stored["stride"]:
+        reason = reason or "it trains other parameters than plain training"
+    if reason:
+        return None, reason
+    own_square = exact_square = product = difference = 0.0
+    for name, expected in exact.items():
+        own, other = torch.from_numpy(caught[name]).double(), expected.double()
+        own_square += float(own.dot(own))
+        exact_square += float(other.dot(other))
+        product += float(own.dot(other))
+        difference += float((own - other).square().sum())
+    if exact_square == 0:
+        return None, "the exact run's first gradient is zero"
+    figures = (
+        math.sqrt(difference / exact_square),
+        product / math.sqrt(own_square * exact_square) if own_square else 0.0,
+        math.sqrt(own_square / exact_square),
+    )
+    if not all(math.isfinite(figure) for figure in figures):
+        return None, "the first gradient is not finite"
+    error, cosine, ratio = figures
+    return GradientError(error=error, cosine=min(cosine, 1.0), norm_ratio=ratio), ""
+
+
+def _why_not(parameters: set[str], caught: _Values, exact: dict[str, torch.Tensor]) -> str:
+    # A parameter that the exact run's loss does not depend on has no gradient there, and need not have one here.
+    trained = [name for name in parameters ^ exact.keys() if name in exact or name in caught]
+    shapes = [name for name in exact if name in caught and caught[name].size != exact[name].numel()]
+    if trained or shapes:
+        return f"it trains other parameters than plain training ({(sorted(trained) or sorted(shapes))[0]})"
+    missing = sorted(exact.keys() - caught.keys())
+    return f"{missing[0]} had no gradient at the end of the backward pass" if missing else ""
+
+
+def _stride_of(parameters: Iterable[torch.Tensor]) -> int:
+    """How many elements apart those are that are kept."""
+    return max(1, math.ceil(sum(parameter.numel() for parameter in parameters) / _MOST_ELEMENTS))
+
+
+def _every_nth(gradient: torch.Tensor, stride: int) -> npt.NDArray[np.float32]:
+    """A part of a gradient in numpy's memory, complex numbers as pairs."""
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    if gradient.is_complex():
+        gradient = torch.view_as_real(gradient.resolve_conj())
+    values: npt.NDArray[np.float32] = gradient.cpu().float().flatten().numpy()
+    return values[::stride].copy()
+
+
+def _write(path: Path, stride: int, caught: _Values) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    gradient = {name: torch.from_numpy(values) for name, values in caught.items()}
+    write_whole(path, functools.partial(torch.save, {"stride": stride, "gradient": gradient}))

@@ -1,0 +1,76 @@
+"""The stage of the saved-tensor pipeline that stores activations in fewer bits, and its choice of which."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from advisor.training.saved.pipeline import Encoded, Place
+
+__all__ = ["Code", "CodeActivations", "weight_copy"]
+
+_LEAST_ELEMENTS = 1024
+"""Smaller tensors are not worth the kernels, and are what must be exact most often."""
+
+_CASTS_AND_VIEWS = frozenset(
+    f"{name}Backward0"
+    for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Expand", "AsStrided")
+)
+
+
+class Code(Protocol):
+    """A format of fewer bits."""
+
+    def encode(self, flat: torch.Tensor) -> torch.Tensor:
+        """A flat tensor as a flat uint8 tensor."""
+
+    def decode(self, buffer: torch.Tensor, *, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """The ``count`` values of a flat tensor of format ``dtype``, about as they were."""
+
+
+class CodeActivations:
+    """Stores the activations that gradients flow through in a code, and leaves everything else exact.
+
+    What needs no gradient is no activation of the model: means and deviations of normalizations, sums of
+    exponentials, dropout and attention masks, inputs. Copies of weights that autocast made are weights.
+
+    Args:
+        code: The format.
+    """
+
+    place = Place.FORMAT
+    exact = False
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+
+    def begin(self) -> None:
+        """Nothing is kept from one pass to the next."""
+
+    def accepts(self, tensor: torch.Tensor) -> bool:
+        """Activations of a size and a format that is worth it."""
+        return (
+            tensor.requires_grad
+            and tensor.numel() >= _LEAST_ELEMENTS
+            and tensor.element_size() > 1
+            and not weight_copy(tensor)
+        )
+
+    def encode(self, flat: torch.Tensor) -> Encoded:
+        """Code it now; it is decoded when it is asked for."""
+        count, dtype = flat.numel(), flat.dtype
+
+        def restore(buffer: torch.Tensor | None) -> torch.Tensor:
+            assert buffer is not None, "a stage before this one gives back what this one left"
+            return self._code.decode(buffer, count=count, dtype=dtype)
+
+        return Encoded(self._code.encode(flat), restore)
+
+
+def weight_copy(tensor: torch.Tensor) -> bool:
+    """Whether it is a leaf in another format or shape: autocast's copy of a weight, which shares no storage with it."""
+    node: Any = tensor.grad_fn
+    while node is not None and node.name() in _CASTS_AND_VIEWS:
+        node = node.next_functions[0][0]
+    return node is not None and node.name() == "torch::autograd::AccumulateGrad"

@@ -1,0 +1,1 @@
+"""Methods that change which weights are trained."""

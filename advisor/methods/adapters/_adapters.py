@@ -1,0 +1,200 @@
+"""Low-rank adapters beside the frozen weights of a model (peft), and the state of a model that has them."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from advisor.errors import MethodRefusedError
+from advisor.training.state_part import StatePart
+
+__all__ = ["Adapters", "HeldLinear", "add_adapters"]
+
+_ADAPTER = "default"
+_BASE = "base_layer."
+_ALPHA_PER_RANK = 2
+"""The product of the adapters is scaled by this, as is usual (``lora_alpha = 2 * rank``)."""
+
+
+def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
+    """Put adapters of ``rank`` beside layers of ``model``, in place, and freeze everything else.
+
+    Their product is zero at first: the model computes what it did. The global random state is as before.
+
+    Args:
+        model: The model.
+        names: Names of its linear layers and convolutions that get adapters.
+        rank: Rows of the first adapter, columns of the second.
+    """
+    import peft
+
+    # A pattern for whole names: peft takes a list as endings, which other layers may share.
+    pattern = "|".join(map(re.escape, names))
+    config = peft.LoraConfig(r=rank, lora_alpha=_ALPHA_PER_RANK * rank, target_modules=pattern, bias="none")
+    noted = getattr(model, "peft_config", None)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # It then sets it as it must be.
+        # Without memory, and outside of fake tensors: peft moves what it builds, which these do not bear.
+        with _disable_current_modes():
+            peft.inject_adapter_in_model(config, model, adapter_name=_ADAPTER, low_cpu_mem_usage=True)
+        for name in names:
+            _fill(model.get_submodule(name))
+    # What peft notes on the model makes transformers save adapters only; the state here is that of a plain model.
+    if noted is None:
+        del model.peft_config
+    else:
+        model.peft_config = noted
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            # Its fast path for evaluation computes with the frozen weights themselves; a hook keeps torch from it.
+            module.register_forward_pre_hook(_call_the_layers)
+
+
+class HeldLinear(nn.Linear):
+    """A frozen linear layer that holds its weight in a form of its own.
+
+    Args:
+        weight: (outputs, inputs); left as it is.
+        bias: Of the layer, or ``None``; its very parameter, frozen.
+        transposed: Whether the layer in whose place it comes holds its weight as (inputs, outputs).
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, *, transposed: bool) -> None:
+        outputs, inputs = weight.shape
+        super().__init__(inputs, outputs, bias=False, device="meta")
+        self.transposed = transposed
+        self.bias = bias  # type: ignore[assignment]
+        self.weight = nn.Parameter(self.hold(weight), requires_grad=False)
+
+    def hold(self, weight: torch.Tensor) -> torch.Tensor:
+        """What is to be the parameter for a weight (outputs, inputs); the layer takes what else belongs to it."""
+        raise NotImplementedError
+
+    def whole(self) -> torch.Tensor:
+        """The weight (outputs, inputs) in the format that it came in."""
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that the weight is made of; what is copied into them changes the layer."""
+        raise NotImplementedError
+
+
+class Adapters(StatePart):
+    """The adapters of a model, and the frozen weights beside them.
+
+    The model's state has the sum of both, as a plain model computes with it. That sum is rounded, so what it was
+    made of is kept too: training goes on from the very numbers.
+
+    Args:
+        model: The model, with adapters.
+        names: Names of the layers that have them.
+    """
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        self._layers: dict[str, Any] = {name: model.get_submodule(name) for name in names}
+
+    def to_plain(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Merge each layer's adapters into its weight."""
+        plain: dict[str, Any] = type(state)()
+        for name, value in state.items():
+            layer, _, last = name.partition(f".{_BASE}")
+            if layer in self._layers:
+                plain[f"{layer}.{last}"] = self._merged(layer) if last == "weight" else value
+            elif name.partition(".lora_")[0] not in self._layers:
+                plain[name] = value
+        return plain
+
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The weights and adapters that were kept; or the plain weights, beside adapters whose product is zero."""
+        if kept is not None and not self._fits(kept):
+            raise MethodRefusedError(
+                "the adapters of a state must be of the same layers and rank as those of the training that it is "
+                "loaded into; apply the same policy, or take the entry of the adapters out of the state: they are "
+                "merged in its weights, and new ones begin"
+            )
+        own: dict[str, Any] = {}
+        for name, value in state.items():
+            layer, _, last = name.rpartition(".")
+            if layer not in self._layers:
+                own[name] = value
+            elif last == "weight":
+                first, second = self._pair(layer)
+                restored = kept[layer] if kept is not None else {"first": first, "second": torch.zeros_like(second)}
+                own[f"{layer}.{_BASE}weight"] = self._frozen(layer, value, kept)
+                own[f"{layer}.lora_A.{_ADAPTER}.weight"] = restored["first"]
+                own[f"{layer}.lora_B.{_ADAPTER}.weight"] = restored["second"]
+            else:
+                own[f"{layer}.{_BASE}{last}"] = value
+        return own
+
+    def state_dict(self) -> dict[str, Any]:
+        """Layer -> its adapters and its frozen weight; the tensors are the model's own."""
+        return {
+            name: {"first": first.detach(), "second": second.detach(), **_frozen_tensors(layer.base_layer)}
+            for name, layer in self._layers.items()
+            for first, second in [self._pair(name)]
+        }
+
+    def _fits(self, kept: Mapping[str, Any]) -> bool:
+        return kept.keys() == self._layers.keys() and all(
+            kept[name]["first"].shape == self._pair(name)[0].shape
+            and kept[name].keys() == {"first", "second", *_frozen_tensors(layer.base_layer)}
+            for name, layer in self._layers.items()
+        )
+
+    def _pair(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        layer = self._layers[name]
+        return layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
+
+    def _merged(self, name: str) -> torch.Tensor:
+        layer = self._layers[name]
+        base = layer.base_layer
+        with torch.no_grad():
+            frozen = base.whole() if isinstance(base, HeldLinear) else base.weight
+            merged: torch.Tensor = frozen + layer.get_delta_weight(_ADAPTER).to(frozen.dtype)
+        return merged.t().contiguous() if getattr(base, "transposed", False) else merged
+
+    def _frozen(self, name: str, weight: torch.Tensor, kept: Mapping[str, Any] | None) -> torch.Tensor:
+        """A plain weight as the layer holds its own, or what was kept of it."""
+        base = self._layers[name].base_layer
+        if kept is not None:
+            for part, tensor in _frozen_tensors(base).items():
+                tensor.copy_(kept[name][part])
+            held: torch.Tensor = kept[name]["weight"]
+            return held
+        if not isinstance(base, HeldLinear):
+            return weight
+        weight = weight.to(base.weight.device)
+        return base.hold(weight.t() if base.transposed else weight)
+
+
+def _fill(layer: Any) -> None:
+    """Make the adapters of a layer, which have no memory yet: the first random as peft's are, the second zero.
+
+    In float32, whatever the layer itself is in: updates of a lower format would be lost.
+    """
+    device = layer.base_layer.weight.device
+    for adapters, is_first in ((layer.lora_A, True), (layer.lora_B, False)):
+        adapter = adapters[_ADAPTER]
+        weight = torch.zeros(adapter.weight.shape)
+        if is_first:
+            nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+        adapter.weight = nn.Parameter(weight.to(device))
+
+
+def _call_the_layers(module: nn.Module, args: Any) -> None:
+    """A hook that does nothing but be there."""
+
+
+def _frozen_tensors(base: nn.Module) -> dict[str, torch.Tensor]:
+    """What a frozen layer's weight is made of: itself, or its 4-bit numbers with their scales."""
+    weight = base.weight
+    assert isinstance(weight, nn.Parameter)
+    return base.tensors() if isinstance(base, HeldLinear) else {"weight": weight.detach()}

@@ -1,0 +1,110 @@
+"""A frozen linear layer that holds its weight in 4 bits.
+
+bitsandbytes has the rounding and its kernels; its own layer is a special kind of parameter that fake tensors cannot
+be, so that what it needs could not be predicted. This one calls the same functions on plain tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from bitsandbytes import functional
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from advisor.methods.adapters._adapters import HeldLinear
+from advisor.training.structure import is_transposed
+
+__all__ = ["FourBitLinear", "quantize_layers"]
+
+
+def quantize_layers(model: nn.Module, names: Sequence[str]) -> None:
+    """Replace linear layers of ``model``, in place, by ones that hold their weight in 4 bits.
+
+    transformers' ``Conv1D`` becomes one too.
+    """
+    for name in names:
+        layer: Any = model.get_submodule(name)
+        transposed = is_transposed(layer)
+        weight = layer.weight.detach()
+        if layer.bias is not None:
+            layer.bias.requires_grad_(False)
+        new = FourBitLinear(weight.t() if transposed else weight, layer.bias, transposed=transposed)
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, new.train(layer.training))
+
+
+class FourBitLinear(HeldLinear):
+    """A linear layer whose weight is rounded to NF4 in blocks, the scales of the blocks to 8 bits.
+
+    The whole weight exists only while it is computed with, in the forward and again in the backward pass.
+    """
+
+    def hold(self, weight: torch.Tensor) -> torch.Tensor:
+        """Round a weight: its 4-bit numbers, two to a byte, while the layer takes its scales."""
+        packed: torch.Tensor
+        packed, scales = functional.quantize_4bit(weight.detach().contiguous(), quant_type="nf4")
+        # As its compress_statistics=True does, which holds a table for the whole process: a fake one would stay in it.
+        table = torch.tensor(_table(), device=weight.device)
+        scales.offset = scales.absmax.mean()
+        scales.absmax, scales.state2 = functional.quantize_blockwise(
+            scales.absmax - scales.offset, table, blocksize=256
+        )
+        scales.nested = True
+        self._scales = scales
+        self._show_scales()
+        return packed
+
+    def whole(self) -> torch.Tensor:
+        """The rounded weight."""
+        whole: torch.Tensor = functional.dequantize_4bit(self.weight.detach(), self._scales)
+        return whole
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The 4-bit numbers, the scales of their blocks, and what these are scaled and shifted by."""
+        return {"weight": self.weight.detach(), **dict(self.named_buffers())}
+
+    def _show_scales(self) -> None:
+        """As buffers, so that they are counted, and shared between devices; in a state they have no place."""
+        scales = self._scales
+        for name, tensor in (("scales", scales.absmax), ("offset", scales.offset), ("outer", scales.state2.absmax)):
+            self.register_buffer(name, tensor, persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> FourBitLinear:
+        """Another device is for all of it, another float format only for what is computed with it."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._scales.to(self.weight.device)
+        self._show_scales()
+        return self
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        """The layer's output."""
+        output: torch.Tensor = _FrozenLinear.apply(input, self)  # type: ignore[no-untyped-call]
+        return output
+
+
+@functools.cache
+def _table() -> list[float]:
+    """The 256 numbers that 8 bits of a scale stand for."""
+    with _disable_current_modes():  # It reads values, which fake tensors do not have.
+        table: list[float] = functional.create_dynamic_map().tolist()
+    return table
+
+
+class _FrozenLinear(torch.autograd.Function):
+    """A linear layer that keeps nothing for the backward pass: it only has to pass the gradient on."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, layer: FourBitLinear) -> torch.Tensor:
+        ctx.layer = layer
+        ctx.dtype = inputs.dtype
+        # Inputs decide the format: the weight has none that one could ask for, and the bias may have been shortened.
+        bias = None if layer.bias is None else layer.bias.to(inputs.dtype)
+        return nn.functional.linear(inputs, layer.whole().to(inputs.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return (gradient @ ctx.layer.whole().to(gradient.dtype)).to(ctx.dtype), None

@@ -1,0 +1,206 @@
+"""Weights of which only a share is not zero, and which share it is changes as they are trained.
+
+Dynamic sparse reparameterization (Mostafa and Wang 2019), with the momentum begun anew when weights are exchanged
+(Sohoni et al. 2019): every so many steps the weights nearest to zero are pruned, by one threshold for all layers, and
+as many zeros elsewhere may become something: at random places, more of them in layers that kept more.
+
+No kernel trains such weights in less memory, so they are dense tensors here, beside masks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.errors import MethodRefusedError
+from advisor.training.device_parameter import device_parameter
+from advisor.training.state_part import StatePart
+from advisor.training.structure import matrix_layers, matrix_shape
+
+__all__ = ["SparseWeights", "shares", "sparse_layers"]
+
+_EXCHANGED = 0.01377866
+"""Share of all elements that an exchange is to prune: 20,000 of the paper's network."""
+_FIRST_THRESHOLD = 0.001
+_TOO_FEW, _TOO_MANY = 0.9, 1.1
+"""Of the elements to prune: where the threshold is doubled and where it is halved."""
+_FAR_TOO_MANY = 2.0
+"""Where the threshold is halved before anything is pruned: weights may all be smaller than the first one."""
+
+
+def sparse_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The layers to make sparse: all that compute with a matrix, but the first convolution and the classifier."""
+    layers = matrix_layers(model)
+    get_output = getattr(model, "get_output_embeddings", None)
+    if layers and not (callable(get_output) and get_output() is not None):
+        layers = layers[:-1]
+    first = next((name for name, layer in layers if isinstance(layer, nn.Conv2d)), None)
+    return [(name, layer) for name, layer in layers if name != first]
+
+
+class SparseWeights(StatePart):
+    """The masks of some layers' weights, and when to exchange what they let through.
+
+    Args:
+        layers: Names and modules of the layers.
+        nonzero: Share of each weight that may be something else than zero at first; of all together ever after.
+        every: Optimizer steps between two exchanges.
+        optimizer: The optimizer, as it then is.
+
+    Attributes:
+        masks: Layer -> where its weight may be something else than zero.
+        threshold: Magnitude below which the next exchange prunes.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[str, nn.Module]],
+        nonzero: float,
+        every: int,
+        optimizer: Callable[[], torch.optim.Optimizer],
+    ) -> None:
+        self.masks: dict[str, torch.Tensor] = {}
+        self.threshold = _FIRST_THRESHOLD
+        self._weights: dict[str, nn.Parameter] = {}
+        self._counts: dict[str, int] = {}
+        self._shapes = {name: matrix_shape(layer) for name, layer in layers}
+        self._every = every
+        self._optimizer = optimizer
+        self._steps = 0
+        # One of its own: what dropout draws must not depend on the masks.
+        self._generator = torch.Generator().manual_seed(0)
+        for name, layer in layers:
+            weight = layer.weight
+            assert isinstance(weight, nn.Parameter)
+            self._weights[name] = weight
+            self._counts[name] = round(nonzero * weight.numel())
+            mask = torch.zeros(weight.numel(), dtype=torch.bool)
+            mask[self._drawn(weight.numel(), self._counts[name])] = True
+            self.masks[name] = mask.view(weight.shape).to(weight.device)
+            weight.register_hook(lambda gradient, name=name: gradient * self.masks[name])  # type: ignore[no-untyped-call]
+        self._mask_weights()
+
+    @property
+    def total(self) -> int:
+        """Elements of all weights, zero or not."""
+        return sum(weight.numel() for weight in self._weights.values())
+
+    def after_step(self) -> None:
+        """Set to zero what must be; exchange weights when it is time."""
+        self._steps += 1
+        if self._steps % self._every == 0:
+            self.exchange()
+        self._mask_weights()
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Prune the weights nearest to zero, and let as many others become something."""
+        wanted = _EXCHANGED * self.total
+        small = self._small()
+        while small > _FAR_TOO_MANY * wanted:
+            self.threshold /= 2
+            small = self._small()
+        for name, weight in self._weights.items():
+            self.masks[name] &= weight.abs() >= self.threshold
+        self._mask_weights()
+        if small < _TOO_FEW * wanted:
+            self.threshold *= 2
+        elif small > _TOO_MANY * wanted:
+            self.threshold /= 2
+        survivors = {name: int(mask.sum()) for name, mask in self.masks.items()}
+        room = {name: mask.numel() - survivors[name] for name, mask in self.masks.items()}
+        for name, count in shares(small, survivors, room).items():
+            mask = self.masks[name].view(-1)
+            zeros = (~mask).nonzero().flatten()
+            mask[zeros[self._drawn(len(zeros), count).to(zeros.device)]] = True
+            self._counts[name] = survivors[name] + count
+            # As it was at first: nothing of what was pruned may come back, and what is new has not been stepped.
+            self._optimizer().state.pop(self._stepped(self._weights[name]), None)
+
+    def stored_bytes(self) -> dict[str, int]:
+        """What weights, gradients and optimizer state take, dense, and as values and indices of a sparse format.
+
+        All three have the same indices: compressed sparse rows, with as many bits per column as it takes.
+        """
+        values = indices = dense = 0
+        for name, weight in self._weights.items():
+            state = self._optimizer().state.get(self._stepped(weight), {}).values()
+            moments = [part for part in state if isinstance(part, torch.Tensor) and part.numel() == weight.numel()]
+            per_element = 2 * weight.element_size() + sum(part.element_size() for part in moments)
+            rows, columns = self._shapes[name]
+            count = self._counts[name]
+            values += count * per_element
+            indices += math.ceil(count * max(1, math.ceil(math.log2(columns))) / 8) + 4 * (rows + 1)
+            dense += weight.numel() * per_element
+        return {"dense": dense, "values": values, "indices": indices}
+
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Masks as they were, or these ones over weights that know of none."""
+        if kept is not None:
+            if kept["masks"].keys() != self.masks.keys():
+                raise MethodRefusedError(
+                    "the masks of a state must be of the layers of the model that it is loaded into"
+                )
+            for name, mask in self.masks.items():
+                mask.copy_(kept["masks"][name])
+                self._counts[name] = int(mask.sum())
+            self.threshold, self._steps = kept["threshold"], kept["steps"]
+            self._generator.set_state(kept["generator"].cpu())
+        masks = {f"{name}.weight": mask for name, mask in self.masks.items()}
+        return {name: value * masks[name].to(value.device) if name in masks else value for name, value in state.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks, and what decides the next ones."""
+        return {
+            "masks": dict(self.masks),
+            "threshold": self.threshold,
+            "steps": self._steps,
+            "generator": self._generator.get_state(),
+        }
+
+    def _small(self) -> int:
+        """How many weights the threshold would prune."""
+        found = [
+            (mask & (weight.detach().abs() < self.threshold)).sum()
+            for mask, weight in zip(self.masks.values(), self._weights.values(), strict=True)
+        ]
+        return int(torch.stack([count.cpu() for count in found]).sum())
+
+    def _stepped(self, weight: nn.Parameter) -> torch.Tensor:
+        """What the optimizer has in the place of a weight: itself, or its copy on the host."""
+        members = (member for group in self._optimizer().param_groups for member in group["params"])
+        return next((member for member in members if device_parameter(member) is weight), weight)
+
+    @torch.no_grad()
+    def _mask_weights(self) -> None:
+        for name, weight in self._weights.items():
+            weight.mul_(self.masks[name])
+
+    def _drawn(self, size: int, count: int) -> torch.Tensor:
+        """So many different numbers below ``size``, at random."""
+        return torch.randperm(size, generator=self._generator)[:count]
+
+
+def shares(total: int, weights: Mapping[str, int], room: Mapping[str, int]) -> dict[str, int]:
+    """Divide a number in proportion to weights, in whole numbers and no more to anyone than there is room for.
+
+    What one has no room for goes to the others.
+    """
+    assert total <= sum(room.values()), "there is room for all"
+    given = dict.fromkeys(weights, 0)
+    while (left := total - sum(given.values())) > 0:
+        able = {name: weight for name, weight in weights.items() if given[name] < room[name]}
+        if not any(able.values()):
+            able = dict.fromkeys(able, 1)
+        exact = {name: left * weight / sum(able.values()) for name, weight in able.items()}
+        portions = {name: math.floor(share) for name, share in exact.items()}
+        nearest = sorted(exact, key=lambda name: portions[name] - exact[name])
+        for name in nearest[: left - sum(portions.values())]:
+            portions[name] += 1
+        for name, portion in portions.items():
+            given[name] += min(portion, room[name] - given[name])
+    return given

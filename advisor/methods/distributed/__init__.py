@@ -1,0 +1,1 @@
+"""Methods that spread a training over several devices."""

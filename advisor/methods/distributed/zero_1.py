@@ -1,0 +1,79 @@
+"""Spread the optimizer's state over the devices."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from advisor.errors import MethodRefusedError
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import Hardware
+from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
+from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.use import ParameterValue
+from advisor.workload.facts import Facts
+
+if TYPE_CHECKING:
+    import torch
+
+    from advisor.training.training import Training
+
+__all__ = ["Zero1"]
+
+_NOT_REBUILT = frozenset({"LBFGS", "SparseAdam"})
+"""torch optimizers that look at all parameters at once, or at gradients that are not dense."""
+
+
+class Zero1(Method):
+    """Each process updates a part of the parameters, holds the optimizer state of that part, and sends the result.
+
+    Everything else is as with ``ddp``. Parameters are not divided, so that one large parameter is one process's.
+    """
+
+    name = "zero_1"
+    summary = "Averages gradients as ddp does, but each device holds only its part of the optimizer state."
+    fidelity = Fidelity.ROUNDING
+    gradient_tolerance = 1e-5
+    saves = frozenset({Saves.OPTIMIZER_STATE, Saves.ACTIVATIONS})
+    costs = "every parameter is sent once more after each step, one by one and not beside any other work"
+    pays = "when the model fits but Adam's two moments beside it do not, on a link that is fast"
+    does_not_pay = "with optimizers that hold little state, on slow links, or with many small parameters"
+    stage = Stage.OPTIMIZER
+    conflicts = (
+        Conflict("adam_8bit", "it rebuilds optimizers of torch.optim only, and bitsandbytes' is not one of them"),
+    )
+    distributes = True
+    citation = "Rajbhandari et al. 2020, ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
+
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Needs an optimizer that can be built again over a part of the parameters."""
+        return Verdict.yes() if facts is None else _judge(facts.optimizer_class)
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Distribute the training, and replace the optimizer by parts of it."""
+        from advisor.methods.distributed._zero_1 import ShardedOptimizer
+
+        plain = training.optimizer
+        verdict = _judge(class_name_of(plain))
+        if not verdict.applicable:
+            raise MethodRefusedError(verdict.reason)
+        training.distribution = ShardedOptimizer(training.model, training.compute_loss, training.world)
+        training.optimizer = training.distribution.shard(plain, _options(plain))
+        training.settling_steps = max(training.settling_steps, 3)  # As for ddp.
+
+
+def _judge(optimizer: str) -> Verdict:
+    module, _, name = optimizer.rpartition(".")
+    if module.split(".")[:2] != ["torch", "optim"] or name in _NOT_REBUILT:
+        return Verdict.no(
+            "it builds the optimizer again over a part of the parameters, which needs one of torch.optim (except "
+            f"{' and '.join(sorted(_NOT_REBUILT))}), but the optimizer is {optimizer}"
+        )
+    return Verdict.yes()
+
+
+def _options(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """The defaults of an optimizer that its constructor takes; some classes note more among them."""
+    taken = inspect.signature(type(optimizer)).parameters
+    return {name: value for name, value in optimizer.defaults.items() if name in taken}

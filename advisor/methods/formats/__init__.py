@@ -1,0 +1,1 @@
+"""Methods that compute or store weights in lower number formats."""

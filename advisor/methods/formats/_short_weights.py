@@ -1,0 +1,239 @@
+"""A model whose parameters are 16 bits wide, with all that then has to stay in float32."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from advisor.errors import MethodRefusedError
+from advisor.training.training import Training
+
+__all__ = ["clip_grad_norm_", "shorten"]
+
+_LOSSES = frozenset(
+    {
+        functional.binary_cross_entropy,
+        functional.binary_cross_entropy_with_logits,
+        functional.cosine_embedding_loss,
+        functional.cross_entropy,
+        functional.ctc_loss,
+        functional.gaussian_nll_loss,
+        functional.hinge_embedding_loss,
+        functional.huber_loss,
+        functional.kl_div,
+        functional.l1_loss,
+        functional.margin_ranking_loss,
+        functional.mse_loss,
+        functional.multi_margin_loss,
+        functional.multilabel_margin_loss,
+        functional.multilabel_soft_margin_loss,
+        functional.nll_loss,
+        functional.poisson_nll_loss,
+        functional.smooth_l1_loss,
+        functional.soft_margin_loss,
+        functional.triplet_margin_loss,
+    }
+)
+
+
+_LOOKS = 8
+"""Calls in which numbers that are counts are looked for."""
+
+
+def shorten(training: Training, dtype: torch.dtype) -> int:
+    """Bring a model's parameters into a 16-bit format, and let it be trained in it.
+
+    Running statistics move by a tenth or less of a difference, so that normalizations which have them keep all they
+    have in float32. Buffers that are part of the saved state are shortened, since they meet activations, but for those
+    that the first forward pass writes to; tables that
+    are made anew with every model (``persistent=False``) are left as they are, because rotary frequencies are among
+    them and bfloat16 is too coarse for them. Floats are cast where the model is called; torch's losses are computed in
+    float32, wherever they are called.
+
+    Args:
+        training: A training without an optimizer. Its parameters stay the objects they are.
+        dtype: bfloat16 or float16.
+
+    Returns:
+        How many parameters were in another format before.
+
+    Raises:
+        MethodRefusedError: The model has no parameter outside of such normalizations.
+    """
+    model = training.model
+    changed, short = 0, 0
+    shortened: list[_Shortened] = []
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            continue
+        for parameter in module.parameters(recurse=False):
+            if _is_float(parameter) and parameter.dtype != dtype:
+                parameter.data = parameter.data.to(dtype)
+                changed += 1
+            short += parameter.dtype == dtype
+        for name, buffer in module.named_buffers(recurse=False):
+            if _is_float(buffer) and name not in module._non_persistent_buffers_set:
+                setattr(module, name, buffer.to(dtype))
+                if buffer.dtype != dtype:
+                    shortened.append(_Shortened(module, name, buffer))
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # cuDNN wants them in one piece of memory.
+    if not short:
+        raise MethodRefusedError(
+            f"{type(model).__name__} has no parameters in a float format, except in normalizations with running "
+            "statistics, which stay float32"
+        )
+    if shortened:
+        lengthen = _LengthenWritten(shortened)
+        model.register_forward_pre_hook(lengthen.before)
+        model.register_forward_hook(lengthen.after)
+        training.after_forward.append(lengthen.after_loss)
+    model.register_forward_pre_hook(_CastCall(dtype), with_kwargs=True)
+    training.forward_contexts.append(_LossesInFloat32)
+    return changed
+
+
+class _Shortened(NamedTuple):
+    """A buffer of a module as it was before it was shortened."""
+
+    module: nn.Module
+    name: str
+    buffer: torch.Tensor
+
+
+class _LengthenWritten:
+    """Gives back their format to the buffers that the first forward pass in training mode writes to, or its loss.
+
+    A counter stops at 256 in bfloat16, and a mean that moves by a thousandth does not move. What is written through
+    ``.data`` has no other version, so that contents are compared. A class, so that a model with these hooks can be
+    pickled.
+    """
+
+    def __init__(self, shortened: list[_Shortened]) -> None:
+        self._shortened = shortened
+        self._known: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
+
+    def before(self, module: nn.Module, args: Any) -> None:
+        """Remember what every buffer is, how often it was written to, and what it holds."""
+        if module.training and not self._known:
+            there = [one for one in self._shortened if one.module._buffers.get(one.name) is not None]
+            now = [one.module._buffers[one.name] for one in there]
+            self._shortened = there
+            tracing = torch.compiler.is_compiling()
+            held = [one for one in now if one is not None]
+            self._known = [(one, one._version, None if tracing else one.detach().clone()) for one in held]
+
+    def after(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Lengthen those that were."""
+        left = []
+        for one, (buffer, version, contents) in zip(self._shortened, self._known, strict=bool(self._known)):
+            now = one.module._buffers.get(one.name)
+            if now is not None and not (now is buffer and now._version == version and _equal(now, contents)):
+                with torch.no_grad():
+                    setattr(one.module, one.name, _lengthened(now, one.buffer))
+            else:
+                left.append((one, (buffer, version, contents)))
+        if self._known:
+            self._shortened, self._known = [one for one, _ in left], [known for _, known in left]
+
+    def after_loss(self, loss: torch.Tensor) -> None:
+        """And those that the loss has written to; later passes write to the same ones."""
+        if self._known:
+            self.after(self._shortened[0].module, (), loss)
+            self._shortened, self._known = [], []
+
+
+def _equal(now: torch.Tensor, contents: torch.Tensor | None) -> bool:
+    return contents is None or isinstance(now, FakeTensor) or bool(torch.equal(now, contents))
+
+
+def _lengthened(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """What a buffer is now in its own format: from where it was, by as much as it moved."""
+    own = now.to(before.dtype)
+    if now.shape != before.shape:
+        return own
+    old = before.to(now.device)
+    moved = old + (own - old.to(now.dtype).to(before.dtype))
+    return torch.where(torch.isfinite(moved), moved, own)
+
+
+def clip_grad_norm_(
+    parameters: list[torch.nn.Parameter], max_norm: float, factor: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Clip short gradients to a total norm, which is computed in float32: in float16 it would be infinite.
+
+    Args:
+        parameters: Their gradients are changed in place.
+        max_norm: Largest total 2-norm of the true gradients.
+        factor: What gradients are to be multiplied by to get the true ones; default: one.
+
+    Returns:
+        The total norm of the true gradients before clipping.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return torch.tensor(0.0)
+    device = gradients[0].device
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32).to(device) for gradient in gradients]
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    if factor is not None:
+        total = total * factor.to(device)
+    share = (max_norm / (total + 1e-6)).clamp(max=1.0)  # As in torch's own clipping.
+    for gradient in gradients:
+        gradient.mul_(share.to(gradient.device))
+    return total
+
+
+class _LossesInFloat32(TorchFunctionMode):
+    """Casts the floats that torch's loss functions are given."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _LOSSES:
+            args, kwargs = pytree.tree_map(lambda leaf: _cast(leaf, torch.float32), (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+class _CastCall:
+    """Casts the floats that a model is called with, but for counts. A class, so that the model can still be pickled.
+
+    A vector of whole numbers that the format cannot hold, such as the time steps of diffusion, is no activation:
+    1,001 is 1,000 in bfloat16. What is one is looked for in the first calls alone, since a GPU is waited for.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._counts: set[str] = set()
+        self._looks = _LOOKS
+
+    def __call__(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Positional and keyword arguments of a call."""
+        if not torch.compiler.is_compiling():
+            self._looks -= self._looks > 0
+        return pytree.tree_map_with_path(self._cast, (args, kwargs))
+
+    def _cast(self, path: Any, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not _is_float(leaf):
+            return leaf
+        short = leaf.to(self._dtype)
+        if leaf.dim() > 1 or leaf.requires_grad:
+            return short
+        place = pytree.keystr(path)
+        may_look = self._looks and not torch.compiler.is_compiling() and not isinstance(leaf, FakeTensor)
+        if may_look and bool((leaf == leaf.round()).all() & (short != leaf).any()):
+            self._counts.add(place)
+        return leaf if place in self._counts else short
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    """Whether it is a float that may be shortened: narrower ones hold something else."""
+    return tensor.is_floating_point() and tensor.dtype.itemsize >= 2
+
+
+def _cast(leaf: Any, dtype: torch.dtype) -> Any:
+    return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and _is_float(leaf) else leaf

@@ -1,0 +1,108 @@
+"""float16 weights without a float32 copy of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import Hardware
+from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
+from advisor.methods.formats.short_training import SLICED, judge_short
+from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
+from advisor.methods.use import ParameterValue
+from advisor.workload.facts import Facts
+
+if TYPE_CHECKING:
+    from advisor.training.training import Training
+
+__all__ = ["HalfWeights"]
+
+_OVERFLOW = "float16 lets gradients overflow now and then"
+
+
+class HalfWeights(Method):
+    """Parameters, gradients and the optimizer's state in float16, with a loss that is scaled as high as it goes.
+
+    As in the paper, normalizations with running statistics stay in float32, the scale is found as training goes (steps
+    whose gradients overflow are skipped), updates are computed in float32 for a few million elements at a time and
+    then cast back, and state is scaled into the range of float16. Gradients are divided by the loss scale in the
+    update only. Adam's epsilon needs no change: 1e-8 is zero in float16, but it is added in float32.
+
+    Beyond the paper, the state is held as its root: squares of gradients do not fit into float16 however they are
+    scaled. Optimizers that are not of torch.optim keep their state in the format that they choose themselves.
+    """
+
+    name = "half_weights"
+    summary = "Keeps parameters, gradients and optimizer state in float16, without float32 master weights."
+    fidelity = Fidelity.PRECISION
+    gradient_tolerance = 0.05
+    saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE, Saves.ACTIVATIONS, Saves.LOGITS})
+    time_ratio = 0.55
+    computes_in = "fp16"
+    costs = (
+        "11 significant bits in the weights; now and then a skipped step; more passes over the elements of an update"
+    )
+    pays = "when parameters, gradients and optimizer state are most of the memory, on GPUs without bf16 (Volta, Turing)"
+    does_not_pay = (
+        "where the GPU has bf16, which does not overflow (pure_bf16), or for a model that makes float32 tensors as it "
+        "goes and multiplies them by its weights, which fails"
+    )
+    stage = Stage.PARALLELIZE  # Before anything measures, wraps or divides the parameters.
+    parameters = (
+        Parameter(
+            "rounding",
+            ("nearest", "stochastic"),
+            "of updated weights: to what is nearer, as in the paper, which loses updates below 1/4096 of a weight; or "
+            "at random so that the mean is right",
+        ),
+    )
+    decides = FLOAT_FORMAT
+    conflicts = (
+        *SLICED,
+        Conflict(
+            "optimizer_in_backward",
+            "float16 must look at all gradients for overflow before any parameter is updated; use pure_bf16",
+        ),
+        Conflict(
+            "host_optimizer",
+            "float16's search for overflow would have to run on the device and on the host at once; use pure_bf16",
+        ),
+        *(
+            Conflict("gradient_compression", f"{_OVERFLOW}, and PowerSGD would carry it on", where={"hook": hook})
+            for hook in ("powersgd_rank_1", "powersgd_rank_4")
+        ),
+    )
+    citation = "Sohoni et al. 2019, Low-Memory Neural Network Training: A Technical Report, sections 3.2 and 4.3"
+
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Needs float16 arithmetic, and an optimizer that takes its parameters in parts."""
+        verdict = judge_format("fp16", facts, hardware)
+        return judge_short(facts) if verdict.applicable and facts is not None else verdict
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Shorten the model, scale its loss, and have every optimizer that is put in use update it in float32."""
+        import torch
+
+        from advisor.methods.formats._float32_updates import update_in_float32
+        from advisor.methods.formats._loss_scaling import HalfLossScaler
+        from advisor.methods.formats._rounding import Rounding
+        from advisor.methods.formats._short_state import HalfState
+        from advisor.methods.formats._short_weights import clip_grad_norm_, shorten
+
+        refuse_device("fp16", training.device)
+        weights, state = Rounding(stochastic=parameters["rounding"] == "stochastic"), Rounding(stochastic=True)
+        if not shorten(training, torch.float16):
+            training.notes.append(
+                "half_weights: the parameters came in float16; what it changed is that the loss is scaled, and that "
+                "updates, losses and BatchNorm are computed in float32"
+            )
+        training.state_parts |= {"rounding": weights, "state_rounding": state}
+        scaler = HalfLossScaler(training.device.type)
+        training.gradient_scaler = scaler
+        training.clip_gradients = lambda gradients, norm: clip_grad_norm_(gradients, norm, scaler.inverse())
+        training.change_optimizer.append(
+            lambda optimizer: update_in_float32(
+                optimizer, HalfState(), rounding=weights, state_rounding=state, gradient_factor=scaler.inverse
+            )
+        )

@@ -1,0 +1,135 @@
+"""Which kernel computes attention: allowing only one, and seeing whether that changes anything."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from advisor.errors import MethodRefusedError
+from advisor.training.process_setting import hold
+
+if TYPE_CHECKING:
+    from advisor.training.training import Training
+
+__all__ = ["allow_only"]
+
+_KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+_NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
+"""What torch says when none of the allowed kernels suits; the last on CUDA, where it then asks a kernel for plugins."""
+
+
+def allow_only(training: Training, kernel: str, label: str) -> None:
+    """Allow one kernel of attention in this process until the training closes.
+
+    For the whole process, not around forward passes: what is recomputed runs in the backward pass, and there is no
+    context around it. The first forward pass is watched to see whether torch would have chosen the kernel anyway.
+
+    Args:
+        training: Its forward passes raise :class:`MethodRefusedError` where the kernel does not suit.
+        kernel: A name in ``_KERNELS``.
+        label: Of the method with its parameters, for notes.
+    """
+    free = _allowed()
+    hold(training, "kernels of attention", [_KERNELS[kernel]], read=_allowed, write=_allow)
+    watched = False
+
+    @contextlib.contextmanager
+    def forward() -> Generator[None, None, None]:
+        nonlocal watched
+        # A compiler would have to compile the watching as well. What it compiled is only refused, never noted.
+        compiled = any(module._compiled_call_impl is not None for module in training.model.modules())
+        watch = None if watched or compiled else _KernelWatch(free)
+        watched = True
+        try:
+            with watch or contextlib.nullcontext():
+                yield
+        except RuntimeError as error:
+            if not any(words in str(error) for words in _NO_KERNEL):
+                raise
+            why = f": {watch.reason}" if watch is not None and watch.reason else ""
+            raise MethodRefusedError(
+                f"{label}: this kernel must suit every attention of the model, but torch cannot use it for one{why}"
+            ) from error
+        if watch is not None and watch.saw_all and not watch.changed:
+            what = "torch chooses this kernel by itself" if watch.calls else "the model never calls torch's attention"
+            training.notes.append(f"{label} changed nothing: {what}")
+
+    training.forward_contexts.append(forward)
+
+
+class _KernelWatch(TorchFunctionMode):
+    """Compares torch's choice of a kernel with the one it would make otherwise.
+
+    Args:
+        free: The kernels that were allowed before.
+
+    Attributes:
+        calls: Attentions seen.
+        changed: Whether a choice differs.
+        saw_all: Whether all attention was seen; what torch's larger functions call inside of themselves is not.
+        reason: What torch said of an attention for which the kernel does not suit.
+    """
+
+    def __init__(self, free: list[SDPBackend]) -> None:
+        super().__init__()
+        self._free = free
+        self.calls = 0
+        self.changed = False
+        self.saw_all = True
+        self.reason = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.multi_head_attention_forward:
+            self.saw_all = False
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self._compare(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.calls += 1
+        if any(isinstance(tensor, FakeTensor) for tensor in (*args, *kwargs.values())):
+            self.saw_all = False  # torch answers for the device that they stand for, not for its kernels
+            return
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                own = torch._fused_sdp_choice(*args, **kwargs)
+            except RuntimeError:
+                # The reasons come as warnings: a head line, then the first that holds.
+                lines = [str(warning.message).split(" (Triggered internally")[0] for warning in said]
+                self.reason = next((line for line in reversed(lines) if line), "")
+                raise
+        with sdpa_kernel(self._free):
+            self.changed |= own != torch._fused_sdp_choice(*args, **kwargs)
+
+
+def _allowed() -> list[SDPBackend]:
+    flags: Any = torch.backends.cuda  # they hold for a CPU as well
+    enabled = {
+        SDPBackend.FLASH_ATTENTION: flags.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: flags.mem_efficient_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: flags.cudnn_sdp_enabled(),
+        SDPBackend.MATH: flags.math_sdp_enabled(),
+    }
+    return [kernel for kernel, on in enabled.items() if on]
+
+
+def _allow(kernels: list[SDPBackend]) -> None:
+    flags: Any = torch.backends.cuda
+    flags.enable_flash_sdp(SDPBackend.FLASH_ATTENTION in kernels)
+    flags.enable_mem_efficient_sdp(SDPBackend.EFFICIENT_ATTENTION in kernels)
+    flags.enable_cudnn_sdp(SDPBackend.CUDNN_ATTENTION in kernels)
+    flags.enable_math_sdp(SDPBackend.MATH in kernels)

@@ -1,0 +1,97 @@
+"""torchao's Adam with a quantized state, made to take part in a training like any other optimizer of torch."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from advisor.errors import MethodRefusedError
+from advisor.training.compiler import why_not_compiled
+
+__all__ = ["build", "in_low_bits", "kernels_are_compiled", "refuse_if_not_compiled"]
+
+_CLASSES = {"8bit": "8bit", "4bit": "4bit", "fp8": "Fp8"}
+_BLOCKS = {"8bit": 256, "4bit": 128, "fp8": 256}
+_SMALLEST = 4096
+_TORCH_ONLY = frozenset({"foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
+
+
+def kernels_are_compiled() -> bool:
+    """Whether steps go through ``torch.compile``; not when tensors have no data, for which there is no kernel."""
+    return detect_fake_mode() is None
+
+
+def refuse_if_not_compiled(device: torch.device) -> None:
+    """Raises :class:`MethodRefusedError` where there is no compiler for the kernels."""
+    reason = why_not_compiled(device)
+    if reason and kernels_are_compiled():
+        raise MethodRefusedError(reason)
+
+
+def in_low_bits(parameter: torch.Tensor, state: str) -> bool:
+    """Whether torchao quantizes the moments of a parameter: whole blocks only, and small ones not at all."""
+    return parameter.numel() >= _SMALLEST and parameter.numel() % _BLOCKS[state] == 0
+
+
+def build(plain: torch.optim.Optimizer, state: str, *, decays_apart: bool) -> torch.optim.Optimizer:
+    """The optimizer over the same parameter groups and options.
+
+    Args:
+        plain: torch.optim.Adam or AdamW, with no option that torchao's version lacks.
+        state: ``"8bit"``, ``"4bit"`` or ``"fp8"``.
+        decays_apart: Whether weights decay as with AdamW.
+
+    Raises:
+        MethodRefusedError: torchao cannot be imported, or has no such optimizer.
+    """
+    name = f"Adam{'W' if decays_apart else ''}{_CLASSES[state]}"
+    try:
+        import torchao.optim
+
+        made = getattr(torchao.optim, name)
+    except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
+        raise MethodRefusedError(f"torchao.optim.{name} cannot be imported: {error}") from error
+    optimizer: torch.optim.Optimizer = made([_translate(group) for group in plain.param_groups])
+    with unset_fake_temporarily():  # Their tables are computed once in a process, from values.
+        for signed in (True, False):
+            kind = type(made._subclass_zeros(torch.empty(_BLOCKS[state]), signed, _BLOCKS[state]))
+    _let_copy(kind)
+    # On the object and not in a subclass: torch runs the hooks around ``step`` once for each class that has its own.
+    optimizer.step = types.MethodType(_step, optimizer)  # type: ignore[method-assign]
+    return optimizer
+
+
+def _step(self: torch.optim.Optimizer, closure: Any = None) -> Any:
+    """A step that takes learning rates as every optimizer does: torchao's takes none but tensors."""
+    for group in self.param_groups:
+        if not isinstance(group["lr"], torch.Tensor):  # Assigned by the user, or loaded from another optimizer.
+            group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32)
+    eager = contextlib.nullcontext() if kernels_are_compiled() else torch.compiler.set_stance("force_eager")
+    with eager:
+        return type(self).step(self, closure)
+
+
+def _let_copy(kind: Any) -> None:
+    """Teach a class of quantized tensors to be cloned, which ``copy.deepcopy`` of an optimizer's state asks for."""
+
+    def clone(function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
+        names, context = arguments[0].__tensor_flatten__()
+        parts = {name: getattr(arguments[0], name).clone() for name in names}
+        return kind.__tensor_unflatten__(parts, context)
+
+    kind.implements(torch.ops.aten.clone.default)(clone)
+
+
+def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter group as torchao takes it; what the user added to it stays."""
+    translated = {name: value for name, value in group.items() if name not in _TORCH_ONLY}
+    if not isinstance(group["lr"], torch.Tensor):  # One that is given stays: its owner may write to it.
+        translated["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32)
+    translated["betas"] = tuple(float(beta) for beta in group["betas"])
+    return translated

@@ -1,0 +1,113 @@
+"""One kernel for the whole optimizer step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from advisor.errors import MethodRefusedError
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import Hardware
+from advisor.methods.base import Method, Stage, Verdict
+from advisor.methods.optimizers.adam import WHICH_OPTIMIZER
+from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.use import ParameterValue
+from advisor.workload.facts import Facts
+
+if TYPE_CHECKING:
+    import torch
+
+    from advisor.training.training import Training
+
+__all__ = ["FusedOptimizer"]
+
+_FUSED = frozenset(f"torch.optim.{name}" for name in ("adam.Adam", "adamw.AdamW", "sgd.SGD", "adagrad.Adagrad"))
+
+
+class FusedOptimizer(Method):
+    """Builds the same optimizer again with ``fused=True``: its step is one kernel over all parameters.
+
+    It takes the place of ``foreach=True``, which torch chooses on a GPU by itself and which needs memory for its
+    intermediate results. Under float16 the kernel unscales the gradients and skips the step by itself.
+    """
+
+    name = "fused_optimizer"
+    summary = "Updates all parameters in one kernel instead of several per parameter."
+    fidelity = Fidelity.ROUNDING
+    gradient_tolerance = 1e-6
+    saves = frozenset()
+    time_ratio = 0.97
+    cpu_time_ratio = 0.95
+    costs = "nothing"
+    pays = "with many parameters, whose updates are bound by kernel launches, and on the CPU"
+    does_not_pay = "when the optimizer's share of a step is small, as with large batches"
+    stage = Stage.OPTIMIZER
+    decides = WHICH_OPTIMIZER
+    citation = "https://docs.pytorch.org/docs/stable/optim.html (fused implementations)"
+
+    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Needs an optimizer of torch that has a fused step."""
+        return Verdict.yes() if facts is None else _judge(facts.optimizer_class, facts.optimizer_options)
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        """Build the optimizer again, after one fused step aside, to see that there is a kernel for it."""
+        plain = training.optimizer
+        for group in plain.param_groups:
+            verdict = _judge(class_name_of(plain), group)
+            if not verdict.applicable:
+                raise MethodRefusedError(verdict.reason)
+        if all(group["fused"] for group in plain.param_groups):
+            training.notes.append("fused_optimizer changed nothing: the optimizer is fused already")
+            return
+        if any(_steps(entries) for entries in plain.state.values()):
+            raise MethodRefusedError("the optimizer has already stepped; apply fused_optimizer before training starts")
+        options = _options(plain)
+        if any(getattr(module, "sparse", False) is True for module in training.model.modules()):
+            raise MethodRefusedError("torch has no fused step for sparse gradients, but an embedding has sparse=True")
+        smallest: dict[object, Any] = {}
+        for parameter in (parameter for group in plain.param_groups for parameter in group["params"]):
+            if parameter.dtype not in smallest or parameter.numel() < smallest[parameter.dtype].numel():
+                smallest[parameter.dtype] = parameter
+        for parameter in smallest.values():  # one of each format: there is no kernel for complex numbers, say
+            _try(type(plain), options, parameter)
+        groups = [group | {"fused": True, "foreach": False} for group in plain.param_groups]
+        training.optimizer = type(plain)(groups, **options)
+
+
+def _judge(optimizer: str, options: Mapping[str, Any]) -> Verdict:
+    if optimizer not in _FUSED:
+        names = ", ".join(sorted(name.rpartition(".")[2] for name in _FUSED))
+        return Verdict.no(f"of torch.optim, {names} have a fused step, but the optimizer is {optimizer}")
+    if options.get("differentiable"):
+        return Verdict.no("the fused step has no differentiable, but the optimizer has differentiable=True")
+    return Verdict.yes()
+
+
+def _steps(entries: Mapping[str, Any]) -> float:
+    """Steps that a parameter's state has seen; Adagrad makes its state before the first."""
+    return float(entries.get("step", 1.0))
+
+
+def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What to construct the fused optimizer with: the defaults that its class takes; it notes more among them."""
+    taken = inspect.signature(type(optimizer)).parameters
+    known = {name: value for name, value in optimizer.defaults.items() if name in taken}
+    return known | {"fused": True, "foreach": False}
+
+
+def _try(kind: Any, options: Mapping[str, Any], like: torch.Tensor) -> None:
+    """Step on a parameter of its own.
+
+    Raises:
+        MethodRefusedError: torch has no such kernel for this device, or for parameters that are sliced.
+    """
+    import torch
+
+    parameter = torch.nn.Parameter(torch.ones_like(like))
+    parameter.grad = torch.ones_like(like)
+    try:
+        kind([parameter], **options).step()
+    except (RuntimeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise MethodRefusedError(f"torch has no fused {kind.__name__} for these parameters: {reason}") from error

@@ -1,0 +1,1 @@
+"""Methods that change a setting of the whole process: its allocator, its threads."""

@@ -1,0 +1,143 @@
+"""What each block of a chain costs, measured in a training step that recomputes every block.
+
+Such a step needs little memory, so that it fits wherever any plan does. A block's bytes are seen in its forward pass
+(what autograd would save passes by, and is not kept), its seconds when it runs again: the first run pays for what is
+set up once. Under fake tensors nothing takes time; a block's work is then its arithmetic and the bytes it makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from advisor.methods.recompute.optimal_plan import Unit, evened
+from advisor.training.block_call import BlockCall
+from advisor.training.chain import Segment
+from advisor.training.random_state import RandomSource
+from advisor.training.recompute import region_contexts
+
+__all__ = ["BlockCosts", "can_see_saved_tensors"]
+
+_FLOPS_PER_BYTE = 100
+"""What devices compute in the time in which they move a byte, roughly: the work of a block under fake tensors."""
+
+
+def can_see_saved_tensors() -> bool:
+    """Whether this torch tells which hooks are in use, so that others can be put around them."""
+    return hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+
+
+class BlockCosts:
+    """Segments of one block each that measure it and are recomputed.
+
+    Args:
+        blocks: The blocks of a chain.
+        generators: Whatever the blocks may draw random numbers from.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
+        self._kinds = [(type(block), tuple(tuple(one.shape) for one in block.parameters())) for block in blocks]
+        self._measured = [_Measured([block], generators) for block in blocks]
+
+    def segments(self) -> tuple[Segment, ...]:
+        """What the chain must run to measure."""
+        return tuple(Segment(number, number + 1, each) for number, each in enumerate(self._measured))
+
+    def units(self) -> list[Unit]:
+        """What was seen: of several forward passes the most bytes and the fewest seconds, as :func:`evened` has them.
+
+        Every block must have run.
+        """
+        return evened([Unit(each.seconds, each.kept, each.output) for each in self._measured], self._kinds)
+
+
+class _Measured:
+    """One block: run as a region of its own, and measured."""
+
+    def __init__(self, modules: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
+        self._contexts = region_contexts(modules, generators)
+        self._warm = False
+        self.seconds = 0.0
+        self.kept = 0
+        self.output = 0
+
+    def __call__(self, blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
+        """Run the block, the only one of its segment."""
+        (block,) = blocks
+        ran_before = False
+
+        def through(hidden: torch.Tensor) -> torch.Tensor:
+            nonlocal ran_before
+            again, ran_before = ran_before, True
+            with self._timed(hidden, again=again):
+                return call.run(block, hidden) if again else self._weighed(block, hidden, call)
+
+        output: torch.Tensor = checkpoint(
+            through, hidden, use_reentrant=False, preserve_rng_state=False, context_fn=self._contexts
+        )
+        return output
+
+    def _weighed(self, block: nn.Module, hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
+        """Run the block and see the storages that autograd would save, without keeping one."""
+        inputs = _identities([hidden, *call.tensors()])
+        seen: dict[int, tuple[StorageWeakRef, int]] = {}
+        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(False)
+
+        def weigh(tensor: torch.Tensor) -> Any:
+            _see(seen, tensor)
+            return pack(tensor)
+
+        with torch.autograd.graph.saved_tensors_hooks(weigh, unpack):
+            output = call.run(block, hidden)
+        own = inputs | _identities([*block.parameters(), *block.buffers()])
+        made: dict[int, tuple[StorageWeakRef, int]] = {}
+        _see(made, output)
+        self.kept = max(self.kept, sum(size for key, (_, size) in (seen | made).items() if key not in own))
+        self.output = max(self.output, sum(size for key, (_, size) in made.items() if key not in own))
+        return output
+
+    @contextlib.contextmanager
+    def _timed(self, hidden: torch.Tensor, *, again: bool) -> Generator[None, None, None]:
+        if isinstance(hidden, FakeTensor):
+            with FlopCounterMode(display=False) as flops:
+                yield
+            if not again:
+                self.seconds = max(self.seconds, flops.get_total_flops() / _FLOPS_PER_BYTE + self.kept)
+            return
+        _wait(hidden.device)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:  # A recomputation is left by an exception as soon as all is there that the backward pass needs.
+            _wait(hidden.device)
+            seconds = time.perf_counter() - start
+            if again != self._warm:
+                self.seconds = seconds if again else self.seconds
+                self._warm = self._warm or again
+            else:
+                self.seconds = min(self.seconds or seconds, seconds)
+
+
+def _see(seen: dict[int, tuple[StorageWeakRef, int]], tensor: torch.Tensor) -> None:
+    """Note a tensor's storage; a weak reference keeps its identity, not its memory."""
+    if tensor.layout is torch.strided:
+        storage = tensor.untyped_storage()
+        seen[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
+
+
+def _identities(tensors: Sequence[torch.Tensor]) -> set[int]:
+    return {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,98 @@
+"""A trace on this machine that stands for one on a CUDA device, and what torch's allocator would take there."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Generator
+from typing import Any
+
+import msgspec
+import torch
+
+from advisor.predict.cuda.attention_choice import AttentionGpu
+from advisor.predict.cuda.kernels import as_cuda
+from advisor.predict.cuda.optimizers import optimizers_as_on_cuda
+from advisor.predict.cuda.reserved import allocation_log, reserved
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.predict.trace.step_trace import StepTrace
+from advisor.training.batch import tree as batches
+
+__all__ = ["cublas_workspace_bytes", "on_cuda", "standing_for"]
+
+_HOPPER = (9, 0)
+
+
+@contextlib.contextmanager
+def standing_for(device: CudaDevice) -> Generator[None, None, None]:
+    """Let fake CPU tensors take the paths of a CUDA device; the whole step, from building the model, belongs inside."""
+    gpu = AttentionGpu(compute_capability=device.compute_capability)
+    with as_cuda(gpu), optimizers_as_on_cuda(), _batches_copied():
+        yield
+
+
+@contextlib.contextmanager
+def _batches_copied() -> Generator[None, None, None]:
+    """Let every pass copy its batch to the device, although host and device are one here."""
+    move = batches.move
+
+    def copied(batch: Any, device: torch.device) -> Any:
+        return batches.map_tensors(move(batch, device), torch.Tensor.clone)
+
+    batches.move = copied
+    try:
+        yield
+    finally:
+        batches.move = move
+
+
+def cublas_workspace_bytes(device: CudaDevice) -> int:
+    """What torch takes from its allocator for cuBLAS in a thread, with its first product and for good.
+
+    On CUDA two threads multiply: the caller's, and that of the backward pass.
+
+    Source: ``parseChosenWorkspaceSize`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of PyTorch; without
+    ``CUBLAS_WORKSPACE_CONFIG``, and for one stream.
+    """
+    return 32 * 2**20 if device.compute_capability >= _HOPPER else (2 * 4096 + 8 * 16) * 2**10
+
+
+def on_cuda(
+    prediction: MemoryPrediction,
+    first: StepTrace,
+    second: StepTrace,
+    *,
+    micro_batch: int,
+    limit_bytes: int,
+    device: CudaDevice,
+) -> MemoryPrediction:
+    """Complete a prediction with what the caching allocator would take, and with what is known to be missing.
+
+    Args:
+        prediction: Of live bytes.
+        first: A trace that it was made of, on the device or standing for it.
+        second: The other.
+        micro_batch: The batch asked for.
+        limit_bytes: What the training may take.
+        device: The device.
+    """
+    notes = list(prediction.notes)
+    if first.calls or second.calls:
+        notes.append("What cuDNN takes inside of convolutions is not in it: a real run needs more.")
+    workspace_bytes = cublas_workspace_bytes(device)
+    log = allocation_log(first, second, device, workspace_bytes)
+    if log is None:
+        notes.append("Steps at two batches differ in more than sizes: what the allocator reserves is not predicted.")
+        return msgspec.structs.replace(prediction, notes=tuple(notes))
+    most = prediction.largest_batch(limit_bytes - len(log.products) * workspace_bytes)
+    replays = tuple(
+        reserved(
+            log,
+            micro_batch=micro_batch,
+            expandable=expandable,
+            limit_bytes=limit_bytes,
+            at_most=0 if most == math.inf else math.floor(most),
+        )
+        for expandable in (False, True)
+    )
+    return msgspec.structs.replace(prediction, notes=tuple(notes), reserved=replays)

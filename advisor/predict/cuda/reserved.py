@@ -1,0 +1,238 @@
+"""What the caching allocator takes at any micro-batch: the allocations of two traces, replayed at a third batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from advisor.predict.allocator import Replay, replay
+from advisor.predict.prediction import Affine, CudaDevice, Reserved
+from advisor.predict.trace.envelope import canonical
+from advisor.predict.trace.step_trace import StepTrace
+from advisor.predict.trace.storage_log import Inside
+from advisor.predict.workspace.call import InsideCall, Result, Take, call_between
+from advisor.predict.workspace.kernels import steps_of
+
+__all__ = ["AllocationLog", "allocation_log", "reserved"]
+
+_MOST_INSIDE = 5
+"""Bits for the number of what one call takes inside."""
+_WORKSPACE = -(1 << 62)
+"""Number of a workspace of cuBLAS; smaller ones are those of others."""
+
+_FIRST_STEP = 0.03
+_TOLERANCE = 0.01
+
+
+class InsideAt(NamedTuple):
+    """A call that takes memory inside itself, at two micro-batches.
+
+    Attributes:
+        begin: Where it stands in the log: before the change of this index.
+        births: For each result the index of the change that is its birth, if it is one.
+        first: A micro-batch, and the call at it.
+        second: Likewise.
+    """
+
+    begin: int
+    births: tuple[int | None, ...]
+    first: tuple[int, InsideCall]
+    second: tuple[int, InsideCall]
+
+
+class AllocationLog(msgspec.Struct, frozen=True):
+    """Allocations and frees from the beginning of everything to the end of a step, against the micro-batch.
+
+    Attributes:
+        changes: ``(number of the storage, bytes)``: positive as it grows, negative as it shrinks.
+        inside: Calls that take memory inside themselves, in order.
+        device: On which they do.
+        begin: Index of the first change of the step.
+        products: Indices of the changes before which cuBLAS takes a workspace for good, in order.
+        workspace_bytes: Of one.
+    """
+
+    changes: list[tuple[int, Affine]]
+    inside: list[InsideAt]
+    device: CudaDevice
+    begin: int
+    products: list[int] = []
+    workspace_bytes: int = 0
+
+    def at(self, micro_batch: int) -> tuple[list[tuple[int, int]], int]:
+        """The log at a micro-batch, as :func:`advisor.predict.allocator.replay` takes it, and where its step begins.
+
+        A storage that grows is given back and taken anew.
+        """
+        log: list[tuple[int, int]] = []
+        begins: list[int] = []
+        workspaces = list(self.products)
+        sizes: dict[int, int] = {}
+
+        def change(number: int, by: int) -> None:
+            old = sizes.get(number, 0)
+            if old:
+                log.append((number, -old))
+            if old + by > 0:
+                log.append((number, old + by))
+            sizes[number] = max(old + by, 0)
+
+        def arrive(index: int) -> None:
+            while workspaces and index >= workspaces[0]:
+                workspaces.pop(0)
+                change(_WORKSPACE - len(workspaces), self.workspace_bytes)
+            if index >= self.begin and not begins:
+                begins.append(len(log))
+
+        def follow(start: int, stop: int) -> None:
+            for index in range(start, stop):
+                arrive(index)
+                change(self.changes[index][0], round(self.changes[index][1].at(micro_batch)))
+            arrive(stop)
+
+        position = 0
+        for number, one in enumerate(self.inside):
+            follow(position, one.begin)
+            position = max((birth for birth in one.births if birth is not None), default=one.begin - 1) + 1
+            names: dict[str, int] = {}
+            for step in steps_of(call_between(one.first, one.second, micro_batch), self.device):
+                if isinstance(step, Result):
+                    if (birth := one.births[step.place]) is not None:
+                        change(self.changes[birth][0], round(self.changes[birth][1].at(micro_batch)))
+                    continue
+                identity = names.setdefault(step.name, -1 - (number << _MOST_INSIDE) - len(names))
+                change(identity, step.nbytes if isinstance(step, Take) else -sizes[identity])
+        follow(position, len(self.changes))
+        return log, begins[0]
+
+
+def allocation_log(
+    first: StepTrace, second: StepTrace, device: CudaDevice, workspace_bytes: int = 0
+) -> AllocationLog | None:
+    """The log from two traces of the same training at two micro-batches.
+
+    What comes before the step counts, as it leaves the memory in pieces. Where it differs (some things are made once in
+    a process) the log begins with what lives when the step does.
+
+    Args:
+        first: At one micro-batch.
+        second: At another one.
+        device: The device that they are of, or stand for.
+        workspace_bytes: What cuBLAS takes with the first product in each pass.
+
+    Returns:
+        The log; ``None`` where the steps differ in more than sizes.
+    """
+    for events_of in (_from_the_beginning, _from_the_step_on):
+        (one, mine, begin), (other, theirs, _) = events_of(first), events_of(second)
+        changes = _through(first.micro_batch, one, second.micro_batch, other)
+        if changes is None or [_place(here) for here in mine] != [_place(there) for there in theirs]:
+            continue
+        inside = [
+            InsideAt(here.begin, here.births, (first.micro_batch, here.call), (second.micro_batch, there.call))
+            for here, there in zip(mine, theirs, strict=True)
+        ]
+        products = [max(0, product + begin - first.begin) for product in first.products]
+        return AllocationLog(changes, inside, device, begin, products, workspace_bytes)
+    return None
+
+
+def _place(inside: Inside) -> tuple[str, int, tuple[int | None, ...]]:
+    return inside.call.operator, inside.begin, inside.births
+
+
+_Events = tuple[list[tuple[int, int]], list[Inside], int]
+"""Events, the calls among them, and where the step begins."""
+
+
+def _from_the_beginning(trace: StepTrace) -> _Events:
+    return canonical(trace), trace.inside, trace.begin
+
+
+def _from_the_step_on(trace: StepTrace) -> _Events:
+    events = canonical(trace)
+    living: dict[int, int] = {}
+    for number, change in events[: trace.begin]:
+        living[number] = living.get(number, 0) + change
+    before = [(number, size) for number, size in sorted(living.items()) if size]
+    moved = len(before) - trace.begin
+    inside = [
+        Inside(one.begin + moved, tuple(None if birth is None else birth + moved for birth in one.births), one.call)
+        for one in trace.inside
+        if one.begin >= trace.begin
+    ]
+    return before + events[trace.begin :], inside, len(before)
+
+
+def _through(
+    batch: int, events: list[tuple[int, int]], larger: int, others: list[tuple[int, int]]
+) -> list[tuple[int, Affine]] | None:
+    """A line through each pair of changes, with storages numbered by their first; ``None`` if they are no pairs.
+
+    Which of several storages of one size goes first may differ, as where a set holds them: they change places then.
+    """
+    if len(events) != len(others):
+        return None
+    changes = []
+    mine: dict[int, int] = {}
+    theirs: dict[int, int] = {}
+    held: dict[int, int] = {}
+    owners: dict[int, int] = {}
+    for (number, here), (other, there) in zip(events, others, strict=True):
+        position, their_position = mine.setdefault(number, len(mine)), theirs.setdefault(other, len(theirs))
+        if (here > 0) is not (there > 0):
+            return None
+        if position != their_position:
+            if here > 0 or held.get(position) != held.get(their_position):
+                return None
+            twin = owners[position]
+            theirs[other], theirs[twin] = position, their_position
+            owners[position], owners[their_position] = other, twin
+        else:
+            owners[position] = other
+        held[position] = held.get(position, 0) + there
+        slope = (there - here) / (larger - batch)
+        changes.append((position, Affine(here - slope * batch, slope)))
+    return changes
+
+
+def reserved(log: AllocationLog, *, micro_batch: int, expandable: bool, limit_bytes: int, at_most: int) -> Reserved:
+    """Replay a log at the batch asked for and at the largest that fits, which is found to within one percent.
+
+    Args:
+        log: The allocations.
+        micro_batch: The batch asked for.
+        expandable: Whether ``expandable_segments`` is on.
+        limit_bytes: Reserved bytes that may not be passed.
+        at_most: No batch above this one can fit: that at which live tensors alone fill the limit; 0 to look for none.
+    """
+
+    def play(batch: int, limit: int | None) -> Replay:
+        events, step = log.at(batch)
+        return replay(events, expandable=expandable, limit_bytes=limit, step=step)
+
+    asked = play(micro_batch, limit_bytes)
+    largest, above = (0, min(micro_batch, at_most + 1)) if asked.out_of_memory else (micro_batch, at_most + 1)
+    found = asked
+    probe, step = at_most, max(1, round(_FIRST_STEP * at_most))
+    # The answer is close below what live tensors allow: from there down in growing steps, then by halving.
+    while above - largest > 1 + _TOLERANCE * largest:
+        if not largest < probe < above:
+            probe = (largest + above) // 2
+        result = play(probe, limit_bytes)
+        if result.out_of_memory:
+            above = probe
+            probe -= step
+            step *= 2
+        else:
+            largest, found, probe = probe, result, 0
+    needed = play(micro_batch, None) if asked.out_of_memory else asked
+    return Reserved(
+        expandable=expandable,
+        micro_batch=micro_batch,
+        peak_bytes=needed.peak_reserved_bytes,
+        allocated_bytes=needed.peak_allocated_bytes,
+        largest_batch=largest,
+        largest_peak_bytes=found.peak_reserved_bytes if largest else 0,
+    )

@@ -1,0 +1,1 @@
+"""One step on fake tensors: every allocation and operator. Loads torch."""

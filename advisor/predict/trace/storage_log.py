@@ -1,0 +1,205 @@
+"""The births and deaths of every tensor storage, in order: also of fake tensors, which have sizes but no memory."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from advisor.measure.memory.storages import tensors_in
+from advisor.predict.trace.fake_device import device_asked_for, device_of
+from advisor.predict.trace.in_place import changes_only_values
+from advisor.predict.trace.scratch import Call, call_of
+from advisor.predict.workspace.call import InsideCall, described
+from advisor.predict.workspace.kernels import has_inside
+from advisor.training.memory_side import Side, current_side
+
+__all__ = ["Inside", "StorageLog"]
+
+_PRODUCTS = (
+    "mm.default",
+    "addmm.default",
+    "bmm.default",
+    "baddbmm.default",
+    "addmv.default",
+    "mv.default",
+    "dot.default",
+)
+"""What cuBLAS computes."""
+
+
+class Inside(NamedTuple):
+    """A call that takes memory inside itself on CUDA.
+
+    Attributes:
+        begin: Index of the event that would be the first of its results.
+        births: For each result the index of the event of its birth; ``None`` for one that is no new storage.
+        call: The call.
+    """
+
+    begin: int
+    births: tuple[int | None, ...]
+    call: InsideCall
+
+
+class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that numbers storages in the order of their birth and writes down what becomes of them.
+
+    It sees what every operator returns, also inside of the backward pass. What an operator takes and gives back before
+    it returns is not seen.
+
+    Args:
+        device: Type of the device whose storages are followed. A fake tensor says where it would be.
+        stands_for_another: Whether tensors of this device stand for those of a device that is not there. Then what is
+            made as the host's (:mod:`advisor.training.memory_side`), and what operators make of nothing else, is left
+            out: they would do so on the host.
+
+    Attributes:
+        events: ``(number, bytes)``: positive as a storage is born or grows, negative as it shrinks or dies.
+        operators: For every storage the operator that it came from.
+        device: Type of the device.
+        stands_for_another: Whether it stands for another.
+        calls: ``(index of the first event after it, call, batch)`` of operators that take memory inside themselves on a
+            CPU.
+        inside: Calls that do so on CUDA, where it is the device or stood for.
+        products: For the forward and the backward pass, which have a thread each on CUDA, the index of the first event
+            after their first product of matrices.
+    """
+
+    def __init__(self, device: torch.device, *, stands_for_another: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.events: list[tuple[int, int]] = []
+        self.operators: list[str] = []
+        self.calls: list[tuple[int, Call, int]] = []
+        self.inside: list[Inside] = []
+        self.products: dict[bool, int] = {}
+        self.device = device.type
+        self.stands_for_another = stands_for_another
+        self._on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._sizes: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._ignored: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether anything was made that would be the host's."""
+        return bool(self._on_host)
+
+    def ignore(self, tree: Any) -> None:
+        """Leave out the storages behind the tensors of ``tree``."""
+        for tensor in tensors_in(tree):
+            storage = tensor.untyped_storage()
+            self._ignored[storage._cdata] = weakref.ref(storage)
+
+    def add(self, tree: Any, operator: str = "") -> list[int]:
+        """Write down the storages behind the tensors of ``tree`` that are new.
+
+        Returns:
+            The numbers of all of them, new or known; those that are left out are not among them.
+        """
+        numbers = []
+        for tensor in tensors_in(tree):
+            if device_of(tensor).type == self.device:
+                number = self._see(tensor.untyped_storage(), operator)
+                if number is not None:
+                    numbers.append(number)
+        return numbers
+
+    def look_again(self) -> None:
+        """Notice storages that were resized in place, as sharded parameters are: no operator says so."""
+        for key, reference in list(self._references.items()):
+            storage = reference()
+            if storage is not None:
+                self._resize(self._numbers[key], storage.nbytes())
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile below this mode."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if (device := device_asked_for(func, args)) is not None:
+            return device
+        if changes_only_values(func, args):
+            return None if isinstance(args[0], (list, tuple)) else args[0]
+        name = getattr(func, "__name__", "")
+        if (called := call_of(name, args)) is not None:
+            self.calls.append((len(self.events), *called))
+        result = func(*args, **(kwargs or {}))
+        if self.stands_for_another and self._is_of_host(args):
+            for tensor in tensors_in(result):
+                storage = tensor.untyped_storage()
+                if not self._is_known(storage):
+                    self._on_host[storage._cdata] = self._ignored[storage._cdata] = weakref.ref(storage)
+        elif has_inside(name) and (self.device == "cuda" or self.stands_for_another):
+            begin = len(self.events)
+            births = tuple(self._born(tensor, name) for tensor in tensors_in(result))
+            self.inside.append(Inside(begin, births, described(func, args, kwargs, result)))
+        else:
+            self.add(result, name)
+            if name in _PRODUCTS:
+                self.products.setdefault(torch._C._current_graph_task_id() != -1, len(self.events))
+        return result
+
+    def _born(self, tensor: torch.Tensor, operator: str) -> int | None:
+        """The index of the event of a result's birth, if it is one."""
+        place = len(self.events)
+        self.add(tensor, operator)
+        return place if len(self.events) > place else None
+
+    def _is_of_host(self, args: tuple[Any, ...]) -> bool:
+        """Whether an operator's results are the host's: it was said so, or all that it is given is."""
+        side = current_side()
+        if side is not None:
+            return side is Side.HOST
+        if not self._on_host:
+            return False
+        given = [tensor.untyped_storage() for tensor in tensors_in(args)]
+        return bool(given) and all(_is_in(self._on_host, storage) for storage in given)
+
+    def _is_known(self, storage: torch.UntypedStorage) -> bool:
+        return _is_in(self._references, storage) or _is_in(self._ignored, storage)
+
+    def _see(self, storage: torch.UntypedStorage, operator: str) -> int | None:
+        key = storage._cdata
+        if _is_in(self._references, storage):
+            number = self._numbers[key]
+            self._resize(number, storage.nbytes())
+            return number
+        if _is_in(self._ignored, storage):
+            return None
+        number = len(self.operators)
+        self.operators.append(operator)
+        self._numbers[key] = number
+        self._sizes[number] = 0
+        self._references[key] = weakref.ref(storage, functools.partial(self._forget, key, number))
+        self._resize(number, storage.nbytes())
+        return number
+
+    def _resize(self, number: int, size: int) -> None:
+        growth = size - self._sizes[number]
+        if growth:
+            self._sizes[number] = size
+            self.events.append((number, growth))
+
+    def _forget(self, key: int, number: int, _reference: weakref.ref[torch.UntypedStorage]) -> None:
+        if self._numbers.get(key) == number:  # the address may already be that of another storage
+            del self._numbers[key], self._references[key]
+        self._resize(number, 0)
+
+
+def _is_in(known: Mapping[int, weakref.ref[torch.UntypedStorage]], storage: torch.UntypedStorage) -> bool:
+    """Whether it is among them; an address alone may be that of one that is gone."""
+    reference = known.get(storage._cdata)
+    return reference is not None and reference() is storage

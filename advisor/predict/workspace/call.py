@@ -1,0 +1,144 @@
+"""Calls of operators that take memory inside themselves on CUDA, described so that they are known at every batch.
+
+What they take is seldom affine in the batch: a buffer may grow until it fills the device and then no more. But sizes
+and strides of tensors are, so that these are what is carried from two batches to a third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from advisor.measure.memory.storages import tensors_in
+
+__all__ = ["Give", "InsideCall", "Like", "Result", "Step", "Take", "call_between", "described"]
+
+
+class Like(msgspec.Struct, frozen=True):
+    """A tensor as a kernel sees it."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Of its elements."""
+        return self.count * self.dtype.itemsize
+
+    def transposed(self, one: int, other: int) -> Like:
+        """With two dimensions exchanged."""
+        order = list(range(len(self.shape)))
+        order[one], order[other] = order[other], order[one]
+        return Like(tuple(self.shape[dim] for dim in order), tuple(self.strides[dim] for dim in order), self.dtype)
+
+    @property
+    def contiguous(self) -> bool:
+        """As torch has it: strides of dimensions of size 1 do not count."""
+        stride = 1
+        for size, there in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and there != stride:
+                return False
+            stride *= size
+        return True
+
+
+class InsideCall(msgspec.Struct, frozen=True):
+    """A call of an operator.
+
+    Attributes:
+        operator: Its name, with its overload.
+        arguments: ``(name, value)``, those that are given; tensors as :class:`Like`, lists as tuples.
+        results: All tensors among its results.
+    """
+
+    operator: str
+    arguments: tuple[tuple[str, Any], ...]
+    results: tuple[Like, ...]
+
+    def given(self, name: str, default: Any = None) -> Any:
+        """An argument."""
+        return next((value for known, value in self.arguments if known == name), default)
+
+
+class Take(NamedTuple):
+    """Memory is taken that is no result."""
+
+    name: str
+    nbytes: int
+
+
+class Give(NamedTuple):
+    """It is given back."""
+
+    name: str
+
+
+class Result(NamedTuple):
+    """A result is made: the one at this place among all tensors of the results.
+
+    One that is in no step is not on the device.
+    """
+
+    place: int
+
+
+Step = Take | Give | Result
+
+
+def described(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any) -> InsideCall:
+    """The description of a call."""
+    names = (argument.name for argument in func._schema.arguments)
+    pairs = [*zip(names, args, strict=False), *(kwargs or {}).items()]
+    return InsideCall(
+        func.__name__,
+        tuple((name, _plain(value)) for name, value in pairs),
+        tuple(_like(tensor) for tensor in tensors_in(result)),
+    )
+
+
+def call_between(first: tuple[int, InsideCall], second: tuple[int, InsideCall], micro_batch: int) -> InsideCall:
+    """The call at a third batch.
+
+    Args:
+        first: A micro-batch, and the call at it.
+        second: Another one.
+        micro_batch: The batch that is wanted.
+    """
+    (small, one), (large, other) = first, second
+    if micro_batch in (small, large):
+        return one if micro_batch == small else other
+
+    def between(here: Any, there: Any) -> Any:
+        if isinstance(here, Like):
+            return Like(between(here.shape, there.shape), between(here.strides, there.strides), here.dtype)
+        if isinstance(here, tuple):
+            return tuple(between(*pair) for pair in zip(here, there, strict=True))
+        if type(here) is int and type(there) is int:
+            return here + round((there - here) * (micro_batch - small) / (large - small))
+        return there
+
+    return InsideCall(other.operator, between(one.arguments, other.arguments), between(one.results, other.results))
+
+
+def _like(tensor: torch.Tensor) -> Like:
+    return Like(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _like(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(one) for one in value)
+    return value

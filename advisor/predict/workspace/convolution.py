@@ -1,0 +1,110 @@
+"""What convolutions take inside themselves on CUDA: copies of what is not laid out as the kernel takes it.
+
+What cuDNN's own algorithms take for their work is known to cuDNN alone, and not here.
+
+Source: ``_convolution`` and ``convolution_backward`` in ``aten/src/ATen/native/Convolution.cpp`` of PyTorch,
+``cudnn_convolution_backward`` in ``cudnn/ConvShared.cpp`` beside it, and ``is_channels_last_strides_2d`` in
+``c10/core/MemoryFormat.h``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from advisor.predict.prediction import CudaDevice
+from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
+from advisor.predict.workspace.reductions import Accumulation, reduction_buffers
+
+__all__ = ["convolution", "convolution_backward"]
+
+_FLOAT = 4
+
+
+def convolution(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """Input and weight, in the layout that either has."""
+    given, weight = call.given("input"), call.given("weight")
+    last = _channels_last(call, given, weight)
+    copied = not _laid_out(given, last=last)
+    if copied:
+        yield Take("input", given.nbytes)
+    yield Result(0)
+    if not _is_depthwise(call, given, weight) and not _laid_out(weight, last=last):
+        yield from (Take("weight", weight.nbytes), Give("weight"))
+    if copied:
+        yield Give("input")
+
+
+def convolution_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """Input, weight and gradient; that of the bias is a sum. Depthwise kernels make the weight's gradient first."""
+    gradient, given, weight = (call.given(name) for name in ("grad_output", "input", "weight"))
+    wanted = call.given("output_mask")
+    last = _channels_last(call, given, weight)
+    copies_input = wanted[1] and not _laid_out(given, last=last)
+    copies_gradient = not _laid_out(gradient, last=last)
+    if copies_input:
+        yield Take("input", given.nbytes)
+    if copies_gradient:
+        yield Take("gradient", gradient.nbytes)
+    depthwise = _is_depthwise(call, given, weight)
+    for kind in (1, 0) if depthwise else (0, 1):
+        if wanted[kind]:
+            yield Result(sum(wanted[:kind]))
+        if wanted[kind] and kind == 0 and not depthwise and not _laid_out(weight, last=last):
+            yield from (Take("weight", weight.nbytes), Give("weight"))
+    if copies_gradient:
+        yield Give("gradient")
+    if wanted[2]:
+        yield Result(sum(wanted[:2]))
+        item = gradient.dtype.itemsize
+        reduced = [0, *range(2, len(gradient.shape))]
+        summed = Accumulation(item, max(item, _FLOAT), 8 if item == 2 else 4)
+        partials, counters = reduction_buffers(gradient.shape, gradient.strides, reduced, summed, device)
+        if partials:
+            yield from (Take("partials", partials), Take("counters", counters), Give("counters"), Give("partials"))
+    if copies_input:
+        yield Give("input")
+
+
+def _is_depthwise(call: InsideCall, given: Like, weight: Like) -> bool:
+    groups = call.given("groups")
+    return bool(groups > 1 and given.shape[1] == groups and weight.shape[0] % given.shape[1] == 0)
+
+
+def _channels_last(call: InsideCall, given: Like, weight: Like) -> bool:
+    if _is_depthwise(call, given, weight):
+        return False
+    return _is_channels_last(given) or _is_channels_last(weight)
+
+
+def _as_2d(like: Like) -> Like:
+    """A convolution along one dimension is one along two, of which the first has size 1."""
+    if len(like.shape) != 3:
+        return like
+    (batch, channels, length), (first, second, third) = like.shape, like.strides
+    return Like((batch, channels, 1, length), (first, second, length * third, third), like.dtype)
+
+
+def _is_channels_last(like: Like) -> bool:
+    like = _as_2d(like)
+    if len(like.shape) != 4 or like.strides[1] == 0:
+        return False
+    least = 0
+    for dim in (1, 3, 2, 0):
+        size, stride = like.shape[dim], like.strides[dim]
+        if size == 0 or stride < least or (dim == 0 and least == like.strides[1]):
+            return False
+        least = stride * max(size, 1)
+    return True
+
+
+def _laid_out(like: Like, *, last: bool) -> bool:
+    if not last or len(like.shape) > 4:
+        return like.contiguous
+    like = _as_2d(like)
+    expected = 1
+    for dim in (1, 3, 2, 0):
+        if like.shape[dim] != 1 and like.strides[dim] != expected:
+            return False
+        expected *= like.shape[dim]
+    return math.prod(like.shape) == expected

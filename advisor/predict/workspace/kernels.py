@@ -1,0 +1,254 @@
+"""What an operator takes from the caching allocator on CUDA beyond its results, and in which order it takes these.
+
+A trace sees results, in the order of their list. Taken and given back before the operator returns, a buffer counts in
+the peak all the same, and leaves a gap afterwards for which the next tensors may be too large.
+
+Every rule follows the source of PyTorch that it names. Left out are what cuDNN's plans and cuBLASLt take, which only
+these libraries know, and the temporary storage of scans, which is a few KiB.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+
+from advisor.predict.prediction import CudaDevice
+from advisor.predict.workspace.attention import (
+    cudnn_backward,
+    efficient,
+    efficient_backward,
+    flash,
+    flash_backward,
+    seeds_first,
+)
+from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
+from advisor.predict.workspace.convolution import convolution, convolution_backward
+from advisor.predict.workspace.reductions import Accumulation, reduction_buffers
+
+__all__ = ["has_inside", "steps_of"]
+
+_FLOAT = 4
+_PAIR = 16
+"""Of a value and its index, or of the parts of a variance."""
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def has_inside(operator: str) -> bool:
+    """Whether there is a rule for an operator."""
+    return operator in _RULES
+
+
+@functools.lru_cache(maxsize=2**14)
+def steps_of(call: InsideCall, device: CudaDevice) -> tuple[Step, ...]:
+    """What happens while an operator runs, in order."""
+    return tuple(_RULES[call.operator](call, device))
+
+
+def _sum(call: InsideCall, device: CudaDevice, *, partial_bytes: int = 0, vector: int = 0) -> Iterator[Step]:
+    """``sum`` and ``mean``: what is not of the result's type is converted before, but for 16 bits to 32 bits.
+
+    Source: ``make_reduction_from_out_ty`` in ``aten/src/ATen/native/ReduceOpsUtils.h``, and
+    ``aten/src/ATen/native/cuda/ReduceSumProdKernel.cu``.
+    """
+    given, [result] = call.given("self"), call.results
+    yield Result(0)
+    converts = given.dtype is not result.dtype and not (given.dtype in _HALVES and result.dtype is torch.float32)
+    if converts:
+        given = _contiguous(given, result.dtype)
+        yield Take("converted", given.nbytes)
+    item = given.dtype.itemsize
+    kind = Accumulation(item, partial_bytes or max(item, _FLOAT), vector or (8 if item == 2 else 4))
+    yield from _partials(given, _reduced(call, given), kind, device)
+    if converts:
+        yield Give("converted")
+
+
+def _reduction(partial_bytes: int = 0, vector: int = 4) -> Callable[[InsideCall, CudaDevice], Iterator[Step]]:
+    """One with partial results of so many bytes; by default of an input's. Of the results, indices come second."""
+
+    def rule(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+        given = call.given("self")
+        yield from (Result(index) for index in range(len(call.results)))
+        item = given.dtype.itemsize
+        kind = Accumulation(item, partial_bytes or item, vector)
+        yield from _partials(given, _reduced(call, given), kind, device)
+
+    return rule
+
+
+def _reduced(call: InsideCall, given: Like) -> tuple[int, ...]:
+    dims = call.given("dim")
+    if dims is None or dims == ():
+        return tuple(range(len(given.shape)))
+    return (dims,) if isinstance(dims, int) else tuple(dims)
+
+
+def _partials(
+    given: Like, reduced: tuple[int, ...], kind: Accumulation, device: CudaDevice, name: str = "partial results"
+) -> Iterator[Step]:
+    partials, counters = reduction_buffers(given.shape, given.strides, reduced, kind, device)
+    if partials:
+        yield from (Take(name, partials), Take("counters", counters), Give("counters"), Give(name))
+
+
+def _dropout(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """The mask comes first. Source: ``dropout_cuda`` in ``aten/src/ATen/native/cuda/Dropout.cu``."""
+    yield from (Result(1), Result(0))
+
+
+def _softmax_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """The product of gradient and output. Source: ``softmax_backward_cuda_out`` in ``cuda/SoftMax.cu``."""
+    yield Result(0)
+    yield from (Take("product", call.given("grad_output").nbytes), Give("product"))
+
+
+def _layer_norm(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """What is not contiguous is copied. Source: ``layer_norm_cuda`` in ``cuda/layer_norm_kernel.cu``."""
+    given = call.given("input")
+    if not given.contiguous:
+        yield Take("input", given.nbytes)
+    yield from (Result(index) for index in range(3))
+    if not given.contiguous:
+        yield Give("input")
+
+
+_MANY_ROWS, _ROWS_OF_A_BLOCK, _MOST_PARTS = 2**16, 32, 2**20
+
+
+def _layer_norm_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """Likewise; for many short rows, gradients of the weights are summed in two steps.
+
+    Source: ``layer_norm_backward_cuda`` and ``LaunchAndAllocGammaBetaBackwardKernel`` there.
+    """
+    copies = [(name, call.given(name)) for name in ("input", "grad_out") if not call.given(name).contiguous]
+    for name, tensor in copies:
+        if name == "input":
+            yield Take(name, tensor.nbytes)
+    weight = call.given("weight")
+    parts = 0 if weight is None else _parts(call.given("input").count // weight.count, weight.count, device)
+    if not parts:
+        yield from (Result(place) for place in range(len(call.results)))
+    for name, tensor in copies:
+        if name == "grad_out":
+            yield Take(name, tensor.nbytes)
+    if parts:
+        of_parts = Like((parts, weight.count), (weight.count, 1), weight.dtype)
+        kind = Accumulation(weight.dtype.itemsize, _FLOAT)
+        yield from (Result(0), Take("scale", weight.nbytes), Take("offset", weight.nbytes))
+        yield from (Take("scales", of_parts.nbytes), Take("offsets", of_parts.nbytes))
+        for place, name in ((1, "scale"), (2, "offset")):
+            yield Result(place)  # the sum, in the place of what was taken for it
+            yield from _partials(of_parts, (0,), kind, device)
+            yield Give(name)
+        yield from (Give("offsets"), Give("scales"))
+    for name, _ in reversed(copies):
+        yield Give(name)
+
+
+def _parts(rows: int, columns: int, device: CudaDevice) -> int:
+    """Parts into which the rows are divided; 0 where there are too few of them, or blocks enough without."""
+    if rows <= _MANY_ROWS or columns // 32 >= device.multiprocessors / 2:
+        return 0
+    return min(-(-rows // _ROWS_OF_A_BLOCK), _MOST_PARTS // columns)
+
+
+_FEW_INDICES, _FEW_ROWS, _ROWS_OF_A_THREAD = 3072, 128, 10
+
+
+def _embedding_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """Many indices are sorted, and the gradients of equal ones summed in pieces of ten.
+
+    Source: ``embedding_dense_backward_cuda`` in ``cuda/Embedding.cu``, and ``cuda/EmbeddingBackwardKernel.cu``.
+    """
+    gradient, indices, rows = call.given("grad_output"), call.given("indices"), call.given("num_weights")
+    copies = [(n, one) for n, one in (("gradient", gradient), ("indices", indices)) if not one.contiguous]
+    for name, tensor in copies:
+        yield Take(name, tensor.nbytes)
+    if indices.count <= _FEW_INDICES and not call.given("scale_grad_by_freq"):
+        yield Result(0)
+    else:
+        item, size = indices.dtype.itemsize, gradient.shape[-1]
+        segments = min(indices.count, rows)
+        pieces = indices.count // _ROWS_OF_A_THREAD + segments
+        yield from (Take("sorted", indices.nbytes), Take("order", indices.nbytes), Take("range", indices.nbytes))
+        yield from (Take("sort", _sort_bytes(indices.count, item, rows.bit_length())), Give("sort"), Give("range"))
+        yield Result(0)
+        yield from (Take("segments", indices.nbytes), Take("segment count", 8))
+        yield from (Take("keys", indices.nbytes), Give("keys"))
+        yield from (Take("in segment", segments * item), Take("before segment", segments * item))
+        yield from (Take("piece count", 8), Take("pieces", pieces * item))
+        yield Take("sums", pieces * (size * max(gradient.dtype.itemsize, _FLOAT) if rows > _FEW_ROWS else item))
+        for name in ("sums", "pieces", "piece count", "before segment", "in segment", "segment count"):
+            yield Give(name)
+        yield from (Give("segments"), Give("order"), Give("sorted"))
+    for name, _ in reversed(copies):
+        yield Give(name)
+
+
+_DIGITS, _ITEMS_OF_A_BLOCK, _ALIGNMENT = 256, 4608, 256
+
+
+def _sort_bytes(count: int, item: int, bits: int) -> int:
+    """Temporary storage of a radix sort of pairs: a second copy, unless there is one pass, and counts for digits.
+
+    Source: ``DispatchRadixSort::InvokeOnesweep`` of CUB; items of a block as its tuning has them for 8 bytes.
+    """
+    passes = -(-bits // 8)
+    copies = 2 * _aligned(count * item) if passes > 1 else 0
+    blocks = -(-count // (_ITEMS_OF_A_BLOCK * 8 // item))
+    return copies + 8 * _DIGITS * passes + 4 * _DIGITS * blocks + _ALIGNMENT + _ALIGNMENT - 1
+
+
+def _aligned(number: int) -> int:
+    return -(-number // _ALIGNMENT) * _ALIGNMENT
+
+
+def _cumsum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """What is not of the result's type is converted before. Source: ``cumsum`` in ``ReduceOps.cpp``."""
+    [result] = call.results
+    yield Result(0)
+    if call.given("self").dtype is not result.dtype:
+        yield from (Take("converted", result.nbytes), Give("converted"))
+
+
+def _contiguous(like: Like, dtype: torch.dtype) -> Like:
+    """Converted; a dense tensor keeps its order of dimensions."""
+    return Like(like.shape, like.strides, dtype)
+
+
+_NORM = _reduction(_FLOAT)
+_RULES: Mapping[str, Callable[[InsideCall, CudaDevice], Iterator[Step]]] = {
+    "sum.default": _sum,
+    "sum.dim_IntList": _sum,
+    "mean.default": _sum,
+    "mean.dim": _sum,
+    "linalg_vector_norm.default": _NORM,
+    "norm.Scalar": _NORM,
+    "norm.ScalarOpt_dim": _NORM,
+    "amax.default": _reduction(),
+    "amin.default": _reduction(),
+    "max.default": _reduction(),
+    "min.default": _reduction(),
+    "max.dim": _reduction(_PAIR),
+    "min.dim": _reduction(_PAIR),
+    "argmax.default": _reduction(_PAIR),
+    "argmin.default": _reduction(_PAIR),
+    "var.correction": _reduction(_PAIR, vector=2),
+    "var_mean.correction": _reduction(_PAIR, vector=2),
+    "native_dropout.default": _dropout,
+    "_softmax_backward_data.default": _softmax_backward,
+    "native_layer_norm.default": _layer_norm,
+    "native_layer_norm_backward.default": _layer_norm_backward,
+    "embedding_dense_backward.default": _embedding_backward,
+    "cumsum.default": _cumsum,
+    "convolution.default": convolution,
+    "convolution_backward.default": convolution_backward,
+    "_scaled_dot_product_efficient_attention.default": efficient,
+    "_scaled_dot_product_efficient_attention_backward.default": efficient_backward,
+    "_scaled_dot_product_flash_attention.default": flash,
+    "_scaled_dot_product_flash_attention_backward.default": flash_backward,
+    "_scaled_dot_product_cudnn_attention.default": seeds_first,
+    "_scaled_dot_product_cudnn_attention_backward.default": cudnn_backward,
+}

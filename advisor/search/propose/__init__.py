@@ -1,0 +1,1 @@
+"""The model of cost and failures, and what it proposes next."""

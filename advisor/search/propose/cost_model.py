@@ -1,0 +1,316 @@
+"""What a combination costs, learned from a few that were measured.
+
+Nearly all of the log of the seconds per sample is a sum: each setting makes a step so many percent slower or faster,
+whatever the others are. So the model is a sum of main effects with weak priors, plus a Gaussian process for what is not
+a sum (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7 and 5.4.1), of which
+combinations share the more the more alike they are (``similarity``). A sum of main effects is a
+Gaussian process too, so that all is one covariance, and the posterior has a closed form.
+
+Where the batches are known, one reason why effects do not add up is taken out beforehand. A step takes a time of its
+own and a time per sample, ``a + b n`` seconds for ``n`` samples, so that a sample costs ``b (1 + h / n)`` with
+``h = a / b``. A setting has an effect on ``b``, and another on top of it to the degree that the time of the step's own
+still counts, ``h / (h + n)``: what was measured at small batches says less about large ones, and by how much is known.
+With these effects ``h`` differs between combinations, and so does what an effect on it does: where checkpointing made
+samples slow, the launches that compilation saves hardly count. The cost is therefore expanded around the effects that
+are found, and they are found again, as the mode of a Laplace approximation is (section 3.4 of the same book).
+
+How large main effects and interactions are is not known beforehand, and neither is ``h``; five measurements do not
+tell. So some guesses each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be
+too sure of itself. Which are likely is soon known, and told from some of many measurements.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from advisor.search.propose.batch_model import BatchEstimate, BatchModel
+from advisor.search.propose.similarity import Similarity, spread
+from advisor.search.space.factors import Factors, Floats, Levels
+
+__all__ = ["Batches", "CostModel", "Estimate"]
+
+_LEVEL_DEVIATION = 1.0
+"""Prior standard deviation of the common level around the mean of what was measured."""
+
+_EFFECT_SCALES = (0.6, 1.0, 1.7)
+"""Factors on the prior standard deviations of the main effects."""
+
+_INTERACTION_DEVIATIONS = (0.02, 0.05, 0.1, 0.2)
+"""Standard deviations of what is not a sum, as far as it is particular to a neighbourhood."""
+
+_USUAL_INTERACTION = 0.05
+"""Held to be the likeliest before anything is known."""
+
+_HALVES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Batches at which half of a step is its own time, relative to the (geometric) mean of those that were measured; 0 is a
+cost that does not depend on the batch."""
+
+_EXPANSIONS = 2
+"""How often the cost is expanded around what was found."""
+
+_MOST_ON_OVERHEAD = 3.0
+"""Log of the most that settings are thought to do to the time of a step's own, beside what they do to a sample's."""
+
+_LEAST_VARIANCE = 1e-12
+"""Rounding may leave less than nothing of a variance."""
+
+_UNLIKELY = 0.02
+"""Guesses of which less is thought are left out."""
+
+_ENOUGH_FOR_SCALES = 160
+"""Measurements that tell which guesses are likely; of more, so many are looked at, evenly spaced."""
+
+_DOUBT_OF_SCALE = math.log(2.5)
+"""Scales are held to be off the middle one by a factor like this before anything is known."""
+
+
+class Batches(msgspec.Struct, frozen=True):
+    """The batches of what was measured.
+
+    Attributes:
+        logs: Log of the batch that each figure was measured at.
+        largest: Log of the largest batch of each combination, at which it would be tried.
+    """
+
+    logs: Floats
+    largest: Floats
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What is expected of some combinations.
+
+    Attributes:
+        mean: Expected log of the cost, one for each.
+        deviation: Its standard deviation, measurement noise not included.
+    """
+
+    mean: Floats
+    deviation: Floats
+
+
+class _Scales(msgspec.Struct, frozen=True):
+    """One guess at how large effects are.
+
+    Attributes:
+        effects: Factor on the prior standard deviations of the main effects.
+        interactions: Standard deviation of what is not a sum.
+        half: Batch at which half of a step is its own time.
+    """
+
+    effects: float
+    interactions: float
+    half: float
+
+    @property
+    def log_prior(self) -> float:
+        """The log of how likely the guess is beforehand, up to a constant."""
+        off = (math.log(self.effects), math.log(self.interactions / _USUAL_INTERACTION))
+        return -0.5 * sum((one / _DOUBT_OF_SCALE) ** 2 for one in off)
+
+    def overhead(self, points: _Points) -> Floats:
+        """Share of a step that is its own time, for each combination at its batch."""
+        half = self.half * np.exp(points.shift)
+        share: Floats = half / (half + np.exp(points.log_batches))
+        return share
+
+
+class _Points(msgspec.Struct, frozen=True):
+    """Combinations as the covariance sees them, one row each.
+
+    Attributes:
+        levels: Their levels.
+        design: Their main effects.
+        log_batches: Log of their batches; zeros where nothing is known of batches.
+        shift: By what log their settings make the time of a step's own longer than that of a sample, as far as known.
+    """
+
+    levels: Levels
+    design: Floats
+    log_batches: Floats
+    shift: Floats
+
+    def those(self, numbers: npt.NDArray[np.intp]) -> _Points:
+        """Some of them."""
+        return _Points(self.levels[numbers], self.design[numbers], self.log_batches[numbers], self.shift[numbers])
+
+
+class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
+    """What the measurements say if a guess is right.
+
+    Attributes:
+        scales: The guess.
+        log_weight: The log of how likely it is, up to a constant.
+        level: The mean of what is no effect.
+        factor: Cholesky factor of the covariance of the measurements.
+        weights: Its inverse times what surprised in them.
+    """
+
+    scales: _Scales
+    log_weight: float
+    level: float
+    factor: Floats
+    weights: Floats
+
+
+class CostModel:
+    """The posterior after some measurements.
+
+    Args:
+        factors: The factors of the space.
+        levels: What was measured, one row each; at least one.
+        logs: The log of the cost of each.
+        noise: Standard deviation of each of these, as far as measuring it again would change it.
+        batches: Their batches, where all are known.
+    """
+
+    def __init__(
+        self, factors: Factors, levels: Levels, logs: Floats, noise: Floats, batches: Batches | None = None
+    ) -> None:
+        assert len(levels) == len(logs) == len(noise) > 0, "one log and one noise for each measurement"
+        assert np.isfinite(logs).all(), "the log of a cost is a number"
+        assert (noise > 0).all(), "every measurement has noise"
+        self._factors = factors
+        self._noise = noise
+        self._batches = None if batches is None else BatchModel(factors, levels, batches.largest)
+        log_batches = np.zeros(len(levels)) if batches is None else batches.logs
+        self._on_overhead = np.zeros(len(factors.prior_mean))
+        self._known = self._points(levels, log_batches)
+        self._alike = Similarity.of(levels, levels).covariance
+        halves = (0.0,) if batches is None else tuple(np.exp(batches.logs.mean()) * one for one in _HALVES)
+        if batches is not None:
+            self._learn_overheads([_Scales(1.0, _USUAL_INTERACTION, half) for half in halves], logs)
+        self._posteriors = self._likely(
+            itertools.starmap(_Scales, itertools.product(_EFFECT_SCALES, _INTERACTION_DEVIATIONS, halves)), logs
+        )
+
+    def estimate(self, levels: Levels) -> Estimate:
+        """What is expected of combinations at their largest batches, one row each."""
+        batch = self._batch_of(levels)
+        points = self._points(levels, batch.mean)
+        alike = Similarity.of(levels, self._known.levels).covariance
+        found = [self._estimate(posterior, points, alike, batch.deviation) for posterior in self._posteriors]
+        log_weights = np.array([posterior.log_weight for posterior in self._posteriors])
+        weights = np.exp(log_weights - log_weights.max())
+        mean = np.average([one.mean for one in found], axis=0, weights=weights)
+        squares = np.average([one.deviation**2 + one.mean**2 for one in found], axis=0, weights=weights)
+        deviation = np.sqrt(np.maximum(squares - mean**2, _LEAST_VARIANCE))
+        return Estimate(points.design @ self._factors.prior_mean + mean, deviation)
+
+    def believing(self, levels: Levels, noise: float) -> CostModel:
+        """The model as it will be if combinations turn out just as it expects: as unsure as before, but not of them.
+
+        What is as expected changes no mean, and says nothing for or against any guess of the scales.
+        """
+        model = copy.copy(self)
+        every = np.concatenate([self._known.levels, levels])
+        log_batches = np.concatenate([self._known.log_batches, self._batch_of(levels).mean])
+        model._known = self._points(every, log_batches)
+        model._alike = Similarity.of(every, every).covariance
+        model._noise = np.concatenate([self._noise, np.full(len(levels), noise)])
+        model._posteriors = [
+            msgspec.structs.replace(
+                posterior,
+                factor=model._factor(posterior.scales),
+                weights=np.concatenate([posterior.weights, np.zeros(len(levels))]),
+            )
+            for posterior in self._posteriors
+        ]
+        return model
+
+    def _learn_overheads(self, guesses: Sequence[_Scales], logs: Floats) -> None:
+        """Expand the cost around the effects on the time of a step's own that the likeliest guess finds."""
+        likeliest = max(self._likely(guesses, logs), key=lambda one: one.log_weight)
+        variance = (self._factors.prior_deviation * likeliest.scales.effects) ** 2
+        for _ in range(_EXPANSIONS):
+            share = likeliest.scales.overhead(self._known)
+            found = variance * (self._known.design.T @ (share * likeliest.weights))
+            self._on_overhead = np.clip(found, -_MOST_ON_OVERHEAD, _MOST_ON_OVERHEAD)
+            self._known = self._points(self._known.levels, self._known.log_batches)
+            likeliest = self._posterior(likeliest.scales, logs)
+
+    def _likely(self, guesses: Iterable[_Scales], logs: Floats) -> list[_Posterior]:
+        """The posteriors of the guesses that are likely."""
+        if len(logs) <= _ENOUGH_FOR_SCALES:
+            return _without_unlikely([self._posterior(scales, logs) for scales in guesses])
+        some = np.linspace(0, len(logs) - 1, _ENOUGH_FOR_SCALES).astype(np.intp)
+        model = copy.copy(self)
+        model._known = self._known.those(some)
+        model._alike = self._alike[np.ix_(some, some)]
+        model._noise = self._noise[some]
+        return [
+            msgspec.structs.replace(self._posterior(one.scales, logs), log_weight=one.log_weight)
+            for one in model._likely(guesses, logs[some])
+        ]
+
+    def _points(self, levels: Levels, log_batches: Floats) -> _Points:
+        """Combinations at batches."""
+        design = self._factors.effects(levels)
+        shift = np.clip(design @ self._on_overhead, -_MOST_ON_OVERHEAD, _MOST_ON_OVERHEAD)
+        return _Points(levels, design, log_batches, shift)
+
+    def _batch_of(self, levels: Levels) -> BatchEstimate:
+        if self._batches is None:
+            return BatchEstimate(np.zeros(len(levels)), np.zeros(len(levels)))
+        return self._batches.estimate(levels)
+
+    def _factor(self, scales: _Scales) -> Floats:
+        """Cholesky factor of the covariance of the measurements."""
+        covariance = self._covariance(scales, self._known, self._alike)
+        factor: Floats = cho_factor(covariance + np.diag(self._noise**2), lower=True)[0]
+        return factor
+
+    @staticmethod
+    def _own_time(scales: _Scales, points: _Points) -> Floats:
+        """What a step's own time adds to the log of the cost, where the effects on it are nothing.
+
+        That is the tangent at the effects that are known: what they are off by is linear.
+        """
+        share = scales.overhead(points)
+        added: Floats = -np.log1p(-share) - share * points.shift
+        return added
+
+    def _posterior(self, scales: _Scales, logs: Floats) -> _Posterior:
+        factor = self._factor(scales)
+        expected = self._known.design @ self._factors.prior_mean + self._own_time(scales, self._known)
+        level = float(np.mean(logs - expected))
+        surprise = logs - expected - level
+        weights: Floats = cho_solve((factor, True), surprise)
+        evidence = -0.5 * float(surprise @ weights) - float(np.sum(np.log(np.diag(factor))))
+        log_weight = scales.log_prior + evidence
+        return _Posterior(scales=scales, log_weight=log_weight, level=level, factor=factor, weights=weights)
+
+    def _estimate(self, posterior: _Posterior, points: _Points, alike: Floats, doubt_of_batch: Floats) -> Estimate:
+        """What one guess makes of combinations beside what their settings declare, and how sure that is."""
+        scales = posterior.scales
+        overhead = scales.overhead(points)
+        shared = self._covariance(scales, points, alike)
+        known = solve_triangular(posterior.factor, shared.T, lower=True)
+        of_effects = points.design**2 @ (self._factors.prior_deviation * scales.effects) ** 2
+        prior_variance = (
+            _LEVEL_DEVIATION**2 + of_effects * (1 + overhead**2) + scales.interactions**2 * spread(points.levels)
+        )
+        variance = np.maximum(prior_variance - np.sum(known**2, axis=0), _LEAST_VARIANCE)
+        # The derivative of log(1 + h / n) by log n is the share of overhead.
+        variance = variance + (overhead * doubt_of_batch) ** 2
+        mean = posterior.level + self._own_time(scales, points) + shared @ posterior.weights
+        return Estimate(mean, np.sqrt(variance))
+
+    def _covariance(self, scales: _Scales, points: _Points, alike: Floats) -> Floats:
+        """Of combinations with those that were measured."""
+        sums = (points.design * (self._factors.prior_deviation * scales.effects) ** 2) @ self._known.design.T
+        overhead = np.outer(scales.overhead(points), scales.overhead(self._known))
+        covariance: Floats = _LEVEL_DEVIATION**2 + sums * (1 + overhead) + scales.interactions**2 * alike
+        return covariance
+
+
+def _without_unlikely(posteriors: list[_Posterior]) -> list[_Posterior]:
+    likeliest = max(posterior.log_weight for posterior in posteriors)
+    return [one for one in posteriors if one.log_weight > likeliest + math.log(_UNLIKELY)]

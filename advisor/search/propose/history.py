@@ -1,0 +1,147 @@
+"""What a trial of Optuna's study says, and what is written beside it for later processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from optuna.trial import FrozenTrial, TrialState
+
+from advisor.search.propose.outlook import Observation
+from advisor.search.space.parameters import Parameters
+
+__all__ = [
+    "CONFLICT",
+    "DUPLICATE",
+    "EXCLUDED",
+    "LARGEST_BATCH",
+    "LEARNED",
+    "MEMORY",
+    "MICRO_BATCH",
+    "NOISE",
+    "RECIPE",
+    "RECORD",
+    "TRY_AGAIN",
+    "WITHOUT_VALUE",
+    "is_of_its_own",
+    "observations_of",
+]
+
+CONFLICT = "conflict"
+"""Attribute, and constraint, of a trial whose settings exclude each other."""
+
+DUPLICATE = "duplicate_of"
+"""Attribute: number of the trial that tried the same, -1 where there is none."""
+
+RECORD = "record"
+"""Attribute: what a worker found, for the others."""
+
+EXCLUDED = "combination_excluded"
+"""Attribute: the outcome holds for every share of the batch."""
+
+NOISE = "noise"
+"""Attribute: by what share a repetition may differ."""
+
+RECIPE = "recipe"
+"""Attribute: name of the recipe that was enqueued."""
+
+TRY_AGAIN = "ran_out_of_time"
+"""Attribute: a continued study may propose it once more."""
+
+WITHOUT_VALUE = "without_value"
+"""Attribute: what Optuna was told is the worst value so far, because there was none."""
+
+MICRO_BATCH = "micro_batch"
+"""Attribute: samples per forward pass at which the figures were measured."""
+
+LARGEST_BATCH = "largest_batch"
+"""Attribute: the most that fit, where that is another number."""
+
+LEARNED = "learned_without_a_trial"
+"""Attribute: the figures are known without a trial of the point, which counts as untried."""
+
+MEMORY = "memory"
+"""Constraint: peak / limit - 1."""
+
+_NO_FAILURES = frozenset({MEMORY, "speed", "floor"})
+"""Constraints that a combination violates although nothing in it is broken: it is too large or too slow."""
+
+_LEAST_MEMORY = -0.9
+"""Peaks below a tenth of the limit are as good as that."""
+
+_LARGEST = 2.0**63
+
+_DEFAULT_NOISE = 0.02
+"""Relative noise of a figure that none is stated of."""
+
+
+def is_of_its_own(trial: FrozenTrial) -> bool:
+    """Whether a trial was run, instead of answered from another or from the space."""
+    return not trial.user_attrs.keys() & {DUPLICATE, CONFLICT}
+
+
+def observations_of(
+    trials: Iterable[FrozenTrial],
+    parameters: Parameters,
+    maximize: Sequence[bool],
+    finished: dict[int, Observation | None],
+) -> list[Observation]:
+    """What trials say of the points of a space; those that failed in Optuna's sense say nothing.
+
+    Args:
+        trials: The study's.
+        parameters: The space's.
+        maximize: For each objective, whether larger values are better.
+        finished: What finished trials said, by their number, which does not change; those that are new are added.
+    """
+    found = []
+    for trial in trials:
+        if trial.number in finished:
+            found.append(finished[trial.number])
+            continue
+        found.append(_said(trial, parameters, maximize))
+        if trial.state.is_finished():
+            finished[trial.number] = found[-1]
+    return [one for one in found if one is not None]
+
+
+def _said(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[bool]) -> Observation | None:
+    """What a trial says; ``None`` if it says nothing."""
+    if not is_of_its_own(trial) or not parameters.are_complete(trial.params):
+        return None
+    if trial.state is TrialState.RUNNING:
+        return Observation(choice=parameters.choice_of(trial.params), under_way=True)
+    return _observation(trial, parameters, maximize) if trial.state is TrialState.COMPLETE else None
+
+
+def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[bool]) -> Observation:
+    told = not trial.user_attrs.get(WITHOUT_VALUE) and all(0 < value < math.inf for value in trial.values)
+    logs = tuple(
+        -math.log(value) if larger else math.log(value)
+        for value, larger in zip(trial.values if told else (), maximize, strict=told)
+    )
+    violated = {name for name, amount in trial.constraints.items() if amount > 0}
+    memory = trial.constraints.get(MEMORY)
+    return Observation(
+        choice=parameters.choice_of(trial.params),
+        logs=logs if told else None,
+        noise=_above_zero(trial, NOISE) or _DEFAULT_NOISE,
+        failed=bool(violated - _NO_FAILURES) and not trial.user_attrs.get(TRY_AGAIN),
+        tried=not trial.user_attrs.get(LEARNED),
+        batch=_count(trial, MICRO_BATCH),
+        largest_batch=_count(trial, LARGEST_BATCH),
+        memory=None if memory is None or not memory < math.inf else math.log1p(max(memory, _LEAST_MEMORY)),
+    )
+
+
+def _above_zero(trial: FrozenTrial, attribute: str) -> float | None:
+    """A figure that a worker wrote; ``None`` if there is none, or something else was written."""
+    value = trial.user_attrs.get(attribute)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 < value < _LARGEST else None
+
+
+def _count(trial: FrozenTrial, attribute: str) -> int | None:
+    value = _above_zero(trial, attribute)
+    return int(value) if value is not None and value == int(value) else None

@@ -1,0 +1,46 @@
+"""What is tried before anything is proposed: plain training and the recipes."""
+
+from __future__ import annotations
+
+from advisor.search.space.factors import Choice
+from advisor.search.space.space import Combination, ResolvedSpace
+
+__all__ = ["PLAIN", "names_of", "seeds_of"]
+
+PLAIN = "plain"
+"""What plain training is called among the recipes."""
+
+
+def seeds_of(space: ResolvedSpace, *, compares_devices: bool = False) -> list[tuple[str, Combination]]:
+    """The seeds with their names, in the order in which they are tried.
+
+    Plain training on the fewest devices, and each recipe on the most that it works on: what they do on other numbers
+    can nearly be told from that, and ten recipes on four numbers would be forty trials.
+
+    Args:
+        space: What may be proposed.
+        compares_devices: Whether the answer compares numbers of devices: plain training then comes first on each.
+    """
+    plain = space.gpu_counts if compares_devices else space.gpu_counts[:1]
+    found = [(PLAIN, space.on_devices((), count)) for count in plain]
+    for recipe in space.recipes:
+        on_each = (space.on_devices(recipe.uses, count) for count in reversed(space.gpu_counts))
+        found.append((recipe.name, next((one for one in on_each if one is not None), None)))
+    return [(name, combination) for name, combination in found if combination is not None]
+
+
+def names_of(space: ResolvedSpace, choice: Choice) -> tuple[str | None, bool]:
+    """The name of a point among the seeds, and whether it is the experienced person's setting.
+
+    The name goes with the point, not with the way it was drawn: a continued study may draw it again.
+    """
+    names: dict[str, bool] = {}
+    if choice.fraction == space.batch_fractions[0]:
+        combination, count = choice.combination, choice.combination.gpu_count
+        if combination == space.on_devices((), count):
+            names[PLAIN] = False
+        for recipe in space.recipes:
+            if combination == space.on_devices(recipe.uses, count):
+                # An experienced person uses every device there is.
+                names[recipe.name] = recipe.hand_tuned and count == space.gpu_counts[-1]
+    return next(iter(names), None), any(names.values())

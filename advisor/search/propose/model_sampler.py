@@ -1,0 +1,196 @@
+"""Optuna's sampler over combinations of methods: the one that promises most, of all that can still be tried.
+
+Optuna's samplers choose each parameter from a density or a model of numbers. Here every valid combination is known, a
+few thousand of them as a rule, so that the expected improvement (Jones, Schonlau and Welch, Efficient global
+optimization of expensive black-box functions, 1998, section 4.1) of each is computed and the largest taken, under the
+model of :mod:`advisor.search.propose.cost_model`. What cannot be told apart is settled in favour of fewer methods.
+
+Where no more is expected than half of the noise, the model has said what it has to say. Every second proposal is then
+the one that promises most if the model is wrong: whatever it is surest of, it may be sure of for want of a look, as of
+a method that was seen once, beside another that it does not go with.
+
+With two objectives (cost and latency) it is the improvement of their weighted product, with another weight for every
+trial (Knowles, ParEGO, 2006, section 2): the corner of the frontier, where a percent of one weighs as much as a percent
+of the other, every second time, and in between somewhere along it.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from advisor.search.propose.history import observations_of
+from advisor.search.propose.outlook import Expectation, Observation, Outlook
+from advisor.search.propose.pool import Pool
+from advisor.search.propose.standing import Standing
+from advisor.search.space.explored import Tried
+from advisor.search.space.factors import Choice, Factors, Levels
+from advisor.search.space.parameters import Parameters
+from advisor.search.space.space import ResolvedSpace
+
+__all__ = ["ModelSampler"]
+
+_TIE = 0.05
+"""Improvements that differ by less than this share are not told apart."""
+
+_NOTHING = 5e-4
+"""Where no improvement above this is expected, nothing is worth a trial that fails: what is likely to work and to be
+about as good as the best comes first, instead of what would be far better if it worked."""
+
+_GOOD = 3
+"""Combinations whose surroundings are looked at where a space is too large to list."""
+
+_ROUNDS = 20
+"""How often the surroundings of the most promising untried combinations are added, at most: as long as they hold
+something that promises more."""
+
+
+class ModelSampler(BaseSampler):
+    """Proposes the untried point with the largest expected improvement.
+
+    Args:
+        space: What may be proposed.
+        tried: What needs no further run; kept up to date by the caller.
+        parameters: The space as Optuna's parameters.
+        maximize: For each objective, whether larger values are better.
+        seed: Seed of draws from large spaces and of the weights of two objectives.
+    """
+
+    def __init__(
+        self, space: ResolvedSpace, tried: Tried, parameters: Parameters, maximize: Sequence[bool], *, seed: int
+    ) -> None:
+        self._factors = Factors(space)
+        self._pool = Pool(space, tried, self._factors)
+        self._parameters = parameters
+        self._maximize = tuple(maximize)
+        self._finished: dict[int, Observation | None] = {}
+        self._last: tuple[list[Observation], list[float], Outlook] | None = None
+        self._random = random.Random(seed)
+        self._independent = RandomSampler(seed)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """All parameters belong together; what was enqueued needs no sampling."""
+        return {} if "fixed_params" in trial.system_attrs else dict(self._parameters.distributions)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The parameters of the most promising point; none if nothing is left to try."""
+        if not search_space:
+            return {}
+        observations = self.observations(study)
+        chosen = self._chosen(observations, self._weights(trial.number))
+        return {} if chosen is None else self._parameters.of(chosen)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Whatever is asked for outside the space, at random."""
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def reseed_rng(self) -> None:
+        """Another process draws otherwise."""
+        self._random.seed()
+        self._independent.reseed_rng()
+
+    def observations(self, study: Study) -> list[Observation]:
+        """What the study's trials say, those of other workers included."""
+        return observations_of(study.get_trials(deepcopy=False), self._parameters, self._maximize, self._finished)
+
+    def outlook(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Outlook:
+        """What is expected after some observations, all objectives weighing alike by default."""
+        equal = [1 / len(self._maximize)] * len(self._maximize)
+        seen, weighing = list(observations), list(equal if weights is None else weights)
+        if self._last is None or self._last[0] != seen or self._last[1] != weighing:
+            # Whether to go on, what to repeat and what to propose are asked after the same observations.
+            self._last = seen, weighing, Outlook(self._factors, seen, weighing)
+        return self._last[2]
+
+    def standings(self, study: Study) -> dict[str, Standing]:
+        """Label -> what is thought of each combination that was tried and may win; of two objectives nothing."""
+        observations = [one for one in self.observations(study) if not one.under_way]
+        able = {one.choice.combination.label: one.choice for one in observations if one.counts}
+        if not able or len(self._maximize) > 1:
+            return {}
+        estimate = self.outlook(observations).standing(self._factors.levels(able.values()))
+        return {
+            label: Standing(mean=float(mean), deviation=float(deviation))
+            for label, mean, deviation in zip(able, estimate.mean, estimate.deviation, strict=True)
+        }
+
+    def largest_improvement(self, study: Study) -> float | None:
+        """The largest expected improvement of any untried point, as a share of the cost; 0.0 if none is left.
+
+        Returns:
+            ``None`` while nothing was measured that it could be an improvement on.
+        """
+        observations = [one for one in self.observations(study) if not one.under_way]
+        if not any(one.counts for one in observations):
+            return None
+        largest = 0.0
+        for weights in self._corners:
+            _, _, expectation = self._look(observations, self.outlook(observations, weights))
+            largest = max(largest, float(np.max(expectation.improvement, initial=0.0)))
+        return largest
+
+    @property
+    def _corners(self) -> list[tuple[float, ...]]:
+        return [(1.0,)] if len(self._maximize) == 1 else [(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)]
+
+    def _weights(self, number: int) -> tuple[float, ...]:
+        if len(self._maximize) == 1:
+            return (1.0,)
+        share = 0.5 if number % 2 == 0 else self._random.random()
+        return (share, 1 - share)
+
+    def _chosen(self, observations: Sequence[Observation], weights: Sequence[float]) -> Choice | None:
+        points, levels, expectation = self._look(observations, self.outlook(observations, weights))
+        if not points:
+            return None
+        improvement = expectation.improvement
+        if improvement.max() < _in_the_noise(observations) and sum(one.tried for one in observations) % 2:
+            improvement = expectation.if_wrong
+        elif improvement.max() < _NOTHING:
+            improvement = expectation.success * np.exp(expectation.mean.min() - expectation.mean)
+        near = np.flatnonzero(improvement >= (1 - _TIE) * improvement.max())
+        simplest = min(near, key=lambda one: (np.count_nonzero(levels[one, :-2]), levels[one, -2], -improvement[one]))
+        return points[int(simplest)]
+
+    def _look(self, observations: Sequence[Observation], outlook: Outlook) -> tuple[list[Choice], Levels, Expectation]:
+        """Untried points and what is expected of them; of a large space those around the best known and promised."""
+        measured = [one for one in observations if one.counts and one.logs is not None]
+        best = sorted(measured, key=lambda one: sum(one.logs or ()))[:_GOOD]
+        points, levels = self._pool.points(self._random, [one.choice.combination for one in best])
+        expectation = outlook.of(levels)
+        if self._pool.is_whole:
+            return points, levels, expectation
+        known = {(one.combination.label, one.fraction) for one in points}
+        looked: set[int] = set()
+        for _ in range(_ROUNDS if points else 0):
+            promising = [int(one) for one in np.argsort(-expectation.improvement)[:_GOOD] if int(one) not in looked]
+            if not promising:
+                break
+            looked.update(promising)
+            beside, _ = self._pool.beside(points[one].combination for one in promising)
+            added = [one for one in beside if (one.combination.label, one.fraction) not in known]
+            known |= {(one.combination.label, one.fraction) for one in added}
+            if not added:
+                continue
+            more = self._factors.levels(added)
+            points, levels = [*points, *added], np.concatenate([levels, more])
+            expectation = expectation.joined(outlook.of(more))
+        return points, levels, expectation
+
+
+def _in_the_noise(observations: Sequence[Observation]) -> float:
+    """An expected improvement that would not show: half of what repeated figures differ by."""
+    noises = [one.noise for one in observations if one.logs is not None]
+    return statistics.median(noises) / 2 if noises else 0.0

@@ -1,0 +1,212 @@
+"""What a search expects of the combinations that it has not tried: how much better, and how likely to work at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from scipy.special import ndtr
+
+from advisor.search.propose.cost_model import Batches, CostModel, Estimate
+from advisor.search.propose.failures import Failures
+from advisor.search.space.factors import Choice, Factors, Floats, Levels
+
+__all__ = ["Expectation", "Observation", "Outlook"]
+
+_Item = TypeVar("_Item")
+
+_MEMORY_NOISE = 0.02
+"""Standard deviation of a peak relative to its limit."""
+
+_DOUBT = 3.0
+"""Factor on deviations where the model is not trusted: what it calls impossible happens three times as far out."""
+
+_MOST_MEASURED = 256
+"""Figures that the model is made from: what it costs grows with their cube, and what it learns hardly grows at all."""
+
+_BEST_MEASURED = 16
+"""The best of these are always among them: what is better still is like them. They are few, for some are only lucky."""
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one point.
+
+    Attributes:
+        choice: The point.
+        logs: The log of every objective, less being better; ``None`` where nothing was measured.
+        noise: Standard deviation of these, by repetition.
+        failed: Whether it failed for a reason that is not a lack of memory.
+        memory: Log of its peak over the limit, where that is known: above zero it did not fit.
+        under_way: Whether its outcome is still to come.
+        tried: Whether the figures are those of a trial of the point: others teach, but cannot be the answer.
+        batch: Micro-batch at which the figures were measured, where that is known.
+        largest_batch: The largest micro-batch of its combination, where that is another.
+    """
+
+    choice: Choice
+    logs: tuple[float, ...] | None = None
+    noise: float = 0.02
+    failed: bool = False
+    memory: float | None = None
+    under_way: bool = False
+    tried: bool = True
+    batch: int | None = None
+    largest_batch: int | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Whether it went well, as far as that does not depend on memory."""
+        return self.logs is not None and not self.failed
+
+    @property
+    def counts(self) -> bool:
+        """Whether the point could be the answer."""
+        return self.tried and self.ran and (self.memory is None or self.memory <= 0)
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What is expected of some points, one entry for each.
+
+    Attributes:
+        mean: Expected log of the cost.
+        success: Probability that the point can be measured and may win.
+        improvement: Expected share by which the cost is below the least so far, failures included; where nothing was
+            measured yet, the probability of success.
+        if_wrong: The same if the model were much less sure of what it expects than it is.
+    """
+
+    mean: Floats
+    success: Floats
+    improvement: Floats
+    if_wrong: Floats
+
+    def joined(self, others: Expectation) -> Expectation:
+        """These and others, one after the other."""
+        return Expectation(
+            np.concatenate([self.mean, others.mean]),
+            np.concatenate([self.success, others.success]),
+            np.concatenate([self.improvement, others.improvement]),
+            np.concatenate([self.if_wrong, others.if_wrong]),
+        )
+
+
+class Outlook:
+    """What is expected after some observations.
+
+    Points under way are counted in as if they had turned out as expected (Ginsbourger, Le Riche and Carraro, Kriging
+    is well-suited to parallelize optimization, 2010, section 3.2): so that nobody else looks right beside them.
+
+    Args:
+        factors: The factors of the space.
+        observations: What is known.
+        weights: How much the log of each objective counts.
+    """
+
+    def __init__(self, factors: Factors, observations: Sequence[Observation], weights: Sequence[float]) -> None:
+        self._factors = factors
+        self.failures = Failures(
+            factors,
+            factors.levels(one.choice for one in observations if one.failed),
+            factors.levels(one.choice for one in observations if one.ran),
+        )
+        self._memory = self._memory_model(observations)
+        measured = _telling([one for one in observations if one.logs is not None], weights)
+        self._model: CostModel | None = None
+        self._least = math.inf
+        if not measured:
+            return
+        levels = factors.levels(one.choice for one in measured)
+        logs = np.array([_weighted(one.logs, weights) for one in measured])
+        noise = np.array([one.noise for one in measured])
+        self._model = CostModel(factors, levels, logs, noise, _batches(measured))
+        # Of many noisy figures the least is a lucky one: what counts is what is thought of its combination.
+        may_win = np.array([one.counts for one in measured])
+        if may_win.any():
+            self._least = float(self._model.estimate(levels[may_win]).mean.min())
+        waiting = factors.levels(one.choice for one in observations if one.under_way)
+        if len(waiting):
+            self._model = self._model.believing(waiting, float(np.median(noise)))
+
+    def of(self, levels: Levels) -> Expectation:
+        """What is expected of points, one row of levels each."""
+        success = self._success(levels)
+        if self._model is None:
+            declared: Floats = self._factors.effects(levels) @ self._factors.prior_mean
+            return Expectation(declared, success, success, success)
+        estimate = self._model.estimate(levels)
+        if not math.isfinite(self._least):
+            return Expectation(estimate.mean, success, success, success)
+        lead = self._least - estimate.mean
+        improvement, if_wrong = (_improvement(lead, doubt * estimate.deviation) * success for doubt in (1.0, _DOUBT))
+        return Expectation(estimate.mean, success, improvement, if_wrong)
+
+    def standing(self, levels: Levels) -> Estimate:
+        """What is thought of points with figures: their own, seen beside those of all others.
+
+        The best of many noisy figures was lucky. What others say of its settings tells by how much.
+        """
+        assert self._model is not None, "something was measured"
+        return self._model.estimate(levels)
+
+    def _success(self, levels: Levels) -> Floats:
+        success = 1 - self.failures.probability(levels)
+        if self._memory is not None:
+            peak = self._memory.estimate(levels)
+            success *= ndtr(-peak.mean / np.hypot(peak.deviation, _MEMORY_NOISE))
+        return success
+
+    def _memory_model(self, observations: Sequence[Observation]) -> CostModel | None:
+        """What is known of peaks, once something did not fit."""
+        known = _spaced([one for one in observations if one.memory is not None], _MOST_MEASURED)
+        peaks = np.array([one.memory for one in known], dtype=np.float64)
+        if not (peaks > 0).any():
+            return None
+        levels = self._factors.levels(one.choice for one in known)
+        return CostModel(self._factors, levels, peaks, np.full(len(known), _MEMORY_NOISE))
+
+
+def _improvement(lead: Floats, deviation: Floats) -> Floats:
+    """The mean of what is positive of a normal variable."""
+    steps = lead / deviation
+    density = np.exp(-0.5 * steps**2) / math.sqrt(2 * math.pi)
+    gained: Floats = np.maximum(lead * ndtr(steps) + deviation * density, 0.0)
+    return gained
+
+
+def _telling(measured: list[Observation], weights: Sequence[float]) -> list[Observation]:
+    """As many as a model can be made from quickly: the best, and of the others some from every time of the search.
+
+    That is a subset of data, as Rasmussen and Williams have it (Gaussian Processes for Machine Learning, 2006,
+    section 8.3.3). Most of the others are chosen without a look at their figures, for the model would take the worst
+    of a setting's combinations for missing at random.
+    """
+    if len(measured) <= _MOST_MEASURED:
+        return measured
+    order = sorted(range(len(measured)), key=lambda one: _weighted(measured[one].logs, weights))
+    best = set(order[:_BEST_MEASURED])
+    others = _spaced([one for one in range(len(measured)) if one not in best], _MOST_MEASURED - _BEST_MEASURED)
+    return [measured[one] for one in sorted((*best, *others))]
+
+
+def _spaced(items: list[_Item], most: int) -> list[_Item]:
+    """At most so many, evenly spaced."""
+    if len(items) <= most:
+        return items
+    return [items[number * len(items) // most] for number in range(most)]
+
+
+def _batches(measured: Sequence[Observation]) -> Batches | None:
+    """The batches of what was measured; ``None`` where one is not known."""
+    logs = [math.log(one.batch) for one in measured if one.batch is not None]
+    if len(logs) < len(measured):
+        return None
+    largest = [math.log(one.largest_batch or one.batch or 1) for one in measured]
+    return Batches(np.array(logs), np.array(largest))
+
+
+def _weighted(logs: Sequence[float] | None, weights: Sequence[float]) -> float:
+    assert logs is not None, "only what was measured has a cost"
+    return float(np.dot(logs, weights))

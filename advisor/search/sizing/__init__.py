@@ -1,0 +1,1 @@
+"""Which batch or model size to try: memory from few runs."""

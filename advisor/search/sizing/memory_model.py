@@ -1,0 +1,285 @@
+"""Peak memory and step time of one combination of methods against its micro-batch.
+
+A training step has phases, and the place of its peak moves between them when the batch grows: for a small batch
+the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
+is far off, so that the peak is the maximum of several lines.
+
+Two short runs that were followed allocation by allocation (on a CPU) give them all, as long as they differ in sizes
+alone; see :mod:`advisor.predict.trace.extrapolate`. What the largest short run took beyond them is added.
+
+Elsewhere the lines are drawn through the peaks of the short runs. Each phase gets its own. Within the passes the peak
+moves too (from the end of the backward pass, where all gradients live, to its start, where all activations do), and
+always to a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step
+is the peak are taken when there are two such points. No line is flatter than what the activations of a sample add.
+
+Those lines are drawn through live bytes. What the allocator holds back beyond them depends on how its blocks happened
+to be cut, and no line goes through that: the largest point has what was measured there, and from there on it grows
+with the live bytes by the share that every point showed at least. What comes on top of that is the margin's to bear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from advisor.measure.measurement import SizePoint, Sizing
+from advisor.predict.prediction import Affine, MemoryPrediction
+from advisor.search.sizing.line import Line
+
+__all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "round_batch"]
+
+DEFAULT_MARGIN = 0.05
+"""Share of the limit that stays free: fragmentation and workspace vary between runs."""
+
+_MOST_SPEED_UP = 2.0
+"""Throughput beyond the largest batch that was run is taken to rise by this factor at most when a batch must end in
+time: two short steps on a busy machine may show no growth at all, and a line through them would promise any batch."""
+
+_MARGIN_STEP = 0.05
+_LARGEST_MARGIN = 0.3
+
+LARGEST_BATCH = 65536
+"""No batch above this is proposed, whatever a flat line promises."""
+
+
+class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What short runs taught about one combination.
+
+    Attributes:
+        lines: Bytes against the micro-batch at the moments that may be the peak, which is the largest of them.
+        time: Seconds of one optimizer step with one micro-batch, against that micro-batch.
+        offset_bytes: Added to every prediction; learned from measured trials.
+        calibrated_at: Micro-batch of the trial that the offset comes from, 0 without.
+        margin: Share of a limit that stays free.
+        out_of_memory_at: The smallest micro-batch known not to fit, if any.
+        fits_at: The largest micro-batch that was really run.
+        timed_at: The largest micro-batch whose step was timed, 0 without.
+        timed_seconds: Seconds of that step, for one micro-batch.
+        most_samples: The largest micro-batch that the data makes, where it ends.
+    """
+
+    lines: tuple[Line, ...]
+    time: Line
+    offset_bytes: float = 0.0
+    calibrated_at: int = 0
+    margin: float = DEFAULT_MARGIN
+    out_of_memory_at: int | None = None
+    fits_at: int = 0
+    timed_at: int = 0
+    timed_seconds: float = 0.0
+    most_samples: int | None = None
+
+    @classmethod
+    def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
+        """Fit the lines to short runs.
+
+        With a single point (the second did not fit) parameters, buffers and optimizer state are taken as the part
+        that does not grow. That makes the slope too steep rather than too flat.
+
+        Args:
+            sizing: At least one point.
+            margin: Share of a limit that stays free.
+        """
+        points = sorted(sizing.points, key=lambda point: point.micro_batch)
+        assert points, "a memory model needs a measured point; a combination without one does not fit at all"
+        past = [point for point in points if not point.memory.optimizer_is_peak]
+        used = (past if len(past) >= 2 else points)[-2:]
+        if len(used) == 1:
+            lines, time = _lines_from_one(used[0])
+        else:
+            first, second = used
+            lines = (
+                _no_flatter_than_activations(first, second, _forward_peak),
+                _no_flatter_than_activations(first, second, _backward_peak),
+                _line(first, second, _optimizer_peak),
+            )
+            time = _time_of(first, second)
+        return cls(
+            lines=tuple(_with_held_back(line, used) for line in lines),
+            time=time,
+            margin=margin,
+            out_of_memory_at=sizing.out_of_memory_at,
+            fits_at=points[-1].micro_batch,
+            timed_at=points[-1].micro_batch,
+            timed_seconds=points[-1].step_seconds,
+        )
+
+    @classmethod
+    def foreseen(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
+        """Take the lines of a prediction, and from short runs the time and what it does not see.
+
+        Args:
+            prediction: Of the combination that the short runs are of.
+            sizing: At least one point.
+            margin: Share of a limit that stays free.
+        """
+        measured = cls.fit(sizing, margin=margin)
+        points = sorted(sizing.points, key=lambda point: point.micro_batch)
+        lines = tuple(_rising(moment.live) for moment in prediction.moments)
+        model = msgspec.structs.replace(measured, lines=tuple(_with_held_back(line, points) for line in lines))
+        last = points[-1]
+        return msgspec.structs.replace(
+            model,
+            offset_bytes=last.memory.peak_bytes - model._highest(last.micro_batch),
+            calibrated_at=last.micro_batch,
+        )
+
+    def predict(self, micro_batch: int) -> int:
+        """Peak bytes at a micro-batch: a prediction, never to be shown as measured."""
+        return math.ceil(self._highest(micro_batch) + self.offset_bytes)
+
+    def _highest(self, micro_batch: int) -> float:
+        return max(line.at(micro_batch) for line in self.lines)
+
+    def seconds(self, micro_batch: int, accumulation_steps: int = 1) -> float:
+        """Seconds of one optimizer step, taking every micro-batch to cost as much as the first."""
+        return self.time.at(micro_batch) * accumulation_steps
+
+    def largest_batch(self, limit_bytes: int, margin: float | None = None, *, rounded: bool = True) -> int:
+        """The largest micro-batch that is predicted to stay below a limit, and that the data makes.
+
+        Args:
+            limit_bytes: The memory limit.
+            margin: Share of it that stays free; the model's own if ``None``.
+            rounded: Whether to round down to the multiples of :func:`round_batch`.
+
+        Returns:
+            0 if not even one sample fits.
+        """
+        usable = limit_bytes * (1 - (self.margin if margin is None else margin)) - self.offset_bytes
+        reach = min(float(LARGEST_BATCH), *(line.reaches(usable) for line in self.lines))
+        largest = math.floor(reach) if reach >= 1 else 0
+        if self.out_of_memory_at is not None:
+            largest = min(largest, self.out_of_memory_at - 1)
+        if self.most_samples is not None:
+            largest = min(largest, self.most_samples)
+        return round_batch(largest) if rounded else largest
+
+    def largest_within_seconds(self, seconds: float) -> int:
+        """The largest micro-batch whose step is predicted to take at most ``seconds``; at least 1."""
+        reach = min(self.time.reaches(seconds), float(LARGEST_BATCH))
+        if self.timed_seconds > 0:
+            reach = min(reach, _MOST_SPEED_UP * self.timed_at * seconds / self.timed_seconds)
+        return max(1, math.floor(reach))
+
+    def calibrated(self, micro_batch: int, peak_bytes: int) -> MemoryModel:
+        """Take in a measured trial.
+
+        The correction is added, not multiplied: what a real device holds beyond the model (context, workspace,
+        fragmentation) hardly grows with the batch. The trial at the largest batch decides, because that is where
+        the limit is met; a smaller one counts only when it shows that more is needed.
+        """
+        offset = peak_bytes - self._highest(micro_batch)
+        fits_at = max(self.fits_at, micro_batch)
+        if micro_batch < self.calibrated_at and offset <= self.offset_bytes:
+            return msgspec.structs.replace(self, fits_at=fits_at)
+        return msgspec.structs.replace(
+            self, offset_bytes=offset, calibrated_at=max(micro_batch, self.calibrated_at), fits_at=fits_at
+        )
+
+    def timed(self, micro_batch: int, accumulation_steps: int, step_seconds: float) -> MemoryModel:
+        """Take in a measured step time: the line goes through the measurement.
+
+        Short runs at small batches say little about a batch many times as large; the first trial there does, and only
+        the fixed part of the line is kept. A trial at a batch like theirs says nothing new about the growth: the whole
+        line is moved by the same factor.
+        """
+        measured = step_seconds / accumulation_steps
+        if micro_batch >= 2 * self.timed_at:
+            fixed = min(max(0.0, self.time.at(0)), measured)
+            time = Line.through((0, fixed), (micro_batch, measured))
+        else:
+            factor = measured / self.time.at(micro_batch) if self.time.at(micro_batch) > 0 else 1.0
+            time = Line(self.time.intercept * factor, self.time.slope * factor)
+        if micro_batch < self.timed_at:
+            return msgspec.structs.replace(self, time=time)
+        return msgspec.structs.replace(self, time=time, timed_at=micro_batch, timed_seconds=measured)
+
+    def after_out_of_memory(self, micro_batch: int) -> MemoryModel:
+        """Take in a trial that did not fit: no batch from there on, and a wider margin."""
+        bound = micro_batch if self.out_of_memory_at is None else min(micro_batch, self.out_of_memory_at)
+        return msgspec.structs.replace(
+            self, out_of_memory_at=bound, margin=min(_LARGEST_MARGIN, self.margin + _MARGIN_STEP)
+        )
+
+
+def round_batch(batch: int) -> int:
+    """Round down to a size that kernels like: a multiple of 8 above 16, of 2 above 4.
+
+    Example:
+        >>> [round_batch(batch) for batch in (3, 4, 5, 15, 16, 17, 23, 31)]
+        [3, 4, 4, 14, 16, 16, 16, 24]
+    """
+    if batch > 16:
+        return batch // 8 * 8
+    if batch > 4:
+        return batch // 2 * 2
+    return batch
+
+
+def _rising(live: Affine) -> Line:
+    """A moment's line; one that falls with the batch is no higher than at a single sample."""
+    return Line(live.fixed, live.per_sample) if live.per_sample >= 0 else Line(live.at(1), 0.0)
+
+
+def _held_back(point: SizePoint) -> int:
+    """What the limit is compared with beyond live tensors: on CUDA what the allocator reserves and does not use."""
+    return max(0, point.memory.peak_bytes - point.memory.peak_allocated_bytes)
+
+
+def _with_held_back(line: Line, points: Sequence[SizePoint]) -> Line:
+    """A line of live bytes as one of bytes that the limit is compared with."""
+    last = points[-1]
+    share = min(_held_back(point) / max(1, point.memory.peak_allocated_bytes) for point in points)
+    slope = line.slope * (1 + share)
+    return Line(line.at(last.micro_batch) + _held_back(last) - slope * last.micro_batch, slope)
+
+
+def _forward_peak(point: SizePoint) -> float:
+    return point.memory.forward_peak_bytes
+
+
+def _backward_peak(point: SizePoint) -> float:
+    return point.memory.backward_peak_bytes
+
+
+def _optimizer_peak(point: SizePoint) -> float:
+    return point.memory.optimizer_peak_bytes
+
+
+def _line(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:
+    return Line.through((first.micro_batch, of(first)), (second.micro_batch, of(second)))
+
+
+def _time_of(first: SizePoint, second: SizePoint) -> Line:
+    """Through both points; through the second alone where a disturbed first one would have steps begin below zero."""
+    line = _line(first, second, lambda point: point.step_seconds)
+    return line if line.intercept >= 0 else Line(0.0, second.step_seconds / second.micro_batch)
+
+
+def _no_flatter_than_activations(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:
+    """The line of a pass, or a steeper one through its second point: every sample adds at least its activations.
+
+    When short runs had to stop before the batch set the peak, one of the points may lie in the flat regime where
+    gradients do; a line through it would promise batches that do not fit. The forward pass may be past that regime
+    while the backward pass is not, and grow faster than what it keeps: so each has a line of its own.
+    """
+    line = _line(first, second, of)
+    grown = second.memory.breakdown.activations - first.memory.breakdown.activations
+    slope = grown / (second.micro_batch - first.micro_batch)
+    if slope <= line.slope:
+        return line
+    return Line(of(second) - slope * second.micro_batch, slope)
+
+
+def _lines_from_one(point: SizePoint) -> tuple[tuple[Line, ...], Line]:
+    """Lines of memory, and that of time."""
+    breakdown = point.memory.breakdown
+    fixed = float(breakdown.parameters + breakdown.buffers + breakdown.optimizer_state)
+    passes = max(_forward_peak(point), _backward_peak(point))
+    slope = max(0.0, passes - fixed) / point.micro_batch
+    # Time through the origin: without a second point nothing tells the fixed part of a step from the growing one.
+    lines = Line(passes - slope * point.micro_batch, slope), Line(_optimizer_peak(point), 0.0)
+    return lines, Line(0.0, point.step_seconds / point.micro_batch)

@@ -1,0 +1,134 @@
+"""Combinations as numbers: one column of levels for each factor, and the main effects that they have.
+
+A factor is a method (off, or one of its settings), the number of devices, or the share of the largest batch. What is
+expected of each before anything was measured is a weak prior: what methods declare about their time is right to a few
+tens of percent on a device of the usual kind, and a prior that is sure of itself costs more than none where it errs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from advisor.search.space.space import Combination, ResolvedSpace
+
+__all__ = ["Choice", "Factors", "Floats", "Levels", "differences"]
+
+Floats = npt.NDArray[np.float64]
+Levels = npt.NDArray[np.int16]
+
+_METHOD_DEVIATION = 0.15
+"""Prior standard deviation of the log of a method's ratio, common to all of its settings."""
+
+_SETTING_DEVIATION = 0.2
+"""The same for what one of its settings adds to that: together about a quarter, either way."""
+
+_SCALING_DEVIATION = 0.7
+"""Prior standard deviation of the power of the number of devices that a cost follows: how training scales is measured,
+not known, but what it does from one to eight tells what it does from one to four."""
+
+_DEVICES_DEVIATION = 0.15
+"""The same for how far off that power a number of devices is."""
+
+_FRACTION_DEVIATION = 0.1
+"""The same for a share of the largest batch: a device that half a batch fills gains little from the rest."""
+
+
+class Choice(NamedTuple):
+    """What can be proposed.
+
+    Attributes:
+        combination: The methods and the number of devices.
+        fraction: Share of the largest feasible micro-batch.
+    """
+
+    combination: Combination
+    fraction: float
+
+
+class Factors:
+    """The factors of a space.
+
+    Args:
+        space: What may be proposed.
+
+    Attributes:
+        prior_mean: Expected main effect on the log of the seconds per sample, one for each feature.
+        prior_deviation: How far off that may be: a standard deviation each.
+    """
+
+    def __init__(self, space: ResolvedSpace) -> None:
+        self._places: dict[str, tuple[int, int]] = {}
+        self._counts = {count: level for level, count in enumerate(space.gpu_counts)}
+        self._fractions = {fraction: level for level, fraction in enumerate(space.batch_fractions)}
+        self._features: list[tuple[int, Floats]] = []
+        means: list[float] = []
+        deviations: list[float] = []
+        for column, axis in enumerate(space.axes):
+            every_level = tuple(range(1, len(axis.settings) + 1))
+            on = np.array([0.0] + [1.0] * len(axis.settings))
+            for level, setting in zip(every_level, axis.settings, strict=True):
+                self._places[setting.label] = (column, level)
+                self._features.append((column, np.eye(len(on))[level]))
+                means.append(math.log(space.time_ratios.get(setting.label, 1.0)))
+                deviations.append(_SETTING_DEVIATION)
+            if len(every_level) > 1:
+                # What is learned of one setting says something of the others.
+                self._features.append((column, on))
+                means.append(0.0)
+                deviations.append(_METHOD_DEVIATION)
+            else:
+                deviations[-1] = math.hypot(_SETTING_DEVIATION, _METHOD_DEVIATION)
+        self._columns = len(space.axes) + 2
+        self._names = {place: label for label, place in self._places.items()}
+        self._names |= {(self._columns - 2, level): f"{count} devices" for count, level in self._counts.items()}
+        for column, levels, deviation in (
+            (self._columns - 2, len(self._counts), _DEVICES_DEVIATION),
+            (self._columns - 1, len(self._fractions), _FRACTION_DEVIATION),
+        ):
+            for level in range(1, levels):
+                self._features.append((column, np.eye(levels)[level]))
+                means.append(0.0)
+                deviations.append(deviation)
+        if len(self._counts) > 1:
+            counts = np.array(space.gpu_counts, dtype=np.float64)
+            self._features.append((self._columns - 2, np.log(counts / counts[0])))
+            means.append(0.0)
+            deviations.append(_SCALING_DEVIATION)
+        self.prior_mean: Floats = np.array(means, dtype=np.float64)
+        self.prior_deviation: Floats = np.array(deviations, dtype=np.float64)
+
+    def name(self, column: int, level: int) -> str:
+        """What a level above 0 of a method or of the number of devices is called."""
+        return self._names[column, level]
+
+    def levels(self, points: Iterable[Choice]) -> Levels:
+        """The level of every factor, 0 for off: one row for each point, one column for each factor."""
+        rows = []
+        for combination, fraction in points:
+            row = [0] * self._columns
+            for use in combination.uses:
+                column, level = self._places[use.label]
+                row[column] = level
+            row[-2], row[-1] = self._counts[combination.gpu_count], self._fractions[fraction]
+            rows.append(row)
+        return np.array(rows, dtype=np.int16).reshape(len(rows), self._columns)
+
+    def effects(self, levels: Levels) -> Floats:
+        """How much of each main effect each row has: one column for each entry of :attr:`prior_mean`."""
+        design = np.empty((len(levels), len(self._features)))
+        for number, (column, values) in enumerate(self._features):
+            design[:, number] = values[levels[:, column]]
+        return design
+
+
+def differences(some: Levels, others: Levels) -> Floats:
+    """In how many factors each of ``some`` differs from each of ``others`` (the Hamming distance)."""
+    count = np.zeros((len(some), len(others)))
+    for column in range(some.shape[1]):
+        count += some[:, column, None] != others[None, :, column]
+    return count

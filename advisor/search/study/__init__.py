@@ -1,0 +1,1 @@
+"""Optuna's study: what is stored, and kept in line with other workers."""

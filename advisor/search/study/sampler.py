@@ -1,0 +1,338 @@
+"""Propose combinations: a study of Optuna, over ask and tell.
+
+What is sampled is one categorical per method (off, or one of its settings), the number of devices where there is a
+choice, and a fraction of the largest feasible batch where there is; never the batch itself, which the memory model
+knows better than any sampler. A goal with two figures (cost and latency) is a study with two objectives.
+
+A trial that ran out of memory, crashed or was refused is a *completed* trial that violates a constraint, with the
+worst value seen so far: Optuna's own samplers ignore failed trials and would come back to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import optuna
+from optuna.trial import TrialState
+
+from advisor.search.propose.history import EXCLUDED, LEARNED, NOISE, RECIPE, TRY_AGAIN, WITHOUT_VALUE
+from advisor.search.propose.initial_trials import names_of, seeds_of
+from advisor.search.propose.model_sampler import ModelSampler
+from advisor.search.propose.proposal import Attribute, GainLeft, Proposal, SamplerName
+from advisor.search.propose.standing import Standing
+from advisor.search.space.explored import Point, Tried
+from advisor.search.space.factors import Choice
+from advisor.search.space.parameters import Parameters
+from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.study.rejected import tell_conflict, tell_duplicate, worst_values
+from advisor.search.study.storage import close_storage, one_at_a_time, open_study, quietly
+from advisor.search.study.study_sync import Book
+
+__all__ = ["Attribute", "Proposal", "Proposer"]
+
+_REJECTIONS_PER_ASK = 4
+"""Proposals that Optuna may waste (tried already, or impossible) before an untried combination is drawn instead."""
+
+_STARTUP_TRIALS = 8
+"""Completed trials before Optuna's own model is used; the enqueued seeds count."""
+
+_FEWEST_MEASURED = 8
+"""Points with figures before anything is said of what is left: with fewer, the model knows its prior best."""
+
+
+class Proposer:
+    """Asks Optuna for untried combinations and tells it what became of them.
+
+    A study is continued when its storage has it: what was completed is not proposed again, and what was under way when
+    its process ended may be.
+
+    Args:
+        space: What may be proposed.
+        storage: SQLite file of the study (``optuna-dashboard sqlite:///FILE`` opens it); text for a URL or a journal
+            that several workers share; ``None`` keeps it in memory.
+        study_name: Name of the study in there.
+        maximize: For each objective, whether larger values are better.
+        seed: Seed of the sampler.
+        sampler: How proposals are chosen.
+
+    Raises:
+        OutputFolderError: The file cannot be read or written, or is no study.
+        OptionError: The shared storage cannot.
+    """
+
+    def __init__(
+        self,
+        space: ResolvedSpace,
+        *,
+        storage: Path | str | None,
+        study_name: str,
+        maximize: Sequence[bool],
+        seed: int = 0,
+        sampler: SamplerName = SamplerName.MODEL,
+    ) -> None:
+        assert isinstance(sampler, SamplerName), f"a SamplerName, got {sampler!r}"
+        self._space = space
+        self._maximize = tuple(maximize)
+        self._storage = storage
+        self._parameters = Parameters(space)
+        self._tried = Tried(space)
+        self._open: dict[int, optuna.trial.Trial] = {}
+        self._turn = one_at_a_time(storage)
+        with self._quietly(), self._turn:
+            self._study = open_study(storage, study_name, self._maximize, self._parameters.choices)
+            self._book = Book(self._study, self._parameters, self._tried, shared=self.is_shared)
+            # The same seed would draw the same startup proposals again when a study is continued.
+            started = seed + len(self._study.get_trials(deepcopy=False))
+            self._random = random.Random(started)
+            self._model = ModelSampler(space, self._tried, self._parameters, self._maximize, seed=started)
+            self._study.sampler = self._model if sampler is SamplerName.MODEL else _of_optuna(sampler, started)
+            self._enqueue_seeds()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other workers may write into the study."""
+        return isinstance(self._storage, str)
+
+    @property
+    def completed(self) -> int:
+        """Different proposals whose outcome is known, from this and other processes."""
+        return len(self._tried)
+
+    @property
+    def untried(self) -> int:
+        """Combinations and batch fractions that could still be proposed (those under way not counted).
+
+        Of a space that is too large to count, no more than there are, and never 0.
+        """
+        return self._tried.points_left().number
+
+    @property
+    def untried_combinations(self) -> int:
+        """Combinations of which no batch fraction was tried or is under way; likewise."""
+        return self._tried.combinations_left().number
+
+    @property
+    def failing_pairs(self) -> dict[tuple[str, str], int]:
+        """Pairs of settings that failed together and never went well -> in how many combinations."""
+        with self._quietly():
+            return self._model.outlook(self._model.observations(self._study)).failures.pairs
+
+    def ask(self) -> Proposal | None:
+        """The next proposal, or ``None`` when every combination at every fraction was tried.
+
+        Proposals that were tried already or exclude themselves are answered here, without a run (Optuna's own samplers
+        make such); after a few of them an untried combination is drawn at random: where there are many methods, and
+        nearly everything that Optuna draws excludes itself, from what it last proposed.
+        """
+        rejected = 0
+        with self._quietly(), self._turn:
+            self._book.refresh()
+            while self.untried > 0:
+                trial = self._study.ask(dict(self._parameters.distributions))
+                self._book.sign(trial)
+                choice = self._parameters.choice_of(trial.params)
+                point = self._tried.point(*choice)
+                if not self._tried.is_valid(choice.combination):
+                    tell_conflict(self._study, trial, self._space.conflict_in(choice.combination.uses))
+                elif point in self._tried:
+                    tell_duplicate(self._study, trial, self._tried.number_of(point))
+                elif not self._book.gives_way(trial, point):
+                    return self._proposal(trial, choice, point)
+                else:
+                    self._study.tell(trial, state=TrialState.FAIL)
+                    self._book.refresh()
+                    continue
+                rejected += 1
+                if rejected % _REJECTIONS_PER_ASK == 0:
+                    drawn = self._tried.draw(self._random, wish=choice.combination)
+                    if drawn is None:
+                        return None  # what is left is put off
+                    self._enqueue(Choice(*drawn), None)
+            return None
+
+    def tell(
+        self,
+        proposal: Proposal,
+        value: float | Sequence[float] | None,
+        constraints: Mapping[str, float] | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        noise: float | None = None,
+        excludes_combination: bool = False,
+        try_again: bool = False,
+    ) -> None:
+        """Record what became of a proposal.
+
+        Args:
+            proposal: What :meth:`ask` returned.
+            value: Its score, one for each objective, or ``None`` if there is none.
+            constraints: Name -> amount by which it is violated (positive) or kept (zero or less). A proposal without
+                a value must violate one. ``"memory"`` is peak / limit - 1.
+            attributes: What else to show in the dashboard.
+            noise: By what share the score would differ if it were measured again, as a standard deviation.
+            excludes_combination: Whether the outcome holds for every batch fraction (a refused method, a
+                combination of which not even one sample fits).
+            try_again: Whether a process that continues the study may propose it once more: it ran out of time, or its
+                worker was lost.
+        """
+        constraints = dict(constraints or {})
+        values = None if value is None else (value,) if isinstance(value, int | float) else tuple(value)
+        assert values is None or (len(values) == len(self._maximize) and all(map(math.isfinite, values))), (
+            f"a finite score for each of {len(self._maximize)} objectives, got {value}"
+        )
+        assert values is not None or any(amount > 0 for amount in constraints.values()), (
+            "a proposal without a value violates a constraint"
+        )
+        trial = self._open.pop(proposal.number)
+        point = self._tried.point(proposal.combination, proposal.batch_fraction)
+        remarks: dict[str, Attribute] = {
+            NOISE: noise,
+            WITHOUT_VALUE: True if values is None else None,
+            TRY_AGAIN: True if try_again else None,
+            EXCLUDED: True if excludes_combination else None,
+        }
+        remarks = {name: remark for name, remark in remarks.items() if remark is not None}
+        with self._quietly():
+            for name, text in (*(attributes or {}).items(), *remarks.items()):
+                trial.set_user_attr(name, text)
+            for name, amount in constraints.items():
+                trial.set_constraint(name, amount)
+            if excludes_combination:
+                self._tried.exclude(point[0])
+            self._study.tell(trial, worst_values(self._study) if values is None else values)
+        self._book.completed(trial)
+        self._tried.finish(point, proposal.number)
+
+    def put_off(self, method: str) -> None:
+        """Propose no combination with a method any more; a process that continues the study may."""
+        self._tried.put_off(method)
+
+    def learn(
+        self,
+        combination: Combination,
+        value: float | Sequence[float],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        noise: float,
+    ) -> None:
+        """Take in what is known of a combination without a trial of it.
+
+        Such as a short comparison with plain training, or a second batch that was timed in the same trial. The model
+        learns from it; the combination counts as untried, and is never the answer by it. Optuna's own samplers are not
+        told, because they would take it for a trial.
+
+        Args:
+            combination: A valid one.
+            value: Its score, one for each objective.
+            attributes: What else to show in the dashboard. ``"micro_batch"`` is the batch that it was measured at,
+                ``"largest_batch"`` the largest that fits.
+            noise: By what share the score would differ if it were measured again, as a standard deviation.
+        """
+        if self._study.sampler is not self._model:
+            return
+        values = [value] if isinstance(value, int | float) else list(value)
+        assert len(values) == len(self._maximize), (
+            f"one score for each of {len(self._maximize)} objectives, got {value}"
+        )
+        assert all(map(math.isfinite, values)), f"finite scores, got {value}"
+        assert self._tried.is_valid(combination), f"a combination of the space, got {combination.label}"
+        remarks: dict[str, Attribute] = {**(attributes or {}), NOISE: noise, LEARNED: True}
+        with self._quietly():
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    params=self._parameters.of(Choice(combination, self._space.batch_fractions[0])),
+                    distributions=dict(self._parameters.distributions),
+                    values=values,
+                    user_attrs=remarks,
+                )
+            )
+
+    def abandon(self, proposal: Proposal) -> None:
+        """Give a proposal back without an outcome (the search was interrupted): it may be proposed again."""
+        trial = self._open.pop(proposal.number)
+        with self._quietly():
+            self._study.tell(trial, state=TrialState.FAIL)
+        self._tried.stop((proposal.combination.label, proposal.batch_fraction))
+
+    def gain_left(self) -> GainLeft | None:
+        """What can be hoped for still; ``None`` while there is too little to tell it from.
+
+        That is until plain training and every recipe have had their turn and a few points have figures.
+        """
+        with self._quietly():
+            self._book.refresh()
+            measured = [one for one in self._model.observations(self._study) if one.tried and one.logs is not None]
+            waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+            if waiting or len(measured) < _FEWEST_MEASURED:
+                return None
+            expected = self._model.largest_improvement(self._study)
+        if expected is None:
+            return None
+        noise = statistics.median(one.noise for one in measured)
+        return GainLeft(expected=expected, noise=noise, measured=len(measured))
+
+    def standings(self) -> dict[str, Standing]:
+        """Label -> what is thought of each combination that was tried and may win, all figures seen together.
+
+        Empty with two objectives, and where Optuna's samplers search: they know nothing of figures beside each other.
+        """
+        if self._study.sampler is not self._model:
+            return {}
+        with self._quietly():
+            self._book.refresh()
+            return self._model.standings(self._study)
+
+    def take_records(self) -> list[str]:
+        """What other workers wrote as the attribute ``record`` of what they completed since the last time."""
+        with self._quietly():
+            return self._book.take_records()
+
+    def close(self) -> None:
+        """Release the study's storage."""
+        close_storage(self._study._storage)
+
+    # -- seeds --------------------------------------------------------------------------------------------------
+
+    def _enqueue_seeds(self) -> None:
+        """Plain training and the recipes at the first fraction, unless they are done or waiting already."""
+        fraction = self._space.batch_fractions[0]
+        waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        seen = {self._parameters.choice_of(trial.system_attrs["fixed_params"]).combination.label for trial in waiting}
+        for name, combination in seeds_of(self._space, compares_devices=len(self._maximize) > 1):
+            if combination.label not in seen and (combination.label, fraction) not in self._tried:
+                self._enqueue(Choice(combination, fraction), name)
+            seen.add(combination.label)
+
+    def _enqueue(self, choice: Choice, recipe: str | None) -> None:
+        named = None if recipe is None else {RECIPE: recipe}
+        self._study.enqueue_trial(self._parameters.of(choice), user_attrs=named)
+
+    # -- proposals ----------------------------------------------------------------------------------------------
+
+    def _proposal(self, trial: optuna.trial.Trial, choice: Choice, point: Point) -> Proposal:
+        self._open[trial.number] = trial
+        self._tried.start(point)
+        name, hand_tuned = names_of(self._space, choice)
+        return Proposal(
+            number=trial.number,
+            combination=choice.combination,
+            batch_fraction=choice.fraction,
+            recipe_name=name,
+            hand_tuned=hand_tuned,
+        )
+
+    def _quietly(self) -> contextlib.AbstractContextManager[None]:
+        return quietly(self._storage)
+
+
+def _of_optuna(name: SamplerName, seed: int) -> optuna.samplers.BaseSampler:
+    if name is SamplerName.RANDOM:
+        return optuna.samplers.RandomSampler(seed)
+    return optuna.samplers.TPESampler(
+        multivariate=True, group=True, constant_liar=True, seed=seed, n_startup_trials=_STARTUP_TRIALS
+    )

@@ -1,0 +1,302 @@
+"""Where a study is kept: in memory, in a file of its own, or where several workers share it.
+
+A file with the ending ``.journal`` or ``.log`` is Optuna's journal, which needs no server and no locking by the file
+system, so that it works where workers share nothing but a network folder. Anything else is a URL of SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import filelock
+import optuna
+import sqlalchemy
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
+
+from advisor.errors import OptionError, OutputFolderError
+from advisor.files import set_aside
+from advisor.text.paths import path_of
+from advisor.text.printable import quoted, shown
+
+__all__ = [
+    "check_opens",
+    "check_storage",
+    "close_storage",
+    "one_at_a_time",
+    "open_study",
+    "put_aside_damaged",
+    "quietly",
+]
+
+_DATABASES = ("sqlite", "postgresql", "mysql")
+_JOURNALS = (".journal", ".log")
+_WAIT_SECONDS = 30
+_TRIES, _PAUSE_SECONDS = 5, 0.2
+"""To open a database that others may be making tables in."""
+
+_SPACE = "space"
+_PASSWORD = re.compile(r":[^:/@]*@")
+_UNUSABLE = (
+    OSError,
+    sqlalchemy.exc.SQLAlchemyError,
+    sqlite3.Error,
+    optuna.exceptions.StorageInternalError,
+    json.JSONDecodeError,
+    UnicodeDecodeError,
+)
+_RULE = (
+    "--storage must be the URL of a database (sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name) "
+    "or a journal file (study.journal)"
+)
+
+
+def check_storage(text: str) -> None:
+    """Check what was given as ``--storage`` without opening it.
+
+    Raises:
+        OptionError: It is no URL of a database and no journal file.
+    """
+    if _is_journal(text):
+        folder = path_of(text, "--storage", OptionError).absolute().parent
+        if not os.path.isdir(folder):
+            raise OptionError(f"{_RULE} in a folder that exists, but there is no {shown(folder)}. Make it first.")
+        return
+    if not text.isprintable():
+        raise OptionError(f"{_RULE}, but got {quoted(text)}, which has characters that cannot be printed.")
+    try:
+        url = sqlalchemy.make_url(text)
+    except (sqlalchemy.exc.ArgumentError, ValueError):  # a port that is no number is a ValueError
+        raise OptionError(
+            f"{_RULE}, but got {quoted(_PASSWORD.sub(':***@', text))}. A file name needs "
+            f"sqlite:/// before it or one of these endings: {', '.join(_JOURNALS)}."
+        ) from None
+    if url.get_backend_name() not in _DATABASES:
+        raise OptionError(f"{_RULE}, but got {quoted(_shown(text))}. Valid databases: {', '.join(_DATABASES)}.")
+    if not url.database or url.database == ":memory:":
+        raise OptionError(f"{_RULE}, but {quoted(_shown(text))} names no database, which several workers could share.")
+
+
+def check_opens(text: str) -> None:
+    """Open what was given as ``--storage``, before anything is measured for it.
+
+    Raises:
+        OptionError: It cannot be opened, or holds something else.
+    """
+    with quietly(text), contextlib.ExitStack() as turn:
+        if text.startswith("sqlite"):
+            with open(_lock_beside(text), "ab"):  # where it cannot be made, a lock is waited for without end
+                turn.enter_context(one_at_a_time(text))
+        storage = _open_storage(text)
+        assert storage is not None, "a shared storage is somewhere"
+        try:
+            storage.get_all_studies()
+        finally:
+            close_storage(storage)
+
+
+def open_study(
+    where: Path | str | None, name: str, maximize: Sequence[bool], choices: Mapping[str, Sequence[object]]
+) -> optuna.Study:
+    """Open or make the study of a space.
+
+    What applies may change between two runs (less free host memory, a library that went): then the settings to choose
+    from differ, which one study cannot hold. The storage gets a second study beside the first.
+
+    Args:
+        where: A path for an SQLite file of our own, text for what ``--storage`` says, ``None`` for memory.
+        name: Name of the study.
+        maximize: For each objective, whether larger values are better.
+        choices: Parameter -> its choices.
+
+    Raises:
+        OptionError: The file is no journal, or the driver of the database is not installed.
+    """
+    storage = _open_storage(where)
+    digest = hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:8]
+    for own_name in (name, f"{name}-{digest}"):
+        study = optuna.create_study(
+            study_name=own_name,
+            storage=storage,
+            directions=[StudyDirection.MAXIMIZE if larger else StudyDirection.MINIMIZE for larger in maximize],
+            load_if_exists=True,
+        )
+        if _SPACE not in study.user_attrs:
+            study.set_user_attr(_SPACE, choices)
+        if study.user_attrs[_SPACE] == choices:
+            return study
+    raise AssertionError(f"two spaces have the digest {digest}")
+
+
+def put_aside_damaged(path: Path) -> Path | None:
+    """Move a database of our own out of the way where it is damaged: what was measured is in the ledger, too.
+
+    Args:
+        path: Of the file; it may not be there.
+
+    Returns:
+        Where it is now; ``None`` where it stayed.
+
+    Raises:
+        OSError: It cannot be moved.
+    """
+    if not path.is_file() or _is_sound(path):
+        return None
+    aside = set_aside(path, "damaged")
+    for ending in ("-journal", "-wal", "-shm"):  # of the damaged one, and no other's
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    return aside
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return connection.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
+    except sqlite3.DatabaseError as error:  # a lock or a disk that fails is no damage
+        return getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
+
+def one_at_a_time(where: Path | str | None) -> contextlib.AbstractContextManager[object]:
+    """What to hold while a study is opened or asked.
+
+    SQLite locks no rows: two workers that read before either writes would take one waiting trial both. Where it is
+    shared a lock beside its file keeps them apart. Journals and database servers keep order themselves.
+    """
+    if not isinstance(where, str) or not where.startswith("sqlite"):
+        return contextlib.nullcontext()
+    return filelock.FileLock(_lock_beside(where))
+
+
+def _lock_beside(url: str) -> str:
+    return f"{sqlalchemy.make_url(url).database}.lock"
+
+
+def close_storage(storage: BaseStorage) -> None:
+    """Release a study's file or connection."""
+    storage.remove_session()
+    backend = getattr(storage, "_backend", storage)
+    engine = getattr(backend, "engine", None)
+    if engine is not None:
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def quietly(where: Path | str | None) -> Iterator[None]:
+    """Keep Optuna's log and warnings of experimental features away, and put everything back afterwards.
+
+    Raises:
+        OutputFolderError: The study's own file cannot be read or written.
+        OptionError: What ``--storage`` names cannot.
+    """
+    logger = logging.getLogger("optuna")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            yield
+    except (*_UNUSABLE, ValueError) as error:
+        if not isinstance(error, _UNUSABLE) and not (isinstance(where, str) and _is_journal(where)):
+            raise  # no line of a journal
+        own = _of_sqlite(error)
+        cause = " ".join(str(own or getattr(error, "orig", None) or error.__cause__ or error).split())
+        if own is not None and own.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            raise OutputFolderError(
+                f"momadvise must be able to write what it finds, but {where} cannot be written: {cause}. Make room and "
+                "run the same command again: nothing that has finished is lost."
+            ) from error
+        if isinstance(where, str):
+            raise OptionError(
+                f"--storage must be readable and writable for Optuna, but {_shown(where)}: {cause}. Check the URL and "
+                "the rights of its user."
+            ) from error
+        raise OutputFolderError(
+            f"The study's file must be a readable and writable SQLite file of Optuna, but {where}: {cause}. "
+            "Use another --output folder."
+        ) from error
+    finally:
+        logger.setLevel(level)
+
+
+def _of_sqlite(error: BaseException | None) -> sqlite3.Error | None:
+    """SQLite's own error, below those of the libraries that use it."""
+    while error is not None and not (isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode")):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _open_storage(where: Path | str | None) -> BaseStorage | None:
+    if where is None:
+        return None
+    if isinstance(where, str) and _is_journal(where):
+        try:
+            return JournalStorage(JournalFileBackend(str(Path(where).absolute())))
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise OptionError(
+                f"--storage must be a journal of Optuna, but {shown(where)} holds something else. Name another file."
+            ) from error
+    url = where if isinstance(where, str) else _url(where)
+    # A writer waits for another (a second worker, or optuna-dashboard, which reads along) instead of failing at once.
+    waits: dict[str, object] = (
+        {"connect_args": {"timeout": _WAIT_SECONDS}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    )
+    try:
+        return _database(url, waits)
+    except ImportError as error:
+        driver = error.__cause__ or error
+        raise OptionError(
+            f"--storage must be a database whose driver is installed, but for {_shown(url)}: {driver}. Install it with "
+            "pip, or share a journal file (study.journal)."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"--storage must be a URL that its database's driver understands, but for {_shown(url)}: "
+            f"{shown(str(error))}. Check what stands behind the question mark."
+        ) from error
+
+
+def _database(url: str, engine_kwargs: dict[str, object]) -> RDBStorage:
+    """Open a database, and make Optuna's tables in it if it has none.
+
+    A server checks that there are none and makes them in two steps. Of two workers that come at the same moment one
+    then fails, and finds them there when it tries again.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return RDBStorage(url, engine_kwargs=engine_kwargs)
+        except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError):
+            time.sleep(_PAUSE_SECONDS)
+    return RDBStorage(url, engine_kwargs=engine_kwargs)
+
+
+def _is_journal(text: str) -> bool:
+    return "://" not in text and os.path.splitext(text)[1] in _JOURNALS
+
+
+def _shown(url: str) -> str:
+    """A URL without its password."""
+    return shown(url if _is_journal(url) else sqlalchemy.make_url(url).render_as_string(hide_password=True))
+
+
+def _url(path: Path) -> str:
+    return sqlalchemy.URL.create("sqlite", database=str(path.absolute())).render_as_string(hide_password=False)

@@ -1,0 +1,1 @@
+"""From candidates to the answer: leaders measured again, the winner confirmed, files written."""

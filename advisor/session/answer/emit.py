@@ -1,0 +1,289 @@
+"""The two files that apply an answer: written, told from what somebody has made of them, and written again.
+
+A policy or a wrapper that was edited is the user's: it is never lost. Where another one is to be written, it is kept
+beside that under a name of its own, and the user hears of it. What is ours is told by its digest, which is written down
+before the file is. An answer says by digest which two files are its own; before others are written, it is withdrawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from advisor.decide.answer import Answer
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.cost import cost_evidence
+from advisor.decide.guard import comparison_evidence
+from advisor.errors import PolicyError
+from advisor.files import set_aside, sync_folder, write_whole
+from advisor.goal import Goal, GoalKind
+from advisor.hardware.hardware import Hardware
+from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, policy_source
+from advisor.policy.wrapper import size_lines, wrapper_source
+from advisor.report.comparison import comparison_sentence
+from advisor.search.space.space import Combination
+from advisor.text.units import format_bytes, format_rate
+from advisor.trial.folder import StudyFolder
+from advisor.workload.batch_layout import BatchLayout
+from advisor.workload.sizes import size_words
+
+__all__ = ["Emission", "digests", "emit", "put_right", "take_back"]
+
+
+class Emission(msgspec.Struct, frozen=True, kw_only=True):
+    """What the files say besides the recommendation.
+
+    Attributes:
+        goal: The goal.
+        folder: Where the files go.
+        workload: Name of the workload.
+        hardware: The device.
+        fingerprints: What the measurements hold for.
+        date: Day of the measurement, ISO format.
+        workload_options: What the workload defines itself, to be passed to the wrapper.
+        size_arguments: Function -> the size arguments that it takes.
+        layout: Where a batch has its samples, and how its loss follows from those of its parts.
+    """
+
+    goal: Goal
+    folder: StudyFolder
+    workload: str
+    hardware: Hardware
+    fingerprints: Fingerprints
+    date: str
+    workload_options: tuple[str, ...] = ()
+    size_arguments: dict[str, tuple[str, ...]] = {}
+    layout: BatchLayout | None = None
+
+
+def emit(emission: Emission, recommendation: Recommendation, say: Callable[[str], None]) -> None:
+    """Write ``wrapper.py``, which is the very file that is run to confirm it, and ``policy.yaml``.
+
+    Args:
+        emission: What they say besides.
+        recommendation: Whose winner they apply.
+        say: Hears what became of files that the user had edited.
+
+    Raises:
+        OSError: One cannot be written.
+    """
+    folder = emission.folder
+    for path, text in _texts(emission, recommendation).items():
+        found = _content(path)
+        if found == text.encode():
+            continue
+        _withdraw(folder)
+        if found and _digest(found) not in _known(folder):
+            kept = set_aside(path, "edited")
+            say(f"{path.name} had been edited: it is kept as {kept.name}, and {path.name} is what was found now")
+        _write(folder, path, text)
+
+
+def take_back(folder: StudyFolder) -> None:
+    """Leave no answer, and no file of ours that says what one would."""
+    _withdraw(folder)
+    for path in (folder.policy, folder.wrapper):
+        found = _content(path)
+        if found is not None and _digest(found) in _known(folder):
+            path.unlink(missing_ok=True)
+    if not (folder.policy.exists() or folder.wrapper.exists()):
+        folder.emitted.unlink(missing_ok=True)
+
+
+def digests(emission: Emission, recommendation: Recommendation) -> dict[str, str]:
+    """What tells the files of an answer: name -> digest."""
+    return {path.name: _digest(text.encode()) for path, text in _texts(emission, recommendation).items()}
+
+
+def put_right(answer: Answer, fingerprints: Fingerprints, folder: StudyFolder) -> list[str] | None:
+    """Make the files those of a stored answer again: what is gone or cut is written anew, what was edited stays.
+
+    What cannot be read any more is kept beside it.
+
+    Args:
+        answer: The answer.
+        fingerprints: What its measurements hold for.
+        folder: Where it is stored.
+
+    Returns:
+        What the user should know; ``None`` if these files cannot be made of this answer any more.
+
+    Raises:
+        OSError: One cannot be written.
+    """
+    emission = Emission(
+        goal=answer.goal,
+        folder=folder,
+        workload=answer.workload,
+        hardware=answer.hardware,
+        fingerprints=fingerprints,
+        date=answer.date,
+        workload_options=answer.facts.workload_options,
+        size_arguments=answer.facts.size_arguments,
+        layout=answer.facts.batch_layout,
+    )
+    notes = []
+    for path, text in _texts(emission, answer.recommendation).items():
+        found, right = _content(path), answer.digests.get(path.name)
+        if found is not None and _digest(found) == right:
+            continue
+        if _digest(text.encode()) != right:
+            return None
+        if found is None or text.encode().startswith(found) or _digest(found) in _known(folder):
+            _write(folder, path, text)
+            was = "gone" if found is None else "cut short" if text.encode().startswith(found) else "of another answer"
+            notes.append(f"{path.name} was {was}: it is written again as it was")
+        elif not _can_be_used(path):
+            kept = set_aside(path, "edited")
+            _write(folder, path, text)
+            notes.append(
+                f"{path.name} could not be read any more: it is kept as {kept.name}, and {path.name} is written again "
+                "as it was"
+            )
+        else:
+            notes.append(
+                f"{path.name} was edited since, and is left as it is: it need not do what is said here. Move it "
+                "elsewhere and run the same command again to have the measured one back"
+            )
+    return notes
+
+
+def _texts(emission: Emission, recommendation: Recommendation) -> dict[Path, str]:
+    return {
+        emission.folder.wrapper: _wrapper(emission, recommendation),
+        emission.folder.policy: _policy(emission, recommendation),
+    }
+
+
+def _write(folder: StudyFolder, path: Path, text: str) -> None:
+    known = _known(folder) | {_digest(text.encode())}
+    write_whole(folder.emitted, msgspec.json.format(msgspec.json.encode(sorted(known))))
+    write_whole(path, text)
+
+
+def _withdraw(folder: StudyFolder) -> None:
+    if folder.answer.exists():
+        folder.answer.unlink(missing_ok=True)
+        sync_folder(folder.path)
+
+
+def _known(folder: StudyFolder) -> set[str]:
+    """Digests of everything that was written here as a policy or a wrapper."""
+    with contextlib.suppress(OSError, ValueError):  # then everything counts as the user's
+        return msgspec.json.decode(folder.emitted.read_bytes(), type=set[str])
+    return set()
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _can_be_used(path: Path) -> bool:
+    """Whether a policy or a wrapper that is not as it was written is still one: else it is damaged, not edited."""
+    try:
+        if path.suffix == ".py":
+            compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
+        else:
+            load_policy_file(path)
+    except (SyntaxError, ValueError, PolicyError):
+        return False
+    return True
+
+
+def _policy(emission: Emission, recommendation: Recommendation) -> str:
+    """The text of ``policy.yaml``."""
+    winner = recommendation.winner
+    measurement = winner.measurement
+    assert measurement is not None
+    baseline = recommendation.baseline.measurement if recommendation.baseline is not None else None
+    cheapest = emission.goal.kind is GoalKind.CHEAPEST
+    confirmation = recommendation.confirmation
+    confirmed = confirmation.measurement if confirmation is not None else None
+    promise = confirmation.promise if confirmation is not None else None
+    growth = recommendation.growth
+    evidence = Evidence(
+        goal=emission.goal.kind.value,
+        date=emission.date,
+        samples_per_second=measurement.samples_per_second,
+        relative_spread=measurement.relative_spread,
+        peak_bytes=measurement.memory.peak_bytes,
+        memory_limit_bytes=emission.goal.limit_on(winner.policy.gpu_count),
+        fidelity=winner.fidelity.value,
+        loss_drift=winner.loss_drift,
+        comparison=comparison_evidence(winner),
+        not_compared=winner.not_compared or None,
+        speedup_over_baseline=None if promise is None else (promise.value, promise.low, promise.high),
+        baseline_samples_per_second=None if baseline is None else baseline.samples_per_second,
+        baseline_batch=None if recommendation.baseline is None else recommendation.baseline.policy.global_batch,
+        confirmed_samples_per_second=None if confirmed is None else confirmed.samples_per_second,
+        confirmed_peak_bytes=None if confirmed is None else confirmed.memory.peak_bytes,
+        tie=recommendation.tie,
+        trials=len(recommendation.ranking),
+        cost=cost_evidence(winner, emission.goal) if cheapest else None,
+        why=list(recommendation.why),
+        model_size=winner.model_size or None,
+        parameter_count=winner.parameter_count,
+        floor_samples_per_second=None if growth is None else growth.floor_samples_per_second,
+    )
+    version, layout = emission.fingerprints.versions["momadvise"], emission.layout
+    return policy_source(
+        PolicyFile(
+            policy=winner.policy,
+            sample_dims=None if layout is None else layout.sample_dims,
+            reduction=None if layout is None else layout.reduction,
+            evidence=evidence,
+            fingerprints=emission.fingerprints,
+        ),
+        header=f"Written by momadvise {version} for {emission.workload} on {emission.hardware.name}.\n"
+        "Apply it with advisor.apply_policy(this file, model), or with the wrapper.py beside it.",
+    )
+
+
+def _wrapper(emission: Emission, recommendation: Recommendation) -> str:
+    """The text of ``wrapper.py``."""
+    winner, baseline = recommendation.winner, recommendation.baseline
+    versions = emission.fingerprints.versions
+    details = [
+        f"Found by momadvise {versions['momadvise']} on {emission.date} with torch {versions.get('torch', '?')}, "
+        f"goal {emission.goal.kind.value}.",
+        f"Measured: {_figures(winner)}.",
+    ]
+    if baseline is not None:
+        details.append(f"Baseline: {_figures(baseline)}.")
+    compared = comparison_sentence(winner)
+    if compared:
+        details.append(compared)
+    if winner.model_size:
+        parameters = f"{winner.parameter_count:,} parameters" if winner.parameter_count else "of its own"
+        details.append(f"Size of the model: {size_words(winner.model_size)} ({parameters}).")
+    name = Combination.of(winner.policy).label
+    return wrapper_source(
+        winner.policy,
+        headline=f"How to train {emission.workload} on {emission.hardware.name}: {name}.",
+        details="\n".join(details),
+        options=emission.workload_options,
+        size=size_lines(winner.model_size, emission.size_arguments),
+        machines=emission.goal.machines,
+        layout=emission.layout,
+    )
+
+
+def _figures(candidate: Candidate) -> str:
+    measurement, policy = candidate.measurement, candidate.policy
+    assert measurement is not None
+    each = " of each device" if policy.gpu_count > 1 else ""
+    return (
+        f"{format_rate(measurement.samples_per_second)} samples/s, peak {format_bytes(measurement.memory.peak_bytes)}"
+        f"{each} at {policy.global_batch} samples per optimizer step"
+    )

@@ -1,0 +1,91 @@
+"""Choose among what was measured, and compare whoever leads with the exact run until a leader stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.eligible import is_faithful, is_measured, is_outpaced, why_not_eligible, worth_checking
+from advisor.decide.floor import would_be_largest
+from advisor.goal import Goal, GoalKind
+from advisor.search.space.space import Combination
+from advisor.session.trials.guard import Guard
+
+__all__ = ["settled"]
+
+
+def settled(
+    choose: Callable[[list[Candidate]], Recommendation],
+    candidates: list[Candidate],
+    *,
+    goal: Goal,
+    guard: Guard,
+    keep: Callable[[Candidate], None],
+) -> Recommendation:
+    """The recommendation whose winner was compared with the exact run, whatever its methods promise.
+
+    The next best is compared too, and for ``cheapest`` every point of the frontier: the answer names them as
+    alternatives. Where the time is up a leader stands as it is, and the answer says that it was not compared.
+
+    What would lead and has nothing against it but its first losses is compared before: an earlier run of the study may
+    have had no time for it, and a method that changes what is learned is never told from a broken one by three losses.
+
+    Args:
+        choose: Makes a recommendation from candidates.
+        candidates: Everything that was tried; those that were compared are replaced.
+        goal: The goal.
+        guard: Compares.
+        keep: Called with every candidate that was compared, to write it down.
+
+    Raises:
+        TrialError: None is left that may win.
+    """
+    while True:
+        if any(_compare(one, candidates, guard, keep) for one in _doubted(candidates, goal)):
+            continue
+        recommendation = choose(candidates)
+        if not any(_compare(leader, candidates, guard, keep) for leader in _leaders(recommendation, goal)):
+            return recommendation
+
+
+def _doubted(candidates: list[Candidate], goal: Goal) -> list[Candidate]:
+    """Those that would lead, were it not for their first losses; the fastest first."""
+    doubted = [one for one in candidates if worth_checking(one, candidates, goal) and not is_faithful(one, goal)]
+    if goal.kind is GoalKind.BIGGER:
+        doubted = [one for one in doubted if would_be_largest(one, candidates, goal)]
+    return sorted(doubted, key=_rate, reverse=True)
+
+
+def _rate(candidate: Candidate) -> float:
+    assert candidate.measurement is not None
+    return candidate.measurement.samples_per_second
+
+
+def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
+    """The winner first."""
+    able = [one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)]
+    if recommendation.frontier is not None:
+        points = {point.policy.key for point in recommendation.frontier.points}
+        others = [one for one in able if one.policy.key in points]
+    elif recommendation.growth is not None:
+        others = []
+    else:
+        others = [one for one in able if _methods(one) != _methods(recommendation.winner)][:1]
+    return [recommendation.winner, *others]
+
+
+def _compare(leader: Candidate, candidates: list[Candidate], guard: Guard, keep: Callable[[Candidate], None]) -> bool:
+    """Compare one, and with it all that differ from it in their batch alone; whether that said anything new."""
+    checked = guard.checked(leader)
+    if (checked.guard, checked.not_compared) == (leader.guard, leader.not_compared):
+        return False
+    for position, candidate in enumerate(candidates):
+        alike = _methods(candidate) == _methods(leader) and candidate.model_size == leader.model_size
+        if alike and is_measured(candidate):
+            candidates[position] = guard.checked(candidate)
+            keep(candidates[position])
+    return True
+
+
+def _methods(candidate: Candidate) -> Combination:
+    return Combination.of(candidate.policy)

@@ -1,0 +1,188 @@
+"""Measure the leaders once more before one of them is recommended.
+
+The best of many noisy figures is as a rule one that was lucky. Where the search has a model, that tells which of them
+were, and which are worth another look (:mod:`advisor.decide.repeat`). Otherwise the policies that are near the best,
+and the baseline that they are compared with, are run again, one after the other: of two figures of a policy the worse
+one stands for it (:func:`~advisor.decide.ranking.ranked`), and how far they differ counts as noise. Where two lead that
+are near each other even so, both are run a third time, and the median stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.contested import contested
+from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.noise import noise_of
+from advisor.decide.repeat import worth_repeating
+from advisor.decide.score import gain, score
+from advisor.goal import Goal, GoalKind
+from advisor.measure.timing import NEAR
+from advisor.policy.policy import Policy
+from advisor.report.progress import Progress
+from advisor.report.wording import batch_words
+from advisor.search.propose.standing import Standing
+from advisor.search.space.space import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.trials.trials import Trials
+from advisor.trial.outcome import Outcome
+
+__all__ = ["MOST", "ROUNDS", "measure_leaders_again", "times_measured"]
+
+MOST = 3
+"""Policies that are run again, besides the baseline."""
+
+ROUNDS = 4
+"""Of measuring again who leads then; where figures scatter a few rounds find one that is not there by luck."""
+
+
+def measure_leaders_again(
+    recommendation: Recommendation,
+    candidates: list[Candidate],
+    *,
+    goal: Goal,
+    trials: Trials,
+    keep: Callable[[Candidate], None],
+    budget: TimeBudget,
+    progress: Progress,
+    standings: Mapping[str, Standing] | None = None,
+) -> bool:
+    """Run the leaders and the baseline again, as far as the time reaches.
+
+    Nothing is repeated where nothing can change: for ``bigger`` (a model's size has no luck), where plain training is
+    all that was measured, or for what an earlier run of the study has repeated already.
+
+    Args:
+        recommendation: What would be recommended.
+        candidates: Everything that was tried; repetitions are added to it. What does not run a second time is
+            replaced by how that ended, and is never recommended.
+        goal: The goal.
+        trials: Runs the repetitions.
+        keep: Called with every candidate that is new or replaced, to write it down.
+        budget: The session's clock.
+        progress: Told what is under way.
+        standings: For ``faster``, what the search's model thinks of each combination, by its label.
+
+    Returns:
+        Whether anything was measured.
+    """
+    if standings and goal.kind is GoalKind.FASTER:
+        again = _doubtful(recommendation, candidates, goal, standings)
+    else:
+        again = [one for one in _leaders(recommendation, goal) if times_measured(one.policy, candidates) == 1]
+        again = again or _contested(recommendation, candidates, goal)
+    for number, leader in enumerate(again, start=1):
+        if not budget.may_repeat:
+            return number > 1
+        label, batch = Combination.of(leader.policy).label, batch_words(leader.policy)
+        progress.stage(f"measuring the leaders again ({number} of {len(again)}): {label}, batch {batch}")
+        result = trials.time(leader.policy, outpaced_below=None, repeat=times_measured(leader.policy, candidates))
+        if result.outcome is Outcome.OK:
+            repetition = msgspec.structs.replace(
+                leader,
+                role=Role.SEARCHED,
+                measurement=result.measurement,
+                speedup=result.speedup,
+                trial_key=result.key,
+            )
+            candidates.append(repetition)
+            keep(repetition)
+        elif not result.outcome.is_by_chance:  # Out of time is a busy machine, not a policy that fails.
+            _replace(leader, candidates, keep, outcome=result.outcome, reason=f"run again, it ended: {result.reason}")
+    return bool(again)
+
+
+def times_measured(policy: Policy, candidates: Sequence[Candidate]) -> int:
+    """How often a policy has figures."""
+    return sum(is_measured(one) and one.policy == policy for one in candidates)
+
+
+def _doubtful(
+    recommendation: Recommendation, candidates: Sequence[Candidate], goal: Goal, standings: Mapping[str, Standing]
+) -> list[Candidate]:
+    """The one that may be lucky, or better than it looks; and a baseline whose figure took no turns with anything."""
+    best: dict[str, Candidate] = {}
+    for one in _able(recommendation, goal):
+        label = Combination.of(one.policy).label
+        if label in standings:
+            best.setdefault(label, one)
+    thought = {label: standings[label] for label in best}
+    figures: dict[str, list[float]] = {label: [] for label in best}
+    for one in candidates:
+        label = Combination.of(one.policy).label
+        if one.measurement is None or is_outpaced(one) or label not in best or one.policy != best[label].policy:
+            continue
+        if figures[label]:  # The first was told to the search.
+            thought[label] = thought[label].after(score(one, goal), noise_of(one.measurement, one.speedup))
+        figures[label].append(score(one, goal))
+    again = worth_repeating(thought, figures)
+    found = [] if again is None else [best[again]]
+    baseline, winner = recommendation.baseline, recommendation.winner
+    if baseline is not None and winner.speedup is None and baseline.policy not in (one.policy for one in found):
+        others = winner.policy != baseline.policy or bool(found)
+        found += [baseline] if others and times_measured(baseline.policy, candidates) == 1 else []
+    return found
+
+
+def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
+    """The winner, the baseline, and what else may be the best: in the order of how much their figures matter."""
+    if goal.kind is GoalKind.BIGGER:
+        return []
+    winner, baseline = recommendation.winner, recommendation.baseline
+    able = _able(recommendation, goal) or [winner]
+    if recommendation.frontier is not None:
+        points = {point.policy.key for point in recommendation.frontier.points}
+        near = [one for one in able if one.policy.key in points]
+    else:
+        best = score(able[0], goal)
+        near = [one for one in able if gain(best, score(one, goal), goal.kind) <= NEAR]
+    if any(one.speedup is not None for one in (winner, *near)):
+        # Each of these figures is over the baseline, directly or by way of a leader; and which batch of the same
+        # methods is a shade faster matters to nobody.
+        different = {one.policy.combination_key: one for one in reversed([winner, *near])}
+        rivals = [one for one in near if different[one.policy.combination_key] is one]
+        rivals = [one for one in rivals if one.policy.combination_key != winner.policy.combination_key]
+        if baseline is not None and winner.policy == baseline.policy:
+            return rivals[:MOST]
+        return [winner, *rivals][:MOST] if rivals else []
+    leaders = [winner, *(one for one in near if one.policy != winner.policy)][:MOST]
+    if baseline is not None and baseline.policy not in [one.policy for one in leaders]:
+        leaders.insert(1, baseline)
+    return leaders if len(leaders) > 1 else []
+
+
+def _able(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
+    """Those that may win, by figures that are no early ones; the best first."""
+    return [one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)]
+
+
+def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
+    """Two that lead by figures so near that two of each do not tell which is better."""
+    if goal.kind is not GoalKind.FASTER:
+        return []
+    able = {one.policy.key: one for one in _able(recommendation, goal)}
+    figures: dict[str, list[float]] = {key: [] for key in able}
+    for one in candidates:
+        if is_measured(one) and one.policy.key in able:
+            figures[one.policy.key].append(score(one, goal))
+    found = [able[key] for key in contested(figures)]
+    if found and found[0].speedup is not None and len({one.policy.combination_key for one in found}) == 1:
+        return []
+    return found
+
+
+def _replace(
+    leader: Candidate,
+    candidates: list[Candidate],
+    keep: Callable[[Candidate], None],
+    *,
+    outcome: Outcome,
+    reason: str,
+) -> None:
+    for position, candidate in enumerate(candidates):
+        if candidate.policy == leader.policy and is_measured(candidate):
+            candidates[position] = msgspec.structs.replace(candidate, outcome=outcome, reason=reason, measurement=None)
+            keep(candidates[position])

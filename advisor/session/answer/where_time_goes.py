@@ -1,0 +1,67 @@
+"""Sentences on where the time of a step goes, and what the winner changed about it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.hardware.rates import DeviceRates
+from advisor.predict.calibration import TimePrediction
+from advisor.predict.roofline import PredictedStep
+from advisor.report.progress import Progress
+from advisor.report.why_time import explain_time, time_sentence
+from advisor.session.budget import TimeBudget
+from advisor.session.trials.trials import Trials
+
+__all__ = ["with_time_explained"]
+
+
+def with_time_explained(
+    recommendation: Recommendation,
+    *,
+    rates: DeviceRates | None,
+    trials: Trials,
+    budget: TimeBudget,
+    progress: Progress,
+) -> Recommendation:
+    """Follow a step of the baseline and one of the winner, and add what their work says of their measured times.
+
+    The work of every operator, at the device's measured rates, divides each measured step among its phases and says
+    what binds them. Nothing is added where it is unknown: on several devices, for another size of the model, without
+    the device's rates, where a step cannot be followed, or where the time is up.
+
+    Args:
+        recommendation: With measured winner and baseline.
+        rates: What the probe measured of the device.
+        trials: Makes the traces.
+        budget: The session's clock.
+        progress: Told what is under way.
+    """
+    plain, winner = recommendation.baseline, recommendation.winner
+    if plain is None or plain.policy.methods or rates is None or not budget.may_trace:
+        return recommendation
+    if winner.policy.gpu_count > 1 or plain.model_size != winner.model_size or winner.model_size:
+        return recommendation
+    progress.stage("following a step to see where its time goes")
+    before = _step(plain, rates, trials)
+    if before is None:
+        return recommendation
+    if not winner.policy.methods:
+        return _with(recommendation, (time_sentence(before, "plain training"),))
+    after = _step(winner, rates, trials)
+    if after is None:
+        return recommendation
+    return _with(recommendation, explain_time(before, after, winner.policy.methods))
+
+
+def _step(candidate: Candidate, rates: DeviceRates, trials: Trials) -> PredictedStep | None:
+    """The measured step, divided by what its work is predicted to take."""
+    work = trials.count_work(candidate.policy)
+    measurement, batch = candidate.measurement, candidate.policy.global_batch
+    if work is None or measurement is None:
+        return None
+    return TimePrediction(work=work, rates=rates, measured_seconds={batch: measurement.step_seconds}).at(batch)
+
+
+def _with(recommendation: Recommendation, sentences: tuple[str, ...]) -> Recommendation:
+    return msgspec.structs.replace(recommendation, why=(*recommendation.why, *sentences))

@@ -1,0 +1,1 @@
+"""What is settled before the first trial: devices, limits, ranks, versions, what an earlier study still says."""

@@ -1,0 +1,265 @@
+"""Tell combinations apart by short steps in turn with plain training, and time those at length that lead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Comparison, Role
+from advisor.decide.eligible import is_measured
+from advisor.measure.measurement import Measurement, Sizing
+from advisor.methods.catalogue import get_method
+from advisor.policy.policy import Policy
+from advisor.report.wording import comparison_words
+from advisor.search.sizing.batching import Batch, choose_batch
+from advisor.search.sizing.memory_model import MemoryModel, round_batch
+from advisor.search.space.space import Combination
+from advisor.session.trials.evaluate import Evaluation, Evaluator
+from advisor.session.trials.expected import expected_at
+from advisor.session.trials.turns import Turns
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+
+__all__ = ["ComparingEvaluator"]
+
+_EFFICIENT = 0.8
+"""Share of the throughput of very large batches from which on a batch is worth looking at."""
+
+_STEPS = 4
+"""Steps that the turns of a combination and of plain training have time for: two rounds."""
+
+_STEPS_OF_PACESETTER = 12
+"""The same of a faster combination: those that are slower than it shall find the time as well."""
+
+_CLEARLY = 1.1
+"""Speedup over the baseline from which a combination sets the pace for short steps."""
+
+_LADDER = 2
+"""Each batch of a ladder is so many times the one before."""
+
+_MOST_RUNGS = 6
+
+
+class ComparingEvaluator(Evaluator):
+    """An evaluator for one device that compares before it times.
+
+    Throughput grows with the batch up to a plateau. Where it begins is told from plain training's short runs; there
+    combinations are compared, and from there the ladder of a leader's batches goes up for as long as it gains.
+    """
+
+    _best_batch: int | None = None
+    """Samples per forward pass at which the last ladder was best."""
+    _peaked = False
+    """Whether that ladder saw a larger batch that was no better."""
+
+    @property
+    def _turns(self) -> Turns:
+        return self._trials.turns
+
+    def baseline_is(self, baseline: Candidate | None, earlier: Sequence[Candidate] = ()) -> list[Candidate]:
+        """From now on, what is timed takes turns with the baseline, and the batch to compare at is known.
+
+        Args:
+            baseline: Its figures; ``None`` or without any if it has none.
+            earlier: What an earlier run of the study tried; it is gone on from there.
+
+        Returns:
+            Plain training at that batch, in turn with the baseline: what short steps say of others is relative to it.
+        """
+        plain = Combination()
+        if baseline is None or baseline.measurement is None or self._size(plain, Role.BASELINE)[0] is None:
+            return []
+        self._turns.baseline = baseline
+        model, sizing = self._trials.model_of(plain), self._trials.sizing_of(plain)
+        assert model is not None, "it was sized just now"
+        assert sizing is not None, "it was sized just now"
+        own = baseline.policy
+        self._turns.compare_at = self._batch_to_compare_at(own, model, sizing)
+        found = []
+        if self._turns.compare_at > own.micro_batch:
+            policy = self._at_most(self._policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
+            self._progress.trial_started(self.number, policy, "in turn with the baseline")
+            result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
+            found.append(self._candidate(policy, Role.SEARCHED, result, result.measurement))
+        self._go_on_from(earlier)
+        return found
+
+    def _go_on_from(self, earlier: Sequence[Candidate]) -> None:
+        """Compare as the earlier run did when it ended: what it sized is read back then instead of run again."""
+        compared = [
+            one.comparison
+            for one in earlier
+            if one.outcome is Outcome.COMPARED and one.comparison is not None and one.comparison.speedup is not None
+        ]
+        beside = compared[-1].beside if compared else Combination().label
+        timed = [one for one in earlier if is_measured(one) and Combination.of(one.policy).label == beside]
+        pacesetter = Combination.of(timed[0].policy) if timed else Combination()
+        alone = any(one.role is Role.HAND_TUNED for one in timed)
+        if pacesetter == Combination() or self._size(pacesetter, Role.SEARCHED, alone=alone)[0] is None:
+            return
+        self._turns.pacesetter = pacesetter
+        first = {one.policy.key: one for one in reversed(timed) if one.speedup is not None}  # no repetition of any
+        self._turns.leader = max(first.values(), key=_rate, default=None)
+        self._turns.compare_at = min(one.micro_batch for one in compared if one.beside == beside)
+
+    def _timed_baseline(self, policy: Policy) -> Candidate:
+        """A first idea of its samples per second: what counts is how many times as many others have in turn with it."""
+        self._progress.trial_started(self.number, policy, "measuring")
+        result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
+        return self._candidate(policy, Role.BASELINE, result, result.measurement)
+
+    def compare(self, combination: Combination, role: Role) -> Evaluation:
+        """Hold a combination against another by short steps in turn, instead of timing it at length.
+
+        Where there is nothing to hold it against it is timed.
+
+        Args:
+            combination: The methods.
+            role: Why it is tried.
+        """
+        found = self._policy_to_try(combination, 1.0, role)
+        if isinstance(found, Evaluation):
+            return found
+        largest, _ = found
+        policy = self._aimed(largest)
+        comparison = self._expected(policy)
+        if comparison is None:  # plain training does not run even at the smallest batch: figures are absolute
+            return self.evaluate(combination, 1.0, role, best=None)
+        candidate = self._unmeasured(policy, role, Outcome.COMPARED, comparison_words(comparison), None)
+        candidate = msgspec.structs.replace(candidate, comparison=comparison, notes=self._effects(combination))
+        return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
+
+    def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
+        """Time a combination batch by batch without having compared it.
+
+        Args:
+            combination: The methods.
+            role: Why it is tried.
+        """
+        found = self._policy_to_try(combination, 1.0, role, alone=True)
+        if isinstance(found, Evaluation):
+            return found
+        largest, _ = found
+        return self.time_leader(self._unmeasured(self._aimed(largest), role, Outcome.COMPARED, "", None), best=None)
+
+    def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
+        """Time what was compared and may lead, batch by batch.
+
+        Args:
+            leader: The compared candidate.
+            best: Samples per second of the best candidate so far.
+        """
+        combination = Combination.of(leader.policy)
+        found = self._policy_to_try(combination, 1.0, leader.role)
+        if isinstance(found, Evaluation):
+            return found
+        largest, _ = found
+        first = self._aimed(largest)
+        ladder = self._ladder(first, largest)
+        self._progress.trial_started(self.number, first, f"timing it batch by batch{self._where}")
+        result = self._trials.time(first, outpaced_below=None, ladder=ladder)
+        candidates = [self._candidate_at(first, leader, result, result.measurement)]
+        for policy, rung in zip(ladder, result.ladder, strict=False):
+            one = self._candidate_at(policy, leader, result, rung.measurement)
+            candidates[-1] = msgspec.structs.replace(candidates[-1], gain_of_larger=rung.gain)
+            candidates.append(msgspec.structs.replace(one, speedup=rung.speedup))
+        if result.outcome is Outcome.OUT_OF_MEMORY or self._has_no_batch(candidates[0]):
+            return self._retried(candidates[0], best)
+        top = max(candidates, key=_rate)
+        if result.outcome is Outcome.OK:
+            if ladder or not self._peaked:  # Without a ladder nothing new was seen of where one peaks.
+                self._best_batch = top.policy.micro_batch
+                self._peaked = top is not candidates[-1]
+            place = candidates.index(top)
+            candidates[place] = top = msgspec.structs.replace(top, comparison=self._expected(top.policy))
+            self._sets_the_pace(top)
+        others = [msgspec.structs.replace(one, role=Role.SEARCHED) for one in candidates if one is not top]
+        return Evaluation(candidate=top, before=tuple(others))
+
+    def _expected(self, policy: Policy) -> Comparison | None:
+        combination = Combination.of(policy)
+        beside = self._turns.compared_with(combination)
+        own, reference = self._trials.sizing_of(combination), self._trials.sizing_of(beside)
+        model = self._trials.model_of(beside)
+        if own is None or reference is None or model is None:
+            return None
+        return expected_at(policy, own, reference, model, beside=beside.label)
+
+    def _sets_the_pace(self, leader: Candidate) -> None:
+        """Compare with a clearly faster combination from now on, whose steps cost less time than plain training's."""
+        combination = Combination.of(leader.policy)
+        model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
+        first = leader.speedup is not None and self._turns.pacesetter == Combination()
+        if not first or model is None or sizing is None or leader.speedup is None:
+            return
+        if any(get_method(use.name).slow_start for use in combination.uses):
+            return  # to build it anew, after a trial that needed the room, would take longer than what it saves
+        if leader.speedup.low > _CLEARLY:
+            self._turns.pacesetter, self._turns.leader = combination, leader
+            self._turns.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
+
+    def _candidate_at(
+        self, policy: Policy, leader: Candidate, result: TrialResult, measurement: Measurement | None
+    ) -> Candidate:
+        candidate = self._candidate(policy, leader.role, result, measurement)
+        return msgspec.structs.replace(candidate, comparison=leader.comparison)
+
+    def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
+        """Where a step is mostly work on samples, or the given policy's; short enough for some of them."""
+        steps = _STEPS_OF_PACESETTER if own.methods else _STEPS
+        in_time = plain.largest_within_seconds(self._budget.turn_seconds / steps)
+        wanted = min(max(own.micro_batch, _efficient_batch(plain, sizing)), in_time)
+        if not own.methods and plain.seconds(own.micro_batch) <= self._budget.turn_seconds:
+            wanted = max(wanted, own.micro_batch)  # then the baseline itself is what others are compared with
+        wanted = min(wanted, plain.largest_batch(self._trials.limit_on(1)))
+        if self._goal.global_batch is not None:
+            wanted = min(wanted, self._goal.global_batch)
+        least = min(self._trials.first_batch, own.micro_batch)
+        return max(least, wanted if wanted == own.micro_batch else round_batch(wanted))
+
+    def _aimed(self, largest: Policy) -> Policy:
+        """The policy at the batch where the last ladder was best, or else at that of the comparison."""
+        return self._at_most(largest, self._best_batch or self._turns.compare_at or 1)
+
+    def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
+        """Growing batches up to the largest."""
+        ladder: list[Policy] = []
+        compiles = any(get_method(use.name).slow_start for use in first.methods)
+        if self._best_batch is not None and (self._peaked or compiles):
+            return ()  # which batch is best is known, or would be compiled for anew at each
+        before = first
+        while len(ladder) < _MOST_RUNGS and before.micro_batch < largest.micro_batch:
+            following = self._at_most(largest, _LADDER * before.micro_batch)
+            if following.micro_batch <= before.micro_batch:
+                following = largest
+            if self._refusal(following) is not None:
+                break
+            ladder.append(following)
+            before = following
+        return tuple(ladder)
+
+    def _at_most(self, largest: Policy, wanted: int) -> Policy:
+        batch = choose_batch(
+            largest=min(wanted, largest.micro_batch),
+            fraction=1.0,
+            global_batch=self._goal.global_batch,
+            gpu_count=largest.gpu_count,
+        )
+        assert batch is not None, "at least one sample fits"
+        return self._policy(Combination.of(largest), batch)
+
+
+def _efficient_batch(model: MemoryModel, sizing: Sizing) -> int:
+    """Where the part of a step that does not grow with the batch no longer matters."""
+    rates = {point.micro_batch: point.micro_batch / point.step_seconds for point in sizing.points}
+    seen = min(batch for batch, rate in rates.items() if rate >= _EFFICIENT * max(rates.values()))
+    fixed, growing = max(0.0, model.time.intercept), model.time.slope
+    if growing <= 0:
+        return seen
+    return max(seen, math.ceil(_EFFICIENT / (1 - _EFFICIENT) * fixed / growing))
+
+
+def _rate(candidate: Candidate) -> float:
+    return 0.0 if candidate.measurement is None else candidate.measurement.samples_per_second

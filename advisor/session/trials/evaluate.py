@@ -1,0 +1,475 @@
+"""From a combination of methods to a candidate: size it, choose its batch, judge it, time it."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.effects import changed_nothing
+from advisor.goal import Fidelity, Goal, GoalKind
+from advisor.hardware.hardware import Hardware
+from advisor.measure.measurement import Measurement
+from advisor.measure.timing import NEAR
+from advisor.methods.catalogue import get_method
+from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
+from advisor.policy.policy import Policy
+from advisor.report.progress import Progress
+from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, does_not_fit
+from advisor.search.sizing.memory_model import MemoryModel, round_batch
+from advisor.search.space.space import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.trials.trials import Trials
+from advisor.text.units import format_bytes, format_count, format_rate
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from advisor.workload.facts import Facts
+
+__all__ = ["Evaluation", "Evaluator"]
+
+_ANOTHER_BATCH_WILL_NOT_HELP = (Outcome.FAILED, Outcome.DIVERGED, Outcome.CRASHED)
+
+_USUAL_SEQUENCES = 8
+"""Batch of text where none is stated: what transformers' TrainingArguments begin with."""
+
+_USUAL_SAMPLES = 32
+"""Batch of anything else where none is stated: that of most published examples on one device."""
+
+_HALF = 0.5
+"""Share of a batch that is timed beside it: where memory bandwidth or caches decide, less is faster at times."""
+
+_HOPELESS = 0.5
+"""A combination whose short runs predict less than this share of the best throughput is not timed: predictions from
+two measured batches are about 10 % off, so that nothing near the best is lost."""
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate, and whether it settles its combination.
+
+    Attributes:
+        candidate: What became of the policy.
+        settles_combination: Whether no other batch of the same methods needs to be tried.
+        before: Candidates that were tried on the way to it.
+        smaller: The same methods at a smaller batch, timed in the same trial.
+        expected_rate: Samples per second that short runs promise, where it was not measured for being too slow.
+    """
+
+    candidate: Candidate
+    settles_combination: bool = False
+    before: tuple[Candidate, ...] = ()
+    smaller: Candidate | None = None
+    expected_rate: float | None = None
+
+
+class Evaluator:
+    """Turns combinations into candidates. Every way to end has an outcome and a reason.
+
+    Args:
+        trials: Runs the trials.
+        budget: The session's clock.
+        goal: The goal and its limits.
+        facts: What the probe learned.
+        hardware: The device.
+        progress: Told what is under way.
+        pace: What ``best`` is called where a combination is too slow for it.
+        where: Behind what is being done, for the display (``" at layers=24"``).
+        times_half: Whether half of the batch is timed in the same trial: nobody proposes it otherwise.
+
+    Attributes:
+        notes: What the user should know about how batches were chosen.
+        number: Number of the candidate under way, for the display.
+    """
+
+    def __init__(
+        self,
+        *,
+        trials: Trials,
+        budget: TimeBudget,
+        goal: Goal,
+        facts: Facts,
+        hardware: Hardware,
+        progress: Progress,
+        pace: str = "the best so far reached",
+        where: str = "",
+        times_half: bool = False,
+    ) -> None:
+        self._trials = trials
+        self._budget = budget
+        self._goal = goal
+        self._facts = facts
+        self._hardware = hardware
+        self._progress = progress
+        self._pace = pace
+        self._where = where
+        self._times_half = times_half
+        self.notes: list[str] = []
+        self.number = 1
+
+    def own_batch(self) -> Batch | None:
+        """The user's own batch: ``BATCH_SIZE``; under a global batch, as few passes over that as divide it.
+
+        Where neither is stated, a usual one.
+        """
+        own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
+        if own is None and self._goal.kind is GoalKind.FASTER:
+            own = _USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES
+        most = self._trials.most_samples
+        if own is not None and most is not None and own > most:
+            if self._facts.default_batch is not None:
+                self._note(f"BATCH_SIZE is {own}, but make_batch makes no more than {format_count(most, 'sample')}")
+            own = most
+        if own is None or fixed is None:
+            return None if own is None else Batch(own)
+        return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices)
+
+    @property
+    def _fewest_devices(self) -> int:
+        return self._goal.gpu_counts[0]
+
+    def is_plainest(self, combination: Combination) -> bool:
+        """Whether it is plain training on the fewest devices."""
+        return combination == self._trials.reference(self._fewest_devices)
+
+    def baseline(self) -> Candidate | None:
+        """Plain training at the user's own batch, on the fewest devices; ``None`` when the workload states none."""
+        batch = self.own_batch()
+        plain = self._trials.reference(self._fewest_devices)
+        if batch is None or plain is None:
+            return None
+        model, failure = self._size(plain, Role.BASELINE)
+        if model is None:
+            return failure
+        fits = model.largest_batch(self._trials.limit_on(plain.gpu_count), margin=0.0, rounded=False)
+        if self._facts.default_batch is None and self._goal.global_batch is None:
+            within = self._batch(model, 1.0, plain.gpu_count)
+            batch = Batch(min(batch.micro_batch, 1 if within is None else within.micro_batch))
+        policy = self._policy(plain, batch)
+        if fits < batch.micro_batch:
+            return self._too_big(policy, Role.BASELINE, model)
+        return self._timed_baseline(policy)
+
+    def explain_baseline(self, baseline: Candidate) -> None:
+        """Note where its batch is from, unless that is the user's: whether it was run just now or read back."""
+        fixed = self._facts.default_batch is not None or self._goal.global_batch is not None
+        if fixed or baseline.measurement is None or self._goal.kind is not GoalKind.FASTER:
+            return
+        samples = format_count(baseline.policy.micro_batch, "sample")
+        self.notes.append(
+            f"the model file states no BATCH_SIZE: {samples} a step, a usual batch, was taken for the "
+            "baseline. Add BATCH_SIZE = N to be compared with yours"
+        )
+
+    def _timed_baseline(self, policy: Policy) -> Candidate:
+        return self.time(policy, Role.BASELINE, best=None)
+
+    def evaluate(self, combination: Combination, fraction: float, role: Role, *, best: float | None) -> Evaluation:
+        """Take a combination at a fraction of its largest batch to its end.
+
+        Args:
+            combination: The methods and the number of devices.
+            fraction: Share of the largest feasible micro-batch.
+            role: Why it is tried.
+            best: Samples per second of the best candidate so far on as many devices, which decides what is hopeless.
+        """
+        found = self._policy_to_try(combination, fraction, role)
+        if isinstance(found, Evaluation):
+            return found
+        policy, model = found
+        predicted_rate = policy.global_batch / model.seconds(policy.micro_batch, policy.accumulation_steps)
+        if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
+            reason = f"short runs predict {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
+            slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
+            return Evaluation(candidate=slow, settles_combination=True, expected_rate=predicted_rate)
+        evaluation = self._timed(policy, role, best=best)
+        only_try = self._times_half or role is not Role.SEARCHED
+        if self._has_no_batch(evaluation.candidate) or (
+            evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY and only_try
+        ):
+            return self._retried(evaluation.candidate, best)
+        if self._was_held_up(evaluation.candidate, best):
+            return self._with_room(evaluation, best)
+        return evaluation
+
+    def _policy_to_try(
+        self, combination: Combination, fraction: float, role: Role, *, alone: bool = False
+    ) -> tuple[Policy, MemoryModel] | Evaluation:
+        """The policy at the batch that it is to be tried at, with its memory model; or why there is none.
+
+        Args:
+            combination: The methods and the number of devices.
+            fraction: Share of the largest feasible micro-batch.
+            role: Why it is tried.
+            alone: Whether its short runs take turns with nothing.
+        """
+        model, failure = self._size(combination, role, alone=alone)
+        if model is None:
+            assert failure is not None
+            return Evaluation(candidate=failure, settles_combination=True)
+        batch = self._batch(model, fraction, combination.gpu_count)
+        if batch is None:
+            too_big = self._too_big(self._policy(combination, Batch(1)), role, model)
+            return Evaluation(candidate=too_big, settles_combination=True)
+        policy = self._policy(combination, batch)
+        refusal = self._refusal(policy)
+        if refusal is not None:
+            return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
+        return policy, model
+
+    def _retried(self, failed: Candidate, best: float | None) -> Evaluation:
+        """Further tries, at smaller batches than the one that did not fit.
+
+        For a setting that everything is compared with, and wherever no smaller batch would be proposed.
+        """
+        tried = [failed]
+        for share in AFTER_OUT_OF_MEMORY:
+            policy = self._smaller(tried[-1].policy, math.floor(share * failed.policy.micro_batch))
+            if policy is None:
+                continue
+            evaluation = self._timed(policy, failed.role, best=best)
+            if not (evaluation.candidate.outcome is Outcome.OUT_OF_MEMORY or self._has_no_batch(evaluation.candidate)):
+                return msgspec.structs.replace(evaluation, before=tuple(tried))
+            tried.append(evaluation.candidate)
+        return Evaluation(candidate=tried[-1], before=tuple(tried[:-1]))
+
+    def _has_no_batch(self, candidate: Candidate) -> bool:
+        """Whether it was not run since the data has fewer samples than its batch."""
+        most = self._trials.most_samples
+        return candidate.outcome is Outcome.REFUSED and most is not None and candidate.policy.global_batch > most
+
+    def _was_held_up(self, candidate: Candidate, best: float | None) -> bool:
+        """Whether it leads or nearly does, although its allocator had to flush its cache and begin again."""
+        if candidate.outcome is not Outcome.OK or candidate.measurement is None:
+            return False
+        rate, flushes = candidate.measurement.samples_per_second, candidate.measurement.memory.allocation_retries
+        return bool(flushes) and (best is None or rate >= AFTER_FLUSHES * best)
+
+    def _with_room(self, full: Evaluation, best: float | None) -> Evaluation:
+        """The better of a batch that fills the memory and a slightly smaller one, which leaves the allocator room."""
+        first = full.candidate
+        policy = self._smaller(first.policy, math.floor(AFTER_FLUSHES * first.policy.micro_batch))
+        if policy is None:
+            return full
+        second = self.time(policy, first.role, best=best)
+        if second.outcome is not Outcome.OK or second.measurement is None or first.measurement is None:
+            return msgspec.structs.replace(full, before=(second,))
+        if second.measurement.samples_per_second <= first.measurement.samples_per_second:
+            return msgspec.structs.replace(full, before=(second,))
+        return msgspec.structs.replace(full, candidate=second, before=(first,))
+
+    def _smaller(self, policy: Policy, largest: int) -> Policy | None:
+        """The same methods at a batch up to ``largest``; ``None`` if there is none that is smaller and allowed."""
+        combination = Combination.of(policy)
+        model = self._trials.model_of(combination)
+        assert model is not None, "a policy that was timed was sized"
+        batch = choose_batch(
+            largest=min(model.largest_batch(self._trials.limit_on(combination.gpu_count)), largest),
+            fraction=1.0,
+            global_batch=self._goal.global_batch,
+            gpu_count=combination.gpu_count,
+        )
+        if batch is None or batch.micro_batch >= policy.micro_batch:
+            return None
+        smaller = self._policy(combination, batch)
+        return smaller if self._refusal(smaller) is None else None
+
+    def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
+        """Measure a policy."""
+        result = self._run(policy, role, best=best)
+        return self._candidate(policy, role, result, result.measurement)
+
+    def _timed(self, policy: Policy, role: Role, *, best: float | None) -> Evaluation:
+        """Measure a policy, and in the same trial half of its batch where nobody else would."""
+        half = self._half(policy)
+        result = self._run(policy, role, best=best, half=half)
+        candidate = self._candidate(policy, role, result, result.measurement)
+        smaller = None
+        if half is not None and result.smaller is not None:
+            # Whatever role the larger one has: it is the batch that makes it a baseline, or hand-tuned.
+            smaller = self._candidate(half, Role.SEARCHED, result, result.smaller)
+        return Evaluation(
+            candidate=candidate,
+            settles_combination=candidate.outcome in _ANOTHER_BATCH_WILL_NOT_HELP,
+            smaller=smaller,
+        )
+
+    def _half(self, policy: Policy) -> Policy | None:
+        """The policy at half of its batch, if that is to be timed in the same trial.
+
+        Not where a method compiles: code for a second batch is code for any batch, which is not what will be run.
+        """
+        compiles = any(get_method(use.name).slow_start for use in policy.methods)
+        if not self._times_half or compiles or policy.micro_batch == 1:
+            return None
+        batch = choose_batch(
+            largest=policy.micro_batch,
+            fraction=_HALF,
+            global_batch=self._goal.global_batch,
+            gpu_count=policy.gpu_count,
+        )
+        assert batch is not None, "at least one sample fits"
+        half = self._policy(Combination.of(policy), batch)
+        return half if half.micro_batch < policy.micro_batch and self._refusal(half) is None else None
+
+    def _run(self, policy: Policy, role: Role, *, best: float | None, half: Policy | None = None) -> TrialResult:
+        self._progress.trial_started(self.number, policy, f"measuring{self._where}")
+        return self._trials.time(
+            policy,
+            # What is near the best is timed to its end: which of them is better is for a second look to say.
+            outpaced_below=(1 - NEAR) * best if role is Role.SEARCHED and best is not None else None,
+            smaller=half,
+        )
+
+    def _candidate(self, policy: Policy, role: Role, result: TrialResult, measurement: Measurement | None) -> Candidate:
+        return Candidate(
+            policy=policy,
+            role=role,
+            outcome=result.outcome,
+            reason=result.reason,
+            measurement=measurement,
+            fidelity=self._fidelity(policy),
+            loss_drift=self._drift(policy),
+            notes=(*self._effects(Combination.of(policy)), *result.notes),
+            trial_key=result.key,
+            speedup=result.speedup if measurement is result.measurement else result.smaller_speedup,
+        )
+
+    def _size(
+        self, combination: Combination, role: Role, *, alone: bool = False
+    ) -> tuple[MemoryModel | None, Candidate | None]:
+        """The combination's memory model, or the candidate that says why there is none."""
+        known = self._trials.model_of(combination)
+        if known is not None:
+            return known, None
+        largest = self._goal.global_batch
+        if largest is not None:
+            largest //= combination.gpu_count
+        plain = self._trials.reference(combination.gpu_count)
+        if plain is not None and combination != plain and self._trials.sizing_of(plain) is None:
+            # A continued study has plain training in its records but not in its memory: without it no loss could be
+            # compared, and a method that breaks the training would pass.
+            self._trials.size(plain, largest)
+        policy = self._policy(combination, Batch(self._trials.first_batch))
+        self._progress.trial_started(self.number, policy, f"short runs for its memory and time{self._where}")
+        model, result = self._trials.size(combination, largest, alone=alone)
+        if model is not None:
+            return model, None
+        return None, self._failed_sizing(policy, role, result)
+
+    def _failed_sizing(self, policy: Policy, role: Role, result: TrialResult) -> Candidate:
+        outcome = result.outcome
+        reason = result.reason
+        if outcome is Outcome.OK:
+            # The trial went well and its finding is that not one sample fits.
+            outcome = Outcome.OUT_OF_MEMORY
+        if outcome is Outcome.OUT_OF_MEMORY and not reason:
+            reason = does_not_fit(need_bytes=None, limit_bytes=self._trials.limit_on(policy.gpu_count))
+        return self._unmeasured(policy, role, outcome, reason, None)
+
+    def _batch(self, model: MemoryModel, fraction: float, gpu_count: int) -> Batch | None:
+        """The batch of a trial: bound by memory and, on a slow device, by what a trial has time for."""
+        largest = model.largest_batch(self._trials.limit_on(gpu_count))
+        if model.most_samples is not None and largest >= round_batch(model.most_samples):
+            self._note(
+                f"make_batch makes no more than {format_count(self._trials.most_samples or 0, 'sample')}: larger "
+                "batches were not measured"
+            )
+        if largest >= 1 and self._goal.global_batch is None:
+            in_time = round_batch(model.largest_within_seconds(self._budget.longest_step_seconds))
+            if in_time < largest:
+                self._note(
+                    f"batches were kept below {self._budget.longest_step_seconds:.3g} s per step, so that a trial ends "
+                    "in time; memory would allow larger ones (raise --time-limit to try them)"
+                )
+                largest = in_time
+        return choose_batch(
+            largest=largest, fraction=fraction, global_batch=self._goal.global_batch, gpu_count=gpu_count
+        )
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _refusal(self, policy: Policy) -> str | None:
+        """What forbids this policy although its methods apply: accumulation, or the fidelity of accumulation."""
+        verdict = judge(
+            policy.methods,
+            facts=self._facts,
+            hardware=self._hardware,
+            accumulation_steps=policy.accumulation_steps,
+            gpu_count=policy.gpu_count,
+        )
+        if not verdict.applicable:
+            return verdict.reason
+        uncut = self._facts.batch_layout.why_uncut
+        if uncut and policy.accumulation_steps * policy.gpu_count > 1:
+            return f"a batch must be cut into parts, and this one cannot be: {uncut}"
+        fidelity = self._fidelity(policy)
+        if not self._goal.fidelity.allows(fidelity):
+            parts = "micro-batches per step" if policy.gpu_count == 1 else "parts of a step, over all devices,"
+            changes = self._facts.batch_layout.changes_when_split
+            why = f"; {changes}" if changes else ""
+            why = "; BatchNorm takes its statistics over each" if self._facts.has_batchnorm else why
+            return (
+                f"with {policy.accumulation_steps * policy.gpu_count} {parts} its fidelity is {fidelity.value}, "
+                f"and at most {self._goal.fidelity.value} is allowed{why} (--fidelity {fidelity.value} allows it)"
+            )
+        return None
+
+    def _too_big(self, policy: Policy, role: Role, model: MemoryModel) -> Candidate:
+        predicted, limit = model.predict(policy.micro_batch), self._trials.limit_on(policy.gpu_count)
+        if model.out_of_memory_at is not None and predicted <= limit:
+            # Something else has the memory, or takes it at that batch: what is predicted says nothing of it.
+            reason = f"a micro-batch of {model.out_of_memory_at} ran out of memory, below {format_bytes(limit)}"
+            return self._unmeasured(policy, role, Outcome.OUT_OF_MEMORY, reason, None)
+        reason = does_not_fit(need_bytes=predicted, limit_bytes=limit, micro_batch=policy.micro_batch)
+        return self._unmeasured(policy, role, Outcome.SCREENED, reason, predicted)
+
+    def _unmeasured(
+        self, policy: Policy, role: Role, outcome: Outcome, reason: str, predicted_peak_bytes: int | None
+    ) -> Candidate:
+        return Candidate(
+            policy=policy,
+            role=role,
+            outcome=outcome,
+            reason=reason,
+            predicted_peak_bytes=predicted_peak_bytes,
+            fidelity=self._fidelity(policy),
+            loss_drift=self._drift(policy),
+        )
+
+    def _drift(self, policy: Policy) -> float | None:
+        """The first look at its losses; ``None`` where they differ from plain training's by chance alone."""
+        if draws_other_masks(policy.methods, self._facts):
+            return None
+        return self._trials.drift(Combination.of(policy))
+
+    def _fidelity(self, policy: Policy) -> Fidelity:
+        return worst_fidelity(
+            policy.methods,
+            accumulation_steps=policy.accumulation_steps,
+            facts=self._facts,
+            gpu_count=policy.gpu_count,
+        )
+
+    def _effects(self, combination: Combination) -> tuple[str, ...]:
+        """Methods that were applied and changed nothing say so."""
+        reference = self._trials.reference(combination.gpu_count)
+        if reference is None or combination == reference:
+            return ()
+        own, plain = self._trials.sizing_of(combination), self._trials.sizing_of(reference)
+        if own is None or plain is None:
+            return ()
+        methods = [get_method(use.name) for use in combination.uses if use not in reference.uses]
+        return changed_nothing([method for method in methods if not method.distributes], own, plain)
+
+    def _policy(self, combination: Combination, batch: Batch) -> Policy:
+        """With what its methods settled on in the short runs, which foretell the memory of that and nothing else."""
+        sizing = self._trials.sizing_of(combination)
+        return Policy(
+            methods=combination.uses,
+            micro_batch=batch.micro_batch,
+            accumulation_steps=batch.accumulation_steps,
+            gpu_count=combination.gpu_count,
+            settled={} if sizing is None else sizing.settled,
+        )

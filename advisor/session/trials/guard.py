@@ -1,0 +1,155 @@
+"""Hold candidates against the exact run before they set the pace or are recommended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate
+from advisor.decide.eligible import is_measured
+from advisor.decide.guard import observed_class
+from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged, noise_floor
+from advisor.methods.catalogue import get_method
+from advisor.report.progress import Progress
+from advisor.search.space.space import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.trials.trials import Trials
+from advisor.text.units import format_count
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from advisor.workload.sizes import size_words
+
+__all__ = ["Guard"]
+
+_TOO_FEW = "its steps are too slow to make enough of them"
+_NO_TIME = "no time was left"
+_INTERRUPTED = "the search was interrupted"
+
+_IDLE = " changed nothing"
+"""Part of the note of every method that had nothing to do: a comparison without it says nothing of it."""
+
+
+class Guard:
+    """Compares policies with the plainest one on as many devices, at a small batch, over some tens of steps.
+
+    What is compared are the methods, not the batch: each combination at each size is run once, the exact run once for
+    all, and what an earlier run of the study compared is taken over.
+
+    Args:
+        trials: Runs the trials.
+        budget: The session's clock.
+        progress: Told what is under way.
+        earlier: Candidates of earlier runs of the same study.
+    """
+
+    def __init__(
+        self, *, trials: Trials, budget: TimeBudget, progress: Progress, earlier: Sequence[Candidate] = ()
+    ) -> None:
+        self._trials = trials
+        self._budget = budget
+        self._progress = progress
+        self._known = {_key(one): one.guard for one in earlier if one.guard is not None}
+        self._failed: dict[tuple[str, str], str] = {}
+
+    def checked(self, candidate: Candidate) -> Candidate:
+        """The candidate with what the comparison found, or why there is none; the plainest needs none."""
+        if candidate.guard is not None:
+            return candidate
+        known = self._known.get(_key(candidate))
+        if known is not None:
+            return msgspec.structs.replace(candidate, guard=known, not_compared="")
+        reference = self._trials.reference(candidate.policy.gpu_count)
+        if reference is None or reference == Combination.of(candidate.policy):
+            return candidate
+        failed = self._failed.get(_key(candidate)) or ("" if self._budget.may_compare else _NO_TIME)
+        if failed:
+            return msgspec.structs.replace(candidate, not_compared=failed)
+        self._progress.stage(f"comparing its losses with plain training's: {Combination.of(candidate.policy).label}")
+        found, reason = self._compare(candidate, reference)
+        if found is None:
+            self._failed[_key(candidate)] = reason
+            return msgspec.structs.replace(candidate, not_compared=reason)
+        self._known[_key(candidate)] = found
+        return msgspec.structs.replace(candidate, guard=found, not_compared="")
+
+    def remembered(self, candidate: Candidate) -> Candidate:
+        """Without running anything: what was found of its methods at another batch, or that nothing was looked at."""
+        if candidate.guard is not None or not is_measured(candidate):
+            return candidate
+        known = self._known.get(_key(candidate))
+        if known is not None:
+            return msgspec.structs.replace(candidate, guard=known, not_compared="")
+        if self._trials.reference(candidate.policy.gpu_count) in (None, Combination.of(candidate.policy)):
+            return candidate
+        return msgspec.structs.replace(candidate, not_compared=candidate.not_compared or _INTERRUPTED)
+
+    def _compare(self, candidate: Candidate, reference: Combination) -> tuple[FidelityMeasurement | None, str]:
+        trials = self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
+        exact, micro_batch = _exact_run(trials, reference)
+        if candidate.model_size and exact.outcome is Outcome.OUT_OF_MEMORY:
+            # Methods do not know the size: where plain training fits they can be compared.
+            trials = self._trials
+            exact, micro_batch = _exact_run(trials, reference)
+        if exact.fidelity is None:
+            if exact.outcome is Outcome.OUT_OF_MEMORY:
+                return None, "plain training does not fit"
+            return None, f"plain training's own run ended as {_end(exact)}"
+        size = candidate.model_size if trials is not self._trials else {}
+        return self._beside(exact, candidate, reference, trials, micro_batch, size)
+
+    def _beside(
+        self,
+        exact_run: TrialResult,
+        candidate: Candidate,
+        reference: Combination,
+        trials: Trials,
+        micro_batch: int,
+        size: dict[str, int | float],
+    ) -> tuple[FidelityMeasurement | None, str]:
+        exact = exact_run.fidelity
+        assert exact is not None, "it went well"
+        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=exact_run)
+        if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
+            # One that compiles says nothing of what others take; time kept for as much would end the search early.
+            self._budget.learn_comparison_seconds(own.wall_seconds)
+        label = reference.label
+        if own.outcome is Outcome.DIVERGED:
+            if compared(exact, exact, reference=label, micro_batch=micro_batch) is None:
+                return None, _TOO_FEW
+            return diverged(exact, reference=label, micro_batch=micro_batch, model_size=size), ""
+        if own.fidelity is None:
+            return None, f"its run ended as {_end(own)}"
+        found = compared(own.fidelity, exact, reference=label, micro_batch=micro_batch, model_size=size)
+        if found is None:
+            return None, _TOO_FEW
+        if not any(get_method(use.name).learns_slower for use in candidate.policy.methods):
+            found = msgspec.structs.replace(found, began=None)
+        if observed_class(candidate.fidelity, found) is not candidate.fidelity:
+            # What chance alone does is looked at only where something may have to be excused by it.
+            chance = trials.fidelity(reference, micro_batch, exact=exact_run, other_chance=True)
+            found = msgspec.structs.replace(found, noise=_noise(chance, exact))
+            return found, ""
+        idle = [note for note in own.notes if _IDLE in note and note not in candidate.notes]
+        # What is wrong all the same is another method's doing, and stands.
+        return (None, f"at {format_count(micro_batch, 'sample')} {idle[0]}") if idle else (found, "")
+
+
+def _exact_run(trials: Trials, reference: Combination) -> tuple[TrialResult, int]:
+    """The exact run and its batch: the first of every sizing, or one sample."""
+    result = trials.fidelity(reference, trials.first_batch)
+    if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
+        return result, trials.first_batch
+    return trials.fidelity(reference, 1), 1
+
+
+def _noise(chance: TrialResult, exact: FidelityRecord) -> NoiseFloor | None:
+    return None if chance.fidelity is None else noise_floor(chance.fidelity, exact)
+
+
+def _end(result: TrialResult) -> str:
+    return result.outcome.value + (f": {result.reason.rstrip('.')}" if result.reason else "")
+
+
+def _key(candidate: Candidate) -> tuple[str, str]:
+    return Combination.of(candidate.policy).label, size_words(candidate.model_size) if candidate.model_size else ""

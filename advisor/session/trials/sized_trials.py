@@ -1,0 +1,260 @@
+"""Combinations at sizes: what was tried of them, what that says, and the next trial of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.eligible import is_measured, worth_checking
+from advisor.decide.floor import keeps, largest_so_far, would_be_largest
+from advisor.goal import Goal
+from advisor.hardware.hardware import Hardware
+from advisor.methods.compose import draws_other_masks
+from advisor.policy.policy import Policy
+from advisor.report.progress import Progress
+from advisor.search.sizing.batching import does_not_fit
+from advisor.search.sizing.ladder import Reached
+from advisor.search.sizing.size_ladder import chain_of
+from advisor.search.space.space import Combination
+from advisor.session.budget import TimeBudget
+from advisor.session.trials.evaluate import Evaluator
+from advisor.session.trials.guard import Guard
+from advisor.session.trials.trials import Trials
+from advisor.text.units import format_count
+from advisor.trial.outcome import Outcome
+from advisor.workload.facts import Facts
+from advisor.workload.sizes import SizeCounts, size_words
+
+__all__ = ["OutOfBudgetError", "SizedTrials"]
+
+_NEAR = 0.7
+"""Share of the floor from which on a second, smaller batch is tried: it is faster sometimes, but not by more."""
+
+_SECOND_FRACTION = 0.5
+
+
+class OutOfBudgetError(Exception):
+    """The reason why no further trial may start."""
+
+
+class SizedTrials:
+    """Evaluates combinations at the sizes of a chain and keeps the book of it.
+
+    Args:
+        trials: Runs the trials.
+        counts: The sizes with their parameters.
+        facts: What the probe learned.
+        hardware: The device.
+        budget: The session's clock.
+        goal: The goal with its floor.
+        trial_budget: Most policies to measure, those of earlier runs of the same study included.
+        tried_again: How many more, since so many of earlier runs were ended from outside.
+        progress: Told of everything that happens.
+        guard: Holds what would lead against the exact run, before it leads.
+        candidates: Those of earlier runs of the same study; grows.
+        keep: Called with every new candidate, to write it down before anything else happens.
+
+    Attributes:
+        rungs: The chain.
+        own: Place of the model's own size in it; ``None`` if it cannot be built.
+        plainest: Plain training on the fewest devices.
+    """
+
+    def __init__(
+        self,
+        *,
+        trials: Trials,
+        counts: SizeCounts,
+        facts: Facts,
+        hardware: Hardware,
+        budget: TimeBudget,
+        goal: Goal,
+        trial_budget: int,
+        tried_again: int = 0,
+        progress: Progress,
+        guard: Guard,
+        candidates: list[Candidate],
+        keep: Callable[[Candidate], None],
+    ) -> None:
+        self._trials = trials
+        self._facts = facts
+        self._hardware = hardware
+        self._budget = budget
+        self._goal = goal
+        self._trial_budget = trial_budget
+        self._tried_again = tried_again
+        self._progress = progress
+        self._guard = guard
+        self._keep = keep
+        self.candidates = candidates
+        self.rungs = chain_of(counts)
+        self.own = next((i for i, rung in enumerate(self.rungs) if rung.size == counts.own.size), None)
+        plainest = trials.reference(goal.gpu_counts[0])
+        assert plainest is not None, "a space in which plain training cannot be distributed is refused before"
+        self.plainest = plainest
+        self._at: dict[int, tuple[Trials, Evaluator]] = {}
+        self._failed = [one for one in counts.listed if one.parameter_count is None]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about sizes and batches, each said once."""
+        notes = []
+        if self._failed:
+            first = self._failed[0]
+            notes.append(
+                f"{format_count(len(self._failed), 'size')} could not be built and were left out; the first, "
+                f"{size_words(first.size)}: {first.error}"
+            )
+        return notes + list(dict.fromkeys(note for _, evaluator in self._at.values() for note in evaluator.notes))
+
+    def limit_on(self, gpu_count: int) -> int:
+        """The memory limit of each device when so many train together."""
+        return self._trials.limit_on(gpu_count)
+
+    def evaluate(self, combination: Combination, place: int, role: Role, floor: float) -> None:
+        """Measure a combination at a size, at two batches at most; nothing if an earlier run of the study did."""
+        if any(one.role is not Role.BASELINE for one in self.tried(combination, place)):
+            return
+        self.check_budget()
+        begin = self._budget.elapsed_seconds
+        evaluation = self.evaluator(place).evaluate(combination, 1.0, role, best=floor)
+        for candidate in (*evaluation.before, evaluation.candidate):
+            self.record(candidate, place)
+        deserving = self._deserves_smaller_batch(evaluation.candidate, floor) and not evaluation.before
+        if deserving and self._budget.may_start_trial:
+            smaller = self.evaluator(place).evaluate(combination, _SECOND_FRACTION, role, best=floor).candidate
+            if smaller.policy != evaluation.candidate.policy:
+                self.record(smaller, place)
+        if any(is_measured(candidate) for candidate in self.tried(combination, place)):
+            self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+
+    def _deserves_smaller_batch(self, candidate: Candidate, floor: float) -> bool:
+        if candidate.policy.micro_batch == 1 or keeps(candidate, self._goal, floor):
+            return False
+        if candidate.outcome in (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT):
+            return candidate.trial_key is not None  # it was timed: short runs had promised that it fits, and in time
+        return candidate.measurement is not None and candidate.measurement.samples_per_second >= _NEAR * floor
+
+    def reached(self, combination: Combination, place: int, floor: float) -> Reached:
+        """What is known of a combination at a size."""
+        tried = self.tried(combination, place)
+        rates = [one.measurement.samples_per_second for one in tried if one.measurement is not None]
+        needs = [one.one_sample_bytes for one in tried if one.one_sample_bytes is not None]
+        fixed = [
+            kept.parameters + kept.gradients + kept.optimizer_state
+            for one in tried
+            if one.measurement is not None and (kept := one.measurement.memory.breakdown)
+        ]
+        return Reached(
+            kept=any(keeps(one, self._goal, floor) for one in tried),
+            samples_per_second=max(rates, default=None),
+            need_bytes=needs[-1] if needs else None,
+            fixed_bytes=min(fixed, default=None),
+        )
+
+    def screen(self, combination: Combination, place: int, need_bytes: int, role: Role) -> None:
+        """Write down the size that memory is predicted to be too small for."""
+        if self.tried(combination, place):
+            return
+        alike = (one for one in reversed(self.candidates) if Combination.of(one.policy) == combination)
+        candidate = Candidate(
+            policy=Policy(methods=combination.uses, micro_batch=1, gpu_count=combination.gpu_count),
+            role=role,
+            outcome=Outcome.SCREENED,
+            reason=does_not_fit(need_bytes=need_bytes, limit_bytes=self.limit_on(combination.gpu_count)),
+            predicted_peak_bytes=need_bytes,
+            fidelity=next(alike).fidelity,
+        )
+        self.record(candidate, place)
+
+    def evaluator(self, place: int) -> Evaluator:
+        """The evaluator of one size; numbered on for the display."""
+        if place not in self._at:
+            rung = self.rungs[place]
+            trials = self._trials.at_size(rung.size)
+            evaluator = Evaluator(
+                trials=trials,
+                budget=self._budget,
+                goal=self._goal,
+                facts=self._facts,
+                hardware=self._hardware,
+                progress=self._progress,
+                pace="the floor is",
+                where=f" at {size_words(rung.size)}",
+            )
+            self._at[place] = trials, evaluator
+        evaluator = self._at[place][1]
+        evaluator.number = len(self.candidates) + 1
+        return evaluator
+
+    def record(self, candidate: Candidate, place: int) -> None:
+        """Write a candidate down with its size, before anything else happens."""
+        rung = self.rungs[place]
+        combination = Combination.of(candidate.policy)
+        model = self._at[place][0].model_of(combination) if place in self._at else None
+        candidate = msgspec.structs.replace(
+            candidate,
+            model_size=rung.size,
+            parameter_count=rung.parameter_count,
+            one_sample_bytes=None if model is None else model.predict(1),
+        )
+        if combination != self.plainest and is_measured(candidate) and candidate.loss_drift is None:
+            candidate = msgspec.structs.replace(candidate, loss_drift=self._drift_at_own_size(combination))
+        if would_be_largest(candidate, self.candidates, self._goal) and worth_checking(
+            candidate, self.candidates, self._goal
+        ):
+            try:
+                candidate = self._guard.checked(candidate)
+            except BaseException:
+                self._write_down(candidate)  # figures that are measured are kept whatever becomes of the comparison
+                raise
+        self._write_down(candidate)
+
+    def _write_down(self, candidate: Candidate) -> None:
+        number = len(self.candidates) + 1
+        self.candidates.append(candidate)
+        self._keep(candidate)
+        baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
+        best = largest_so_far(self.candidates, self._goal)
+        self._progress.trial_ended(number, candidate, best=best, baseline=baseline)
+
+    def _drift_at_own_size(self, combination: Combination) -> float | None:
+        """Where plain training does not fit there is nothing to compare losses with: the model's own size has it."""
+        if self.own is None or draws_other_masks(combination.uses, self._facts):
+            return None
+        self.evaluator(self.own)
+        trials = self._at[self.own][0]
+        reference = trials.reference(combination.gpu_count)
+        if reference is None or reference == combination:
+            return None
+        batch = self._goal.global_batch
+        largest = None if batch is None else batch // combination.gpu_count
+        for one in (reference, combination):
+            if trials.sizing_of(one) is None:
+                trials.size(one, largest)
+        return trials.drift(combination)
+
+    def tried(self, combination: Combination, place: int) -> list[Candidate]:
+        """Candidates of a combination at a size."""
+        size = self.rungs[place].size
+        return [one for one in self.candidates if Combination.of(one.policy) == combination and one.model_size == size]
+
+    def place_of(self, candidate: Candidate) -> int:
+        """The place of a candidate's size in the chain."""
+        return next(place for place, rung in enumerate(self.rungs) if rung.size == candidate.model_size)
+
+    def check_budget(self) -> None:
+        """Check that another trial may start.
+
+        Raises:
+            OutOfBudgetError: Trials or time have run out.
+        """
+        measured = {(one.policy.key, size_words(one.model_size)) for one in self.candidates if is_measured(one)}
+        if len(measured) >= self._trial_budget + self._tried_again:
+            raise OutOfBudgetError(f"the limit of {self._trial_budget} trials was reached")
+        if self.candidates and not self._budget.may_start_trial:
+            raise OutOfBudgetError(
+                f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"
+            )

@@ -1,0 +1,184 @@
+"""What the trials of a study take turns with, and what their ratios say at the baseline's speed.
+
+Machines drift by more than what policies differ in; the ratio of steps that alternate does not. Short runs take turns
+with the pacesetter, timed ones with the baseline or with the leader, as far as there is room for both.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from advisor.decide.candidate import Candidate
+from advisor.measure.in_turn import Speedup
+from advisor.measure.measurement import Measurement, Sizing
+from advisor.policy.policy import Policy
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
+from advisor.trial.spec import TrialResult
+
+__all__ = ["Turns"]
+
+_SAMPLES_OF_SHORT_RUNS = 8
+"""The pacesetter is held to need what it needs for so many at least, where it stays beside other short runs."""
+
+_SLOWER_STEP = 2.0
+"""Times the baseline's step that the leader's may take."""
+
+
+class Turns:
+    """Who takes turns with whom.
+
+    Args:
+        usable_bytes: What the processes that take turns may hold together.
+        second_context_bytes: What a second process takes of the device before it has a tensor.
+
+    Attributes:
+        wanted: Whether short runs take turns with the pacesetter, and timed ones with the baseline or the leader.
+        baseline: What every speedup is over, once it was timed.
+        pacesetter: What short runs take turns with: plain training, until something is known to be clearly faster.
+        compare_at: Micro-batch at which they do; ``None`` for that of their last point.
+        leader: The pacesetter at its best batch, once it took turns with the baseline: others take turns with it.
+    """
+
+    def __init__(self, *, usable_bytes: int, second_context_bytes: int) -> None:
+        self._usable_bytes = usable_bytes
+        self._second_context_bytes = second_context_bytes
+        self.wanted = False
+        self.baseline: Candidate | None = None
+        self.pacesetter = Combination()
+        self.compare_at: int | None = None
+        self.leader: Candidate | None = None
+        self._compared_with: dict[str, Combination] = {}
+        self._rates: dict[str, list[float]] = {}
+
+    def beside_short_runs(
+        self, combination: Combination, first_batch: int, model: MemoryModel | None, sizing: Sizing | None
+    ) -> Policy | None:
+        """What a combination's short runs take turns with; ``None`` if there is nothing, or no room for both.
+
+        Args:
+            combination: The methods and the number of devices.
+            first_batch: The first micro-batch of its short runs.
+            model: The pacesetter's memory, once it is known.
+            sizing: The pacesetter's short runs.
+        """
+        if not self.wanted or combination in (Combination(), self.pacesetter) or model is None:
+            return None
+        # What it and the baseline hold at the few samples of short runs, and what the other may take there.
+        samples = max(_SAMPLES_OF_SHORT_RUNS, self.compare_at or 0)
+        need = model.predict(samples)
+        held = need
+        if self.leader is not None and self.leader.measurement is not None:
+            # Until its first turn it is at its own batch.
+            held = max(need, self.leader.measurement.memory.peak_bytes)
+        if held + 2 * need + self._second_context_bytes > self._usable_bytes:
+            return None
+        self._compared_with[combination.label] = self.pacesetter
+        return Policy(
+            methods=self.pacesetter.uses, micro_batch=first_batch, settled={} if sizing is None else sizing.settled
+        )
+
+    def compared_with(self, combination: Combination) -> Combination:
+        """What its short runs took turns with; the pacesetter of now if there was nothing."""
+        return self._compared_with.get(combination.label, self.pacesetter)
+
+    def baseline_beside(self, policy: Policy, need_bytes: int) -> Policy | None:
+        """The baseline that a policy takes turns with; ``None`` if there is none, or no room for both.
+
+        Args:
+            policy: What is to be timed.
+            need_bytes: What it may take.
+        """
+        baseline = self.baseline
+        return None if baseline is None or not self._fits(baseline, policy, need_bytes) else baseline.policy
+
+    def leader_beside(self, policy: Policy, need_bytes: int) -> Candidate | None:
+        """The leader that another combination takes turns with; ``None`` if there is none, or no room for both.
+
+        It is loaded already, and who of them is faster is seen directly. At a large batch its steps may take so much
+        longer than the baseline's that few of them have time.
+
+        Args:
+            policy: What is to be timed.
+            need_bytes: What it may take.
+        """
+        leader, baseline = self.leader, None if self.baseline is None else self.baseline.measurement
+        if leader is None or leader.measurement is None or Combination.of(leader.policy) == Combination.of(policy):
+            return None
+        if baseline is not None and leader.measurement.step_seconds > _SLOWER_STEP * baseline.step_seconds:
+            return None
+        return leader if self._fits(leader, policy, need_bytes) else None
+
+    def _fits(self, other: Candidate, policy: Policy, need_bytes: int) -> bool:
+        if not self.wanted or other.measurement is None or policy == other.policy:
+            return False
+        return other.measurement.memory.peak_bytes + self._second_context_bytes + need_bytes <= self._usable_bytes
+
+    def pace(self, outpaced_below: float | None, leader: Candidate | None) -> float | None:
+        """Samples per second below which a trial may stop, as a speedup over what it takes turns with."""
+        baseline = None if self.baseline is None else self.baseline.measurement
+        if outpaced_below is None or baseline is None:
+            return None
+        of_leader = 1.0 if leader is None or leader.speedup is None else leader.speedup.value
+        return outpaced_below / baseline.samples_per_second / of_leader
+
+    def over_baseline(self, result: TrialResult, leader: Candidate | None) -> TrialResult:
+        """A timed trial's result with speedups over the baseline, and with the times that follow from them.
+
+        Args:
+            result: As the trial gave it.
+            leader: What it took turns with instead of the baseline.
+        """
+        if leader is not None and leader.speedup is not None:
+            result = _times(result, leader.speedup)
+        baseline = None if self.baseline is None else self.baseline.measurement
+        if baseline is None:
+            return result
+        return msgspec.structs.replace(
+            result,
+            measurement=_at_speed_of(baseline, result.measurement, result.speedup),
+            smaller=_at_speed_of(baseline, result.smaller, result.smaller_speedup),
+            ladder=tuple(
+                msgspec.structs.replace(rung, measurement=_at_speed_of(baseline, rung.measurement, rung.speedup))
+                for rung in result.ladder
+            ),
+        )
+
+    def learn(self, result: TrialResult) -> None:
+        """Remember how fast the training beside a trial was."""
+        for pace in result.paces:
+            self._rates.setdefault(pace.policy.key, []).append(pace.samples_per_second)
+
+    def rates_of(self, policy: Policy) -> tuple[float, ...]:
+        """Samples per second of a policy, each time that it stood beside a trial."""
+        return tuple(self._rates.get(policy.key, ()))
+
+
+def _times(result: TrialResult, leader: Speedup) -> TrialResult:
+    """A result whose speedups are over a leader of that speedup, with those over the baseline."""
+    return msgspec.structs.replace(
+        result,
+        speedup=None if result.speedup is None else leader.times(result.speedup),
+        smaller_speedup=None if result.smaller_speedup is None else leader.times(result.smaller_speedup),
+        ladder=tuple(
+            msgspec.structs.replace(rung, speedup=None if rung.speedup is None else leader.times(rung.speedup))
+            for rung in result.ladder
+        ),
+    )
+
+
+def _at_speed_of(baseline: Measurement, measurement: Measurement | None, speedup: Speedup | None) -> Measurement | None:
+    """Figures whose time is the baseline's, divided by a speedup."""
+    if measurement is None or speedup is None:
+        return measurement
+    samples = measurement.micro_batch * measurement.accumulation_steps
+    rate = baseline.samples_per_second
+    tokens = measurement.tokens_per_second
+    return msgspec.structs.replace(
+        measurement,
+        step_seconds=samples / (rate * speedup.value),
+        step_seconds_low=samples / (rate * speedup.high),
+        step_seconds_high=samples / (rate * speedup.low),
+        samples_per_second=rate * speedup.value,
+        tokens_per_second=None if tokens is None else tokens * rate * speedup.value / measurement.samples_per_second,
+    )

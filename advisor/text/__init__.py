@@ -1,0 +1,1 @@
+"""Values from text and text from values: numbers with units, ranges, paths, YAML, records. Used by every room."""

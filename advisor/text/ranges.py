@@ -1,0 +1,98 @@
+"""Numbers that people type or a launcher sets: whole ones and others, within bounds that everything after can take."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.errors import OptionError
+from advisor.text.printable import quoted
+
+__all__ = ["MOST", "check_above_zero", "digits", "whole", "whole_variable"]
+
+MOST = 10**9
+"""Of anything that is counted: policies, samples of a batch, seconds."""
+
+_LARGEST = 1e12
+_SMALLEST = 1e-12
+"""Products and quotients of a few of them are no infinities."""
+
+_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def digits(text: str) -> int | None:
+    """The number that a text of digits is; ``None`` for any other, and for one that no machine word holds."""
+    return int(text) if _DIGITS.fullmatch(text) else None
+
+
+def whole(value: Any, name: str, *, least: int = 1, most: int = MOST, fix: str = "") -> int:
+    """Check a whole number.
+
+    Args:
+        value: What was given; a type of a library that stands for a whole number counts as one.
+        name: Of the option, for the message.
+        least: The smallest that is valid.
+        most: The largest.
+        fix: What to do about it, as a sentence.
+
+    Raises:
+        OptionError: It is none, or outside its bounds.
+    """
+    advice = f" {fix}" if fix else ""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise OptionError(f"{name} must be a whole number, but got {quoted(value)}.{advice}") from None
+    if number < least:
+        raise OptionError(f"{name} >= {least} must hold, but got {quoted(number)}.{advice}")
+    if number > most:
+        raise OptionError(f"{name} <= {most} must hold, but got {quoted(number)}.{advice}")
+    return number
+
+
+def check_above_zero(value: Any, name: str) -> None:
+    """Check a number such as a price.
+
+    Args:
+        value: What was given.
+        name: Of the option, for the message.
+
+    Raises:
+        OptionError: It is none, not above zero, or not finite.
+    """
+    try:
+        number = float("nan") if isinstance(value, str | bytes | bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not _SMALLEST <= number <= _LARGEST:  # NaN is not
+        got = f"{number:g}" if number == number else quoted(value)
+        raise OptionError(
+            f"{name} must be a number above zero and finite, but got {got}. "
+            f"Give one from {_SMALLEST:g} to {_LARGEST:g}."
+        )
+
+
+def whole_variable(environment: Mapping[str, str], name: str, *, default: int, least: int) -> int:
+    """The whole number in a variable of a launcher.
+
+    Args:
+        environment: The variables.
+        name: Which.
+        default: Where it is not set, or empty.
+        least: The smallest that is valid.
+
+    Raises:
+        OptionError: It is no whole number from ``least``.
+    """
+    text = environment.get(name, "").strip()
+    number = digits(text) if text else default
+    if number is None or number < least:
+        raise OptionError(
+            f"The environment variable {name} must be a whole number from {least}, as torchrun sets it, but got "
+            f"{quoted(text)}. Unset it, or start with torchrun."
+        )
+    return number

@@ -1,0 +1,114 @@
+"""YAML that people write: read as plain values, or refused in one line, whatever is in the file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from advisor.errors import UserError
+from advisor.text.printable import printable, quoted, shown
+
+__all__ = ["read_yaml", "why_invalid"]
+
+_MOST_BYTES = 2**24
+_MOST_ENTRIES = 100_000
+"""Aliases counted each time: a few lines of them may stand for more than any memory holds, or for no end."""
+
+_LARGEST_NUMBER = 2**63
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, but that a date that does not exist, or a tag on something else, is an error in YAML as others are."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError) as reason:
+            problem = f"{quoted(node.value)} is no value of its kind ({type(reason).__name__})"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+
+def read_yaml(path: Path, *, what: str, error: type[UserError]) -> Any:
+    """Read a file.
+
+    Args:
+        path: The file.
+        what: It is, for the message: ``"A policy file"``.
+        error: What to raise.
+
+    Raises:
+        UserError: It cannot be read, is no YAML, or holds what no such file needs: numbers beyond 64 bits, text that is
+            no Unicode, or entries without end.
+    """
+    where = shown(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as reason:
+        raise error(f"{what} must be readable, but {where} is not: {reason.strerror or reason}.") from None
+    if len(data) > _MOST_BYTES:
+        raise error(f"{what} must have at most {_MOST_BYTES} bytes, but {where} has more. Is it the right file?")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as reason:
+        raise error(f"{what} must be UTF-8 text, but {where} is not: {reason}. Save it as UTF-8.") from None
+    try:
+        content = yaml.load(text, _Loader)
+    except RecursionError:
+        raise error(f"{what} must be valid YAML, but {where} is not: it is nested too deeply.") from None
+    except yaml.YAMLError as reason:
+        raise error(f"{what} must be valid YAML, but {where} is not: {_one_line(reason)}.") from None
+    found = _unusable(content)
+    if found:
+        raise error(f"{what} must hold plain values, but {where} has {found}.")
+    return content
+
+
+def why_invalid(reason: msgspec.ValidationError, content: Any) -> str:
+    """What is wrong with a content, with the value that is.
+
+    Args:
+        reason: Raised where it was converted.
+        content: What was converted.
+    """
+    message = re.sub(r"(?s)^Invalid enum value .* - at", "Invalid value - at", str(reason))
+    path = re.search(r" - at `\$((?:\.\w+|\[\d+\])+)`$", message)
+    message = shown(message, longest=300)
+    if path is None:
+        return message
+    value = content
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path[1]):
+        try:
+            value = value[key] if key else value[int(index)]
+        except (TypeError, LookupError):  # a key that is no word
+            return message
+    return f"{message}, which is {quoted(value)}"
+
+
+def _unusable(content: Any) -> str:
+    """What no file needs, if it is there."""
+    count, waiting = 0, [content]
+    while waiting:
+        value = waiting.pop()
+        count += 1
+        if count > _MOST_ENTRIES:
+            return f"more than {_MOST_ENTRIES} entries, those that an alias repeats counted each time"
+        if isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            waiting += value
+        elif isinstance(value, int) and abs(value) >= _LARGEST_NUMBER:
+            return f"the number {quoted(value)}, which has more than 64 bits"
+        elif isinstance(value, str) and not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+            return f"the text {quoted(value)}, which is no Unicode"
+    return ""
+
+
+def _one_line(reason: yaml.YAMLError) -> str:
+    if isinstance(reason, yaml.MarkedYAMLError) and reason.problem and reason.problem_mark:
+        return f"line {reason.problem_mark.line + 1}: {printable(' '.join(reason.problem.split()))}"
+    return shown(" ".join(str(reason).split()))

@@ -1,0 +1,92 @@
+"""Count what the loss of a micro-batch is a mean over, from the batch alone: before anything is computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from advisor.errors import WorkloadError
+from advisor.training.batch.tree import IGNORED_TARGET, leaves_of, sample_count
+from advisor.workload.batch_layout import SampleDims
+from advisor.workload.reduction import THE_BATCH, Reduction
+
+__all__ = ["count_labels", "count_targets", "matches"]
+
+
+def count_labels(batch: Any, *, causal: bool) -> int | None:
+    """Targets that a token-level loss averages over, or ``None`` if the batch has no token labels.
+
+    Args:
+        batch: A mapping with integer ``labels`` of at least two dimensions, for an answer.
+        causal: Whether the loss predicts the next token, so that the first label of a sample is never a target.
+    """
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
+        return None
+    if causal:
+        labels = labels[..., 1:]
+    if isinstance(labels, FakeTensor):
+        return labels.numel()  # In a trace there are no values: as if each were a target.
+    return int((labels != IGNORED_TARGET).sum())
+
+
+def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = None) -> float:
+    """What the mean of a loss is taken over.
+
+    Raises:
+        WorkloadError: The part that holds the targets is not there.
+    """
+    if not reduction.targets:
+        return float(sample_count(batch, dims))
+    counts = [
+        _counted(value, reduction, (dims or {}).get(path))
+        for path, value in _parts(batch, reduction)
+        if isinstance(value, torch.Tensor) or reduction.counted == "values"
+    ]
+    if counts or "*" in reduction.targets:  # a piece may have no boxes at all
+        return float(sum(counts))
+    raise WorkloadError(
+        f"the loss is a mean over the targets in {reduction.targets!r} of a batch, but this batch has no tensor there; "
+        "give batches as make_batch makes them, or pass count_targets"
+    )
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a path is one of those that a pattern stands for."""
+    if "*" not in pattern:
+        return path == pattern
+    return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), path) is not None
+
+
+def _parts(batch: Any, reduction: Reduction) -> Iterator[tuple[str, Any]]:
+    return ((leaf.path, leaf.value) for leaf in leaves_of(batch) if matches(leaf.path or THE_BATCH, reduction.targets))
+
+
+def _counted(part: Any, reduction: Reduction, dim: Any = None) -> float:
+    """Of one part, which has its samples in a dimension: it is shifted along its last, or its first if that is it."""
+    if reduction.counted == "values":
+        # Of lengths, the first entry of each sample is none where the next one is predicted.
+        values = torch.as_tensor(part).detach().double() - (1.0 if reduction.shifted else 0.0)
+        return float(values.numel()) if isinstance(part, FakeTensor) else float(values.sum())
+    if reduction.counted == "rows":
+        return float(part.size(0) if part.dim() else 1)
+    targets = part
+    if reduction.shifted:
+        targets = part[1:] if dim == part.dim() - 1 else part[..., 1:]
+    if isinstance(targets, FakeTensor):
+        return float(targets.numel())
+    if not reduction.class_weights:
+        return float((targets != reduction.ignore_index).sum())
+    classes = targets[targets != reduction.ignore_index].flatten().long()
+    weights = torch.tensor(reduction.class_weights, dtype=torch.float64, device=classes.device)
+    if classes.numel() and not 0 <= int(classes.min()) <= int(classes.max()) < len(weights):
+        raise WorkloadError(
+            f"a target must be one of the {len(weights)} classes whose weights the loss averages by, or "
+            f"{reduction.ignore_index}, but {reduction.targets!r} holds {int(classes.min())} to {int(classes.max())}; "
+            "tune again if the classes have changed"
+        )
+    return float(weights[classes].sum())

@@ -1,0 +1,135 @@
+"""How the blocks of a model are called: one hidden state, and further arguments that are the same for all of them."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.errors import MethodRefusedError
+from advisor.training.structure import unwrapped
+
+__all__ = ["NO_CHAIN", "BlockCall", "remembered", "returned"]
+
+NO_CHAIN = "blocks must take one tensor and return one, each called on what the one before it returned"
+"""The rule that blocks break which cannot be run as one."""
+
+_PLAIN = (bool, int, float, str, torch.device)
+
+
+class BlockCall:
+    """One call of a block, without its hidden state: nothing here keeps that alive.
+
+    Args:
+        place: Where the hidden state belongs: ``None`` for the first positional argument, else its keyword.
+        args: The other positional arguments.
+        kwargs: The other keyword arguments.
+
+    Attributes:
+        in_tuple: Whether blocks return their hidden state as a tuple of one; known once :meth:`run` ran one.
+    """
+
+    def __init__(self, place: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.place = place
+        self.args = args
+        self.kwargs = dict(kwargs)
+        self.in_tuple = False
+
+    @classmethod
+    def read(
+        cls, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, BlockCall] | None:
+        """The hidden state that a block is called on and the rest of the call; ``None`` if there is no such tensor.
+
+        The hidden state is the first argument, given by position or by keyword.
+        """
+        if args:
+            return (args[0], cls(None, args[1:], kwargs)) if isinstance(args[0], torch.Tensor) else None
+        place = _first_parameter(block)
+        if place is None or not isinstance(kwargs.get(place), torch.Tensor):
+            return None
+        return kwargs[place], cls(place, (), {name: value for name, value in kwargs.items() if name != place})
+
+    def run(self, block: Callable[..., Any], hidden: torch.Tensor) -> torch.Tensor:
+        """Call a block on a hidden state, with everything else as here.
+
+        Raises:
+            MethodRefusedError: The block returns something else than one tensor.
+        """
+        if self.place is None:
+            output = block(hidden, *self.args, **self.kwargs)
+        else:
+            output = block(*self.args, **{self.place: hidden}, **self.kwargs)
+        tensor = returned(output)
+        if tensor is None:
+            raise MethodRefusedError(f"{NO_CHAIN}, but {type(block).__name__} returns {_described(output)}")
+        self.in_tuple = isinstance(output, tuple)
+        return tensor
+
+    def rest(self) -> tuple[Any, ...]:
+        """Everything but the hidden state, to be compared with another call's."""
+        return (self.place, self.args, self.kwargs)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors among the further arguments; one that needs a gradient must be given one."""
+        leaves = torch.utils._pytree.tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def returned(output: Any) -> torch.Tensor | None:
+    """The tensor that a block returns, alone or as a tuple of one."""
+    if isinstance(output, tuple) and len(output) == 1:
+        output = output[0]
+    return output if isinstance(output, torch.Tensor) else None
+
+
+def remembered(value: Any) -> Callable[[Any], bool]:
+    """Whether a later value is the same one: the very same objects, or equal plain values, also inside containers.
+
+    A tensor that was written to since is another one. Keeps no tensor alive.
+    """
+    if isinstance(value, _PLAIN) or value is None:
+        return lambda other: type(other) is type(value) and bool(other == value)
+    if isinstance(value, tuple | list):
+        members = [remembered(member) for member in value]
+        return lambda other: (
+            isinstance(other, tuple | list)
+            and len(other) == len(members)
+            and all(same(member) for same, member in zip(members, other, strict=True))
+        )
+    if isinstance(value, dict):
+        named = {name: remembered(member) for name, member in value.items()}
+        return lambda other: (
+            isinstance(other, dict)
+            and other.keys() == named.keys()
+            and all(same(other[name]) for name, same in named.items())
+        )
+    try:
+        reference = weakref.ref(value)
+    except TypeError:  # A few built-in kinds take no weak references; none of them holds a tensor.
+        return lambda other: other is value
+    version = _version(value)
+    return lambda other: other is not None and other is reference() and _version(other) == version
+
+
+def _version(value: Any) -> int | None:
+    """How often a tensor was written to; ``None`` where that is not counted."""
+    return None if not isinstance(value, torch.Tensor) or value.is_inference() else value._version
+
+
+def _first_parameter(block: nn.Module) -> str | None:
+    """The name of the first parameter of a block's forward pass; of a wrapped block, of what is wrapped."""
+    names = [
+        name
+        for name, parameter in inspect.signature(unwrapped(block).forward).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    return names[0] if names else None
+
+
+def _described(output: Any) -> str:
+    return f"{len(output)} values" if isinstance(output, tuple | list) else type(output).__name__

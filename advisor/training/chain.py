@@ -1,0 +1,275 @@
+"""Running several consecutive blocks of a model as one, although the model calls them one by one.
+
+A model calls its blocks in a loop. What is to be done with several of them at once (recompute them from one stored
+input; run them in another way altogether) has no place in that loop. Here every block is put into a
+:class:`ChainLink`; when the model calls the first link of a segment, the whole segment runs, and the calls of its
+other links pass their input through. That is only right if the model hands on what it was given, so each such call is
+checked: it must come in turn, on the very tensor that the segment returned, unchanged, with the same further arguments,
+and with no random number drawn in between. Nothing else, in the loss or beside it, may use what a block inside of a
+segment returns: it is what the whole segment returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
+
+from advisor.errors import MethodRefusedError
+from advisor.training.block_call import NO_CHAIN, BlockCall, remembered
+from advisor.training.other_uses import OtherUses
+from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
+from advisor.training.structure import unwrapped
+
+if TYPE_CHECKING:
+    from advisor.training.training import Training
+
+__all__ = ["Chain", "ChainLink", "Runner", "Segment"]
+
+_USED_ELSEWHERE = "what a block returns is also used by something else than the next block"
+
+Runner = Callable[[Sequence[nn.Module], torch.Tensor, BlockCall], torch.Tensor]
+"""``(blocks, hidden, call) -> hidden``: runs the blocks of a segment, each by ``call.run(block, hidden)``.
+
+What it may keep for the backward pass is its own affair. It is called under autocast as the first block is, and must
+draw the random numbers that the blocks draw, in their order.
+"""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive blocks to run as one.
+
+    Attributes:
+        start: Number of the first block.
+        stop: Number after that of the last.
+        run: What to run them by.
+        always: Also where no gradient is recorded: for what changes the outcome, not only what is kept.
+    """
+
+    start: int
+    stop: int
+    run: Runner
+    always: bool = False
+
+
+class Chain:
+    """The blocks of a model, each in a :class:`ChainLink`, and the segments that they run in.
+
+    Blocks in no segment run as they always did. Under ``no_grad`` every block does, unless its segment says otherwise.
+
+    Args:
+        training: Whose model to change in place. Its forward passes are checked to have called every segment whole.
+        blocks: The blocks, as ``find_blocks`` returns them.
+
+    Attributes:
+        segments: What runs as one, none beside another's blocks; may be replaced between two forward passes.
+    """
+
+    def __init__(self, training: Training, blocks: Sequence[nn.Module]) -> None:
+        assert len({id(block) for block in blocks}) == len(blocks) > 0, "a chain has blocks, each once"
+        self.segments: tuple[Segment, ...] = ()
+        # Weak, because a cycle would keep the model's memory until the next garbage collection.
+        self._links = [weakref.ref(link) for link in _put_into_links(training.model, blocks, self)]
+        self._pending: _Pending | None = None
+        self._runs = 0
+        # Node in the graph of what a block inside of a segment returned -> the only node that may use it; in forward
+        # passes that are checked.
+        self._users: dict[Any, Any] | None = None
+        self._uses = OtherUses()
+        self._checked: tuple[Segment, ...] = ()
+        training.forward_contexts.append(self._forward)
+        training.after_forward.append(self._check_users)
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def call(self, link: ChainLink, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the model gets that calls the block in a link.
+
+        Raises:
+            MethodRefusedError: The model does not call the blocks of a segment as a chain.
+        """
+        number = link.number
+        segment = next((each for each in self.segments if each.start <= number < each.stop), None)
+        if segment is None or not (segment.always or torch.is_grad_enabled()):
+            return link.block(*args, **kwargs)
+        if self._links[number]() is not link:
+            raise self._refused("a copy of the model cannot be trained: copy it before methods are applied", rule="")
+        read = BlockCall.read(link.block, args, kwargs)
+        if read is None:
+            raise self._refused(f"block {number} takes no tensor as its first argument")
+        hidden, call = read
+        with self._uses.looking_away():
+            if number == segment.start:
+                hidden, in_tuple = self._run(segment, hidden, call)
+            else:
+                hidden, in_tuple = self._passed(number, hidden, call)
+        if self._users is not None and number < segment.stop - 1:
+            self._uses.watch(hidden)
+        return (hidden,) if in_tuple else hidden
+
+    def _run(self, segment: Segment, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
+        """Run a segment in place of its first block."""
+        self._require_all_called()
+        self._runs += 1
+        before = drawn_so_far(hidden.device)
+        blocks = [link.block for each in self._links[segment.start : segment.stop] if (link := each()) is not None]
+        try:
+            output = segment.run(blocks, hidden, call)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if self._users is None or len(blocks) == 1 or _is_of_memory(error):
+                raise
+            # The model trained without methods: it hands its blocks something else than this chain of calls does.
+            raise self._refused(
+                f"called so, on the first one's further arguments, blocks {segment.start} to {segment.stop - 1} raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if len(blocks) > 1:
+            after = drawn_so_far(hidden.device)
+            output = output[...]
+            self._pending = _Pending(segment, output, call, None if after == before else after)
+        return output, call.in_tuple
+
+    def _passed(self, number: int, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
+        """Check the call of a block that was run already; its input under a name of its own, and whether in a tuple."""
+        pending = self._pending
+        if pending is None or number != pending.next:
+            missed = "the first of its segment" if pending is None else f"block {pending.next}"
+            raise self._refused(f"block {number} is called before {missed}")
+        if not pending.is_output(hidden):
+            raise self._refused(f"block {number} is not called on what the block before it returned, unchanged")
+        if not pending.is_rest(call.rest()):
+            raise self._refused(f"block {number} is called with other arguments than the block before it")
+        if pending.drawn is not None and pending.drawn != drawn_so_far(hidden.device):
+            raise self._refused(DRAWN_BETWEEN, rule="")
+        output = hidden[...]
+        if output.grad_fn is not None and self._users is not None:
+            self._users[hidden.grad_fn] = output.grad_fn
+        pending.is_output = remembered(output)
+        pending.next += 1
+        if pending.next == pending.stop:
+            self._pending = None
+        return output, pending.in_tuple
+
+    def _check_users(self, loss: torch.Tensor) -> None:
+        """Once for the segments in use: whether the loss uses what should only be handed to the next block."""
+        users, self._users = self._users, None
+        if not users:
+            return
+        visited: set[Any] = set()
+        open_nodes: list[Any] = [loss.grad_fn]
+        while open_nodes:
+            node = open_nodes.pop()
+            if node is None or node in visited:
+                continue
+            visited.add(node)
+            for following, _ in node.next_functions:
+                if users.get(following, node) is not node:
+                    raise self._refused(_USED_ELSEWHERE)
+                open_nodes.append(following)
+        self._checked = self.segments
+
+    def _require_all_called(self) -> None:
+        if self._pending is not None:
+            raise self._refused(f"block {self._pending.next} is not called after the block before it")
+
+    def _refused(self, seen: str, rule: str = f"{NO_CHAIN}, but ") -> MethodRefusedError:
+        self._pending = None  # What is called next starts anew.
+        return MethodRefusedError(rule + seen)
+
+    @contextlib.contextmanager
+    def _forward(self) -> Generator[None, None, None]:
+        """Around every forward pass of the training: nothing is left over from one that failed."""
+        self._pending = None
+        checking = self._checked is not self.segments
+        self._users = {} if checking else None
+        self._uses = OtherUses()
+        before = self._runs
+        try:
+            with self._uses if checking else contextlib.nullcontext():
+                yield
+        except BaseException:
+            self._users = None  # It holds the graph.
+            raise
+        self._require_all_called()
+        if self._uses.found:
+            raise self._refused(f"{_USED_ELSEWHERE} ({self._uses.found})")
+        if self.segments and self._runs == before:
+            raise self._refused("the model calls no block where it holds them: it keeps them in a list of its own")
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory was short, which says nothing about a model."""
+    return isinstance(error, torch.OutOfMemoryError) or "memory" in str(error)
+
+
+class ChainLink(ActivationWrapper):
+    """A block in the place where the model holds it; names and attributes are those of the block.
+
+    Args:
+        block: The block, or what is wrapped around it.
+        chain: Whose call this is.
+        number: Number of the block in the chain.
+    """
+
+    def __init__(self, block: nn.Module, chain: Chain, number: int) -> None:
+        super().__init__(block)  # type: ignore[no-untyped-call]
+        self.training = block.training
+        self._chain = chain
+        self.number = number
+
+    @property
+    def block(self) -> nn.Module:
+        """What to call for the block alone."""
+        block = self._checkpoint_wrapped_module
+        assert isinstance(block, nn.Module)
+        return block
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the chain makes of this call."""
+        return self._chain.call(self, args, kwargs)
+
+
+class _Pending:
+    """What the calls of the other blocks of a segment must be like, once the segment was run. Keeps no tensor alive.
+
+    Attributes:
+        next: Number of the block that must be called next.
+        stop: Number after that of the last block.
+        is_output: Whether a tensor is what was returned last.
+        is_rest: Whether the further arguments are those of the first call.
+        in_tuple: Whether the blocks return their hidden state in a tuple.
+        drawn: Where the random numbers stood after the segment; ``None`` if it drew none.
+    """
+
+    def __init__(self, segment: Segment, output: torch.Tensor, call: BlockCall, drawn: bytes | None) -> None:
+        self.next = segment.start + 1
+        self.stop = segment.stop
+        self.is_output = remembered(output)
+        self.is_rest = remembered(call.rest())
+        self.in_tuple = call.in_tuple
+        self.drawn = drawn
+
+
+def _put_into_links(model: nn.Module, blocks: Sequence[nn.Module], chain: Chain) -> list[ChainLink]:
+    """Put every block, with the wrappers that it has, into a link wherever the model holds it."""
+    numbers = {id(block): number for number, block in enumerate(blocks)}
+    links: dict[int, ChainLink] = {}
+    for parent in list(model.modules()):
+        if isinstance(parent, ActivationWrapper):
+            continue  # The link goes around the outermost wrapper.
+        for name, child in list(parent._modules.items()):  # named_children leaves out what is there twice
+            number = None if child is None else numbers.get(id(unwrapped(child)))
+            if child is not None and number is not None:
+                if number not in links:
+                    links[number] = ChainLink(child, chain, number)
+                parent.register_module(name, links[number])
+    assert len(links) == len(blocks), "every block is held by a module of the model"
+    return [links[number] for number in range(len(blocks))]

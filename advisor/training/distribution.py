@@ -1,0 +1,112 @@
+"""How a training is spread over processes: what :class:`~advisor.training.training.Training` leaves to a method.
+
+The class here is the training of one process, in which nothing is spread. A distributing method puts a subclass in its
+place; the training asks it and does not know which one it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["Distribution", "LossModule", "plain_names", "share_parameters"]
+
+_T = TypeVar("_T")
+_WRAPPER_PREFIXES = ("_checkpoint_wrapped_module.",)
+
+
+class Distribution:
+    """One process: the model is whole, its gradients are complete after each backward pass."""
+
+    def loss(
+        self, model: torch.nn.Module, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor], batch: Any
+    ) -> torch.Tensor:
+        """The loss of a micro-batch that is on the device already."""
+        return compute_loss(model, batch)
+
+    def call(self, model: torch.nn.Module, function: Callable[[torch.nn.Module], _T]) -> _T:
+        """``function(model)``, with whatever the model needs to be called. With several processes all call it."""
+        return function(model)
+
+    def accumulating(self) -> contextlib.AbstractContextManager[None]:
+        """Around forward and backward passes after which more gradients will be added in the same step."""
+        return contextlib.nullcontext()
+
+    def after_backward(self) -> None:
+        """A backward pass has ended.
+
+        Raises:
+            MethodRefusedError: It did not do what the distribution relies on.
+        """
+
+    def complete_gradients(self) -> None:
+        """Called before gradients are used: they must be those of the whole batch. May be called twice."""
+
+    def after_step(self) -> None:
+        """The parameters were updated, and the gradients are gone."""
+
+    def clip_grad_norm(self, parameters: list[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
+        """Clip the gradients to a total norm, and return the norm that they had."""
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def model_state(self, model: torch.nn.Module) -> dict[str, Any]:
+        """The model's whole state under its plain names. With several processes all call it, and rank 0 gets it."""
+        return plain_names(model.state_dict())
+
+    def load_model_state(self, model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`model_state` returned on rank 0; every process is given all of it."""
+        model.load_state_dict(state)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The whole state of the optimizer. With several processes all call it, and rank 0 gets it."""
+        return optimizer.state_dict()
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`optimizer_state` returned on rank 0; every process is given all of it."""
+        optimizer.load_state_dict(dict(state))
+
+
+class LossModule(torch.nn.Module):
+    """The user's model together with its loss, as one module whose forward pass takes a batch and returns the loss.
+
+    This is what is handed to torch's wrappers, so that the model itself stays as it is: a loss may call any of its
+    methods, and its state keeps its names.
+    """
+
+    def __init__(self, model: torch.nn.Module, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self._compute_loss = compute_loss
+
+    def forward(self, batch: Any, function: Callable[[torch.nn.Module], Any] | None = None) -> Any:
+        """The loss of a batch, or what ``function`` makes of the model."""
+        return self._compute_loss(self.model, batch) if function is None else function(self.model)
+
+
+def share_parameters(model: torch.nn.Module) -> None:
+    """Give every process the parameters and buffers of rank 0: each may have drawn others."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        own = tensor.detach()
+        sent = own.contiguous()
+        dist.broadcast(sent, src=0)
+        if sent is not own:
+            own.copy_(sent)
+
+
+def plain_names(state: dict[str, Any]) -> dict[str, Any]:
+    """The state under the names that the model had before it was wrapped, with its metadata."""
+
+    def plain(name: str) -> str:
+        for prefix in _WRAPPER_PREFIXES:
+            name = f"{name}.".replace(prefix, "").removesuffix(".")
+        return name
+
+    metadata = getattr(state, "_metadata", None)
+    renamed = type(state)((plain(name), value) for name, value in state.items())
+    if metadata is not None:
+        renamed._metadata = type(metadata)((plain(name), value) for name, value in metadata.items())  # type: ignore[attr-defined]
+    return renamed

@@ -1,0 +1,348 @@
+"""Recomputing a module in the backward pass without doing twice what must be done once.
+
+A forward pass may write to buffers: BatchNorm updates its running statistics, spectral norm its vectors. Recomputed
+naively, they are updated twice; the gradients of BatchNorm stay bit-equal, so nothing shows it. Here the recomputation
+runs on copies of those buffers, taken as they were before the forward pass, and the model's own are left alone. Numbers
+and tensors that modules keep as plain attributes, and count in, are treated alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Callable, Generator, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.utils.checkpoint import noop_context_fn
+
+from advisor.training.contents import alike, contents, copied, kept_in, refill
+from advisor.training.random_state import ContextPair, RandomSource, further_generators, replaying
+from advisor.training.unsaved import Unsaved
+
+if TYPE_CHECKING:
+    from advisor.training.training import Training
+
+__all__ = ["recompute_modules", "region_contexts", "stop_key_value_cache"]
+
+_Slot = tuple[Any, str]
+"""A module, or a container of the user's; and what of it."""
+
+
+class _Container:
+    """Something of the user's in which modules may count; its contents change as a whole."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+def recompute_modules(
+    model: torch.nn.Module,
+    modules: list[torch.nn.Module],
+    inner_contexts: Callable[[], ContextPair] | None = None,
+) -> None:
+    """Wrap modules of ``model`` in place so that the backward pass recomputes what they did not save.
+
+    Args:
+        model: The model that holds them (never itself wrapped).
+        modules: The modules to wrap; none inside another.
+        inner_contexts: Makes the contexts of one region, e.g. selective ones; default: recompute everything.
+    """
+    wanted = {id(module) for module in modules}
+    generators = further_generators(model)
+    assert id(model) not in wanted, "the whole model cannot be wrapped in itself"
+
+    def wrap(module: torch.nn.Module) -> torch.nn.Module:
+        return checkpoint_wrapper(
+            module,
+            checkpoint_impl=CheckpointImpl.NO_REENTRANT,
+            preserve_rng_state=True,  # Dropout must draw the same mask again; torch sees to it on the CPU.
+            context_fn=region_contexts([module], generators, inner_contexts),
+        )
+
+    apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrap, check_fn=lambda module: id(module) in wanted)
+
+
+def region_contexts(
+    modules: Sequence[torch.nn.Module],
+    generators: Sequence[RandomSource],
+    inner_contexts: Callable[[], ContextPair] | None = None,
+) -> Callable[[], ContextPair]:
+    """What torch's checkpointing needs as ``context_fn`` to do once what must be done once.
+
+    Args:
+        modules: What runs in the region.
+        generators: What it may draw random numbers from, beside those that torch sees to.
+        inner_contexts: Makes further contexts of one region.
+    """
+    guard = _StateGuard(modules)
+    if guard.needed or generators:
+        return _Contexts(guard, generators, inner_contexts)
+    # Nothing but what was asked for, where there is nothing to guard: contexts cost time in every region.
+    return inner_contexts or noop_context_fn
+
+
+class _Contexts(Unsaved):
+    """Makes the contexts of one region."""
+
+    def __init__(
+        self,
+        guard: _StateGuard,
+        generators: Sequence[RandomSource],
+        inner_contexts: Callable[[], ContextPair] | None,
+    ) -> None:
+        self._guard = guard
+        self._generators = generators
+        self._inner_contexts = inner_contexts or noop_context_fn
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Contexts:
+        """Contexts that guard the state of the copied modules."""
+        return _Contexts(copy.deepcopy(self._guard, memo), self._generators, self._inner_contexts)
+
+    def __call__(self) -> ContextPair:
+        forward, recompute = self._inner_contexts()
+        before: dict[_Slot, Any] = {}
+        guarded = self._guard.forward(before, forward), _Recompute(self._guard, before, recompute)
+        return replaying(self._generators, guarded)
+
+
+def stop_key_value_cache(training: Training, why: str = "recomputation would extend the cache twice") -> None:
+    """Set transformers' ``config.use_cache`` to False: a recomputed block would extend the cache a second time.
+
+    The cache is of no use in training. The setting comes back when the training closes.
+
+    Args:
+        training: Whose model may have one.
+        why: What it would do otherwise, for the note.
+    """
+    changed: list[Any] = []
+    for module in training.model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "use_cache", False) is True:
+            config.use_cache = False  # type: ignore[union-attr]
+            changed.append(config)
+    if changed:
+        training.on_close(lambda: _set_use_cache(changed))
+        training.notes.append(f"config.use_cache was set to False: {why}")
+
+
+def _set_use_cache(configs: list[Any]) -> None:
+    for config in configs:
+        config.use_cache = True
+
+
+class _StateGuard:
+    """Gives each recomputation of some modules the state as it was before their forward pass.
+
+    Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
+    counting a version) and learned from its calls for all others, by their version counters: a call copies all buffers
+    if it is the first with just these modules in training mode (in evaluation mode many write to none), later ones
+    only what was ever written to, and what is small. What a later one is first to write to is seen by its version, too
+    late for that call alone. Plain attributes are looked at where a method of their class assigns any, or where a
+    hook may; collections, and objects of the user's, in the first call. Versions do not count what is written through
+    ``.data``, so that the first call compares contents as well, those of frozen parameters of the user's own modules
+    among them.
+    """
+
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        self._modules = [inner for module in modules for inner in module.modules()]
+        self._slots: list[_Slot] = [(inner, name) for inner in self._modules for name in inner._buffers]
+        self._slots += [(inner, name) for inner in self._modules for name in _frozen(inner)]
+        found = {id(held): held for inner in self._modules for _, held in kept_in(inner)}
+        self._containers: list[_Slot] = [(_Container(held), "") for held in found.values()]
+        self._counting = [inner for inner in self._modules if _may_count(inner)]
+        # In order, not by addresses: the copies of two steps then come in the same order.
+        self.written: dict[_Slot, None] = {
+            (inner, name): None
+            for inner, name in self._slots
+            if isinstance(inner, torch.nn.modules.batchnorm._NormBase)
+        }
+        self._seen: set[tuple[bool, ...]] = set()
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to guard."""
+        return bool(self._slots or self._counting or self._containers)
+
+    @contextlib.contextmanager
+    def forward(
+        self, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
+    ) -> Generator[None, None, None]:
+        """Around one forward pass; fills ``before`` with the earlier contents of what it writes to."""
+        modes = tuple(module.training for module in self._modules)
+        first = modes not in self._seen
+        slots = [*self._slots, *self._attributes(), *self._containers] if first else self.written
+        attributes = {module: dict(vars(module)) for module in self._counting} if first else {}
+        held = []
+        for slot in slots:
+            value = _value(slot)
+            held.append((slot, value, getattr(value, "_version", 0)))
+            before[slot] = _copied(slot, value)
+        unseen = [] if first else [slot for slot in (*self._slots, *self._attributes()) if slot not in self.written]
+        known = [(slot, _value(slot), _version(slot)) for slot in unseen]
+        before |= {slot: _copied(slot, value) for slot, value, _ in known if getattr(value, "nbytes", 0) <= _SMALL}
+        with inner:
+            yield
+        # As after a warm-up: where it is large, its contents before this call are gone, but no update is made twice.
+        self.written |= {
+            slot: None
+            for slot, value, version in known
+            if not isinstance(value, torch.nn.Parameter)
+            and (_version(slot) != version or not _same(_value(slot), value))
+        }
+        if first:
+            self.written |= {
+                slot: None for slot, value, version in held if _is_written(slot, value, version, before[slot])
+            }
+            for slot in self._attributes():
+                if slot not in before:  # nothing yet, or nothing that counts, such as None
+                    self.written[slot] = None
+                    before[slot] = attributes[slot[0]].get(slot[1], _MISSING)
+        self._seen.add(modes)
+        for slot in [one for one in before if one not in self.written]:
+            del before[slot]
+
+    def _attributes(self) -> list[_Slot]:
+        """Numbers and tensors that modules keep as plain attributes."""
+        return [
+            (module, name)
+            for module in self._counting
+            for name, value in vars(module).items()
+            if isinstance(value, int | float) or (isinstance(value, torch.Tensor) and not value.requires_grad)
+        ]
+
+
+class _Recompute(contextlib.AbstractContextManager[None]):
+    """Around a recomputation. Can be entered again: with ``retain_graph`` a region may be recomputed twice."""
+
+    def __init__(
+        self, guard: _StateGuard, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
+    ) -> None:
+        self._guard = guard
+        self._before = before
+        self._inner = inner
+        self._own: list[tuple[_Slot, Any]] = []
+
+    def __enter__(self) -> None:
+        self._own = [(slot, _value(slot)) for slot in self._guard.written]
+        for slot, value in self._own:
+            # A copy again: the recomputation's own update must not reach what was kept. What a later call was first
+            # to write to in the same modes was not kept; its present contents do for what the output does not
+            # depend on, such as a counter.
+            earlier = self._before.get(slot, value)
+            _put(slot, _copied(slot, earlier))
+        self._inner.__enter__()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        try:
+            # Non-reentrant checkpointing leaves early through an exception; the state comes back all the same.
+            return self._inner.__exit__(*exception)
+        finally:
+            for slot, value in self._own:
+                _put(slot, value)
+            self._own = []
+
+
+_SMALL = 2**14
+"""Bytes of a buffer that is copied in every call, though none has written to it so far."""
+
+_MISSING = object()
+"""In place of an attribute that is not the module's own, or not yet."""
+
+
+def _may_count(module: torch.nn.Module) -> bool:
+    """Whether something may assign a module's plain attributes in its forward pass."""
+    return bool(module._forward_hooks or module._forward_pre_hooks) or _assigns(type(module))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _assigns(kind: Hashable) -> bool:
+    """Whether methods of a user's class, besides the one that sets it up, assign attributes."""
+    assert isinstance(kind, type), kind
+    if kind.__module__.split(".")[0] == "torch":
+        return False
+    methods = [
+        inspect.unwrap(function)
+        for one in kind.__mro__
+        if one.__module__.split(".")[0] != "torch"
+        for name, function in vars(one).items()
+        if isinstance(function, types.FunctionType) and name != "__init__"
+    ]
+    return any(step.opname == "STORE_ATTR" for method in methods for step in dis.get_instructions(method))
+
+
+def _frozen(module: torch.nn.Module) -> list[str]:
+    """Parameters without a gradient that a user's own module has itself, such as a codebook that it moves."""
+    if type(module).__module__.split(".")[0] == "torch":
+        return []
+    return [
+        name
+        for name, parameter in module._parameters.items()
+        if parameter is not None and not parameter.requires_grad and type(parameter) is torch.nn.Parameter
+    ]
+
+
+def _copied(slot: _Slot, value: Any) -> Any:
+    """What a slot held, out of reach of what is written to it."""
+    if isinstance(slot[0], _Container):
+        return copied(value)
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _value(slot: _Slot) -> Any:
+    module, name = slot
+    if isinstance(module, _Container):
+        return contents(module.held)
+    if name in module._parameters:
+        return module._parameters[name]
+    return module._buffers[name] if name in module._buffers else vars(module).get(name, _MISSING)
+
+
+def _version(slot: _Slot) -> int:
+    return int(getattr(_value(slot), "_version", 0))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor) and one == other)
+
+
+def _is_written(slot: _Slot, value: Any, version: int, copy: Any) -> bool:
+    """Whether a slot no longer holds what it held: the same object with the same contents, or the same number."""
+    now = _value(slot)
+    if isinstance(slot[0], _Container):
+        return not alike(now, copy)
+    if not isinstance(value, torch.Tensor):
+        return now is not value and (isinstance(now, torch.Tensor) or bool(now != value))
+    if isinstance(value, torch.nn.Parameter):  # whoever slices parameters puts other objects in their places
+        return now is value and not _equal(value, copy)
+    return now is not value or _version(slot) != version or not _equal(value, copy)
+
+
+def _equal(value: torch.Tensor, copy: torch.Tensor) -> bool:
+    return isinstance(value, FakeTensor) or value.layout != torch.strided or bool(torch.equal(value, copy))
+
+
+def _put(slot: _Slot, value: Any) -> None:
+    module, name = slot
+    if isinstance(module, _Container):
+        refill(module.held, value)
+    elif name in module._parameters:
+        module._parameters[name] = (
+            value if isinstance(value, torch.nn.Parameter) else torch.nn.Parameter(value, requires_grad=False)
+        )
+    elif name in module._buffers:
+        module._buffers[name] = value
+    elif value is not _MISSING:
+        object.__setattr__(module, name, value)
+    elif name in vars(module):
+        object.__delattr__(module, name)

@@ -1,0 +1,244 @@
+"""What becomes of the tensors that autograd saves: one pipeline that every method which changes it adds a stage to.
+
+torch applies only the innermost pair of saved-tensor hooks, so two methods that each push their own do not add up.
+Here the hooks are one pair, and what they keep of a tensor goes through the stages in order: first another format,
+then another place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import weakref
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from advisor.text.units import format_bytes
+from advisor.training.saved.delicate_operators import DelicateOperatorWatch, saved_by_known_function
+from advisor.training.saved.hidden_tensors import hidden_bytes
+from advisor.training.saved.packed_tensors import DelayedTensor, KeptRange, PassedTensor, SavedTensor, storage_range
+from advisor.training.saved.uncompiled import uncompiled
+
+__all__ = ["Encoded", "Place", "SavedTensorPipeline", "SavedTensorStage"]
+
+_TELLING_SHARE = 0.01
+"""Share of the saved bytes from which on it is worth saying that the hooks did not see as much again."""
+
+
+class Place(enum.IntEnum):
+    """Where in the pipeline a stage stands."""
+
+    FORMAT = 1
+    HOST = 2
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a stage made of a flat tensor.
+
+    Attributes:
+        left: What it leaves on the device as a flat tensor, for the next stage; ``None`` if nothing.
+        restore: Makes the flat tensor again of what it left.
+    """
+
+    left: torch.Tensor | None
+    restore: Callable[[torch.Tensor | None], torch.Tensor]
+
+
+class SavedTensorStage(Protocol):
+    """One thing that is done to saved tensors.
+
+    Attributes:
+        place: Where in the pipeline it stands; each place holds at most one stage.
+        exact: Whether what it restores has the same bits.
+    """
+
+    place: Place
+    exact: bool
+
+    def begin(self) -> None:
+        """A forward pass begins. Graphs of earlier ones may still be alive."""
+
+    def accepts(self, tensor: torch.Tensor) -> bool:
+        """Whether to do it to a tensor, which is given as autograd saves it."""
+
+    def encode(self, flat: torch.Tensor) -> Encoded | None:
+        """Do it to a flat tensor; ``None`` leaves it as it is. Runs without gradients."""
+
+
+class SavedTensorPipeline:
+    """Packs what autograd saves in a forward pass through stages, and unpacks it in reverse.
+
+    Parameters, buffers and all their views stay as they are, and so do tensors that are not of a plain floating-point
+    format. A tensor that is saved several times, whole or as a view, is stored once. It is stored when it is saved,
+    so that a later write cannot change it; a tensor that stayed and was written to since is an error, as it is
+    without hooks.
+
+    Args:
+        model: Returns the model whose parameters and buffers to leave alone.
+        notes: Where to say what a person should know.
+
+    Attributes:
+        seen_bytes: Bytes saved since the start of the last forward pass, parameters and buffers apart.
+    """
+
+    def __init__(self, model: Callable[[], torch.nn.Module], notes: list[str]) -> None:
+        self.seen_bytes = 0
+        self._model = model
+        self._notes = notes
+        self._stages: list[SavedTensorStage] = []
+        self._when_idle: dict[Place, str] = {}
+        self._taken: set[Place] = set()
+        self._cache: weakref.WeakValueDictionary[tuple[Any, ...], KeptRange] = weakref.WeakValueDictionary()
+        self._own_storages: set[int] = set()
+        self._seen: dict[int, StorageWeakRef] = {}
+        self._exact: dict[int, StorageWeakRef] = {}
+        self._delayed: list[DelayedTensor] | None = None
+        self._looked_for_hidden = False
+        self._approximate = False
+
+    def add(self, stage: SavedTensorStage, when_idle: str) -> None:
+        """Add a stage.
+
+        Args:
+            stage: The stage.
+            when_idle: What to note, once, when it had nothing to do in a forward pass.
+        """
+        assert all(other.place != stage.place for other in self._stages), "each place holds one stage"
+        self._stages = sorted((*self._stages, stage), key=lambda each: each.place)
+        self._when_idle[stage.place] = when_idle
+
+    @contextlib.contextmanager
+    def context(self) -> Generator[None, None, None]:
+        """Enter around a forward pass."""
+        model = self._model()
+        self._own_storages = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+        self.seen_bytes = 0
+        self._taken.clear()
+        for stage in self._stages:
+            stage.begin()
+        self._approximate = not all(stage.exact for stage in self._stages)
+        try:
+            with (
+                torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack),
+                DelicateOperatorWatch(self.delaying) if self._approximate else contextlib.nullcontext(),
+            ):
+                yield
+        finally:
+            self._approximate = False
+            self._seen.clear()
+            self._exact.clear()
+        for place in self._when_idle.keys() - self._taken:
+            self._notes.append(self._when_idle.pop(place))
+
+    @contextlib.contextmanager
+    def delaying(self) -> Generator[list[DelayedTensor], None, None]:
+        """Decide about what one function saves when it has returned.
+
+        Entered is the list of it; what is marked there as exact is kept so.
+        """
+        outer, delayed = self._delayed, list[DelayedTensor]()
+        self._delayed = delayed
+        try:
+            yield delayed
+        finally:
+            self._delayed = outer
+        for each in delayed:
+            assert each.tensor is not None, "it is decided about once"
+            each.decided, each.tensor = self._decide(each.tensor, exact=each.exact), None
+
+    @uncompiled
+    def pack(self, tensor: torch.Tensor) -> SavedTensor | PassedTensor | DelayedTensor:
+        """What to keep in the graph for ``tensor``.
+
+        Raises:
+            MethodRefusedError: A stage cannot store it.
+        """
+        if self._delayed is None:
+            return self._decide(tensor, exact=self._approximate and not saved_by_known_function())
+        self._delayed.append(DelayedTensor(tensor))
+        return self._delayed[-1]
+
+    @uncompiled
+    def unpack(self, packed: SavedTensor | PassedTensor | DelayedTensor) -> torch.Tensor:
+        """The tensor again, on its device.
+
+        Raises:
+            RuntimeError: It stayed on the device and was modified in place since.
+        """
+        return packed.unpack()
+
+    def look_for_hidden(self, loss: torch.Tensor) -> None:
+        """Note, once, which activations the graph of a loss keeps where hooks do not see them."""
+        if self._looked_for_hidden:
+            return
+        self._looked_for_hidden = True
+        hidden = hidden_bytes(loss, self._own_storages)
+        total = sum(hidden.values())
+        if total > _TELLING_SHARE * self.seen_bytes:
+            self._notes.append(
+                f"{format_bytes(total)} of activations, beside {format_bytes(self.seen_bytes)} that autograd saved, "
+                f"stay as they are: {', '.join(sorted(hidden))} keeps them as attributes, where no hook sees them; "
+                "use save_for_backward"
+            )
+
+    def _decide(self, tensor: torch.Tensor, *, exact: bool) -> SavedTensor | PassedTensor:
+        if not _is_plain(tensor):
+            return PassedTensor(tensor)
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._own_storages:
+            return PassedTensor(tensor)
+        self._see(storage)
+        if exact:
+            # Whoever else saves it gets it as it is: a second copy in another format would only take more memory.
+            self._exact[storage._cdata] = self._seen[storage._cdata]
+        exact = storage._cdata in self._exact
+        stages = [stage for stage in self._stages if (stage.exact or not exact) and stage.accepts(tensor)]
+        if not stages:
+            return PassedTensor(tensor)
+        start, length = storage_range(tensor)
+        # The storage's identity, not its address. The version tells apart contents before and after a write in place.
+        # A range that must stay exact is another one than the same range in another format.
+        key = (storage._cdata, tensor._version, tensor.dtype, start, length, all(stage.exact for stage in stages))
+        kept = self._cache.get(key)
+        if kept is None:
+            with torch.no_grad():
+                kept = self._encode(tensor.detach().as_strided((length,), (1,), start), stages)
+            if not kept.restores:
+                return PassedTensor(tensor)
+            self._cache[key] = kept
+        expired = kept.source.expired()  # type: ignore[no-untyped-call]
+        assert not expired, "a range was found for a storage that no longer exists"
+        return SavedTensor(kept, tensor, int(tensor.storage_offset()) - start)
+
+    def _encode(self, flat: torch.Tensor, stages: list[SavedTensorStage]) -> KeptRange:
+        kept = KeptRange(flat.untyped_storage())
+        rest: torch.Tensor | None = flat
+        for stage in stages:
+            assert rest is not None, "nothing is left for a stage after the one that moves it away"
+            encoded = stage.encode(rest)
+            if encoded is not None:
+                rest = encoded.left
+                kept.restores.append(encoded.restore)
+                self._taken.add(stage.place)
+        kept.left = rest
+        return kept
+
+    def _see(self, storage: torch.UntypedStorage) -> None:
+        known = self._seen.get(storage._cdata)
+        if known is None:
+            self._seen[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            self.seen_bytes += storage.nbytes()
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it has one storage that holds its values as floats, of which there is at least one."""
+    if type(tensor) not in (torch.Tensor, FakeTensor) or tensor.layout is not torch.strided:
+        return False  # Other subclasses and sparse tensors have no single storage to store; parameters stay.
+    # Integers are small; a lazily negated view has not the storage's values.
+    return tensor.is_floating_point() and not tensor.is_neg() and tensor.numel() > 0

@@ -1,0 +1,135 @@
+"""What one forward pass does, seen from outside: which functions it calls, and whether its blocks are a chain."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from advisor.training.block_call import BlockCall, remembered, returned
+from advisor.training.other_uses import OtherUses
+from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
+
+__all__ = ["ChainWatch", "FunctionCounts"]
+
+
+class FunctionCounts(TorchFunctionMode):
+    """Counts calls of torch functions by name while it is entered.
+
+    Attributes:
+        counts: Name -> calls.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[getattr(func, "__name__", str(func))] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class ChainWatch:
+    """Sees whether blocks run one after the other, each on nothing but what the one before returned.
+
+    Only then can several blocks be made one: the second must be called with the very tensor that the first returned,
+    and with the same further arguments; where the blocks draw random numbers, nothing may be drawn in between; and
+    nothing else may use what a block returns but the last of its stage.
+
+    Args:
+        blocks: The blocks in the order of the model's modules.
+        stages: Their numbers by stages of the model; default: all are one.
+
+    Attributes:
+        broken: What was seen that no chain does; empty if nothing was, or the forward pass did not get far.
+        shape_keeping: How often a block returned the shape that it was given.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], stages: Sequence[range] | None = None) -> None:
+        self._blocks = list(blocks)
+        self._last = {stage[-1] for stage in ([range(len(blocks))] if stages is None and blocks else stages or [])}
+        self._uses = OtherUses()
+        self._called: list[int] = []
+        self._is_returned: Callable[[Any], bool] | None = None
+        self._is_rest: Callable[[Any], bool] | None = None
+        self._drawn_before: bytes | None = None
+        self._drawn_after: bytes | None = None
+        self._drawn_between = False
+        self._blocks_draw = False
+        self._shape: torch.Size | None = None
+        self.broken = ""
+        self.shape_keeping = 0
+
+    @contextlib.contextmanager
+    def watching(self) -> Generator[None, None, None]:
+        """Around one forward pass."""
+        handles = []
+        for number, block in enumerate(self._blocks):
+            before = functools.partial(self._before, number)
+            handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(block.register_forward_hook(functools.partial(self._after, number)))
+        try:
+            with self._uses:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._is_returned = self._is_rest = None
+
+    @property
+    def reason(self) -> str:
+        """Why the blocks are no chain; empty if they are."""
+        if not self._blocks:
+            return "no repeated blocks were found; name their class in the workload: BLOCKS = (BlockClass,)"
+        if self.broken:
+            return self.broken
+        if self._called != list(range(len(self._blocks))):
+            return f"the {len(self._blocks)} blocks are not each called once, in their order"
+        if self._drawn_between and self._blocks_draw:
+            return DRAWN_BETWEEN
+        if self._uses.found:
+            return f"what a block returns is also used by something else than the next block ({self._uses.found})"
+        return ""
+
+    def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return  # Blocks that the user compiles are compiled with their hooks, and cannot be run by others.
+        self._uses.look_away()
+        name = f"block {number} ({type(block).__name__})"
+        call = BlockCall.read(block, args, kwargs)
+        if call is None:
+            self.broken = self.broken or f"{name} takes no tensor as its first argument"
+            return
+        hidden, rest = call[0], call[1].rest()
+        self._drawn_before = drawn_so_far(hidden.device)
+        if self._called:
+            if self._is_returned is None or not self._is_returned(hidden):
+                self.broken = self.broken or f"{name} is not called on what the block before it returned"
+            elif self._is_rest is not None and not self._is_rest(rest):
+                self.broken = self.broken or f"{name} is called with other arguments than the block before it"
+            self._drawn_between |= self._drawn_before != self._drawn_after
+        self._called.append(number)
+        self._shape = hidden.shape
+        self._is_rest = remembered(rest)
+
+    def _after(self, number: int, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        self._uses.look_again()
+        hidden = returned(output)
+        if hidden is None:
+            self.broken = self.broken or f"{type(block).__name__} returns {type(output).__name__}, not one tensor"
+            self._is_returned = None
+            return
+        self._is_returned = remembered(hidden)
+        if number not in self._last:
+            self._uses.watch(hidden)
+        self.shape_keeping += hidden.shape == self._shape
+        self._drawn_after = drawn_so_far(hidden.device)
+        self._blocks_draw |= self._drawn_after != self._drawn_before

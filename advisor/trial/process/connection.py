@@ -1,0 +1,146 @@
+"""One worker process as the parent holds it: start, send, receive with a deadline, end with everything below it."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from advisor.errors import TrialError
+from advisor.text.records import DamagedError, decode_record
+from advisor.trial.folder import writing
+from advisor.trial.process.interruption import look_for_interruption
+from advisor.trial.process.process import Start
+from advisor.trial.protocol import Answer, Exited, LineReader, Request, encode_line
+
+__all__ = ["WORKER_COMMAND", "Connection", "SilenceError", "child_environment"]
+
+WORKER_COMMAND = (sys.executable, "-P", "-u", "-m", "advisor.trial.worker_main")
+"""``-P``: a file with a library's name, in the folder where the user happens to be, must not be imported instead."""
+
+_GUARDIAN_SECONDS = 5.0
+_ENDING_SECONDS = 60.0
+"""A process that was killed is gone when the driver has taken back what it held of a GPU and of page-locked memory,
+which is seconds for tens of GiB; the next worker shall find all of it free."""
+_POLL_SECONDS = 0.2
+
+
+class SilenceError(Exception):
+    """The deadline passed without an answer."""
+
+
+def child_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker: the parent's, and what it takes to find this package.
+
+    Nothing that tunes an allocator or a library is set: trials run as the user's own training will.
+    """
+    environment = dict(base)
+    environment["TOKENIZERS_PARALLELISM"] = "false"  # else it warns after every fork
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    if root not in installed:  # a checkout; site-packages must not move ahead of the standard library
+        others = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([root, others] if others else [root])
+    return environment
+
+
+class Connection:
+    """A running worker with its guardian, in a session of their own.
+
+    Args:
+        start: Starts them; the descriptors of the pipes are given to it.
+        log: File for what it prints.
+    """
+
+    def __init__(self, start: Start, log: Path) -> None:
+        request_read, self._requests = os.pipe()
+        self._answers, answer_write = os.pipe()
+        lifeline_read, self._lifeline = os.pipe()
+        given = {"--requests": request_read, "--answers": answer_write, "--lifeline": lifeline_read}
+        try:
+            with writing(log):
+                output = log.open("ab")
+            with output:
+                self._process = start(given, output.fileno())
+        except BaseException:
+            for descriptor in (self._requests, self._answers, self._lifeline):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in given.values():
+                os.close(descriptor)
+        self._reader = LineReader(self._answers)
+        self._received: list[Answer] = []
+        self._closed = False
+
+    def send(self, request: Request) -> None:
+        """Ask for a trial.
+
+        Raises:
+            BrokenPipeError: The worker is gone.
+        """
+        line = encode_line(request)
+        while line:
+            line = line[os.write(self._requests, line) :]
+
+    def receive(self, deadline: float) -> Answer:
+        """The next answer; :class:`Exited` when the worker is gone, even if nobody is left to say so.
+
+        Args:
+            deadline: Moment of ``time.monotonic`` until which to wait.
+
+        Raises:
+            SilenceError: Nothing came.
+            KeyboardInterrupt: The user interrupted, now or where it was lost.
+        """
+        while not self._received:
+            look_for_interruption()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise SilenceError
+            ready, _, _ = select.select([self._answers], [], [], min(remaining, _POLL_SECONDS))
+            if ready:
+                lines = self._reader.read()
+                if lines is None:
+                    return Exited(status=self._guardian_status())
+                self._received += [_decode(line) for line in lines]
+            elif self._guardian_is_gone():
+                return Exited(status=self._guardian_status())
+        return self._received.pop(0)
+
+    def end(self) -> None:
+        """End the worker, its guardian and everything below them; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        os.close(self._lifeline)  # the guardian now ends all others, those in other sessions too
+        os.close(self._requests)
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while not self._guardian_is_gone() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ended = self._process.end(_ENDING_SECONDS)  # and what a dead guardian may have left in its group
+        os.close(self._answers)
+        if not ended:
+            raise TrialError("a worker must end when it is killed, but its guardian does not")
+
+    def _guardian_is_gone(self) -> bool:
+        return self._process.status() is not None
+
+    def _guardian_status(self) -> int:
+        deadline = time.monotonic() + _GUARDIAN_SECONDS
+        while (status := self._process.status()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return status or 0  # if it lives but has closed its pipe it is as good as gone
+
+
+def _decode(line: bytes) -> Answer:
+    try:
+        answer: Answer = decode_record(line, Answer)
+    except DamagedError:
+        # Only the worker and the guardian know this pipe: code of the user wrote into a descriptor it does not own.
+        return Exited(status=0)
+    return answer

@@ -1,0 +1,298 @@
+"""The parent's side of the process that forks workers: one for all runners of a process, as long as any needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import psutil
+
+from advisor.trial.fork_messages import (
+    LARGEST_MESSAGE,
+    End,
+    Fork,
+    ForkAnswer,
+    Forked,
+    ForkRequest,
+    Look,
+    Seen,
+    Unforkable,
+)
+from advisor.trial.process.process import Process
+
+__all__ = [
+    "ForkServer",
+    "UnforkableError",
+    "borrow",
+    "check_environment",
+    "give_back",
+    "servers_are_kept",
+]
+
+_COMMAND = (sys.executable, "-P", "-u", "-m", "advisor.trial.fork_server")
+
+_ANSWER_SECONDS = 30.0
+_END_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_LOOKS_AT_STOPPED = 5
+_TOO_LARGE = "its environment is too large to be handed on"
+
+_READ_LATE = frozenset({"COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "_"})
+"""Variables that no library looks at while it is loaded: all others must be the same for one process to serve."""
+
+
+class UnforkableError(Exception):
+    """A worker cannot be forked; it can still be executed."""
+
+
+class ForkServer:
+    """A running process that forks workers.
+
+    Args:
+        environment: What it starts with.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._lock = threading.RLock()
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
+                [*_COMMAND, f"--socket={theirs.fileno()}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # a worker that is executed instead says what is wrong
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._channel.close()
+            raise
+        finally:
+            theirs.close()
+
+    def fork(
+        self,
+        arguments: Sequence[str],
+        descriptors: Mapping[str, int],
+        output: int,
+        environment: Mapping[str, str],
+        seconds: float,
+    ) -> Process:
+        """Start a worker.
+
+        Args:
+            arguments: Of the worker.
+            descriptors: Name of an argument -> descriptor whose number it tells.
+            output: Descriptor for what it prints.
+            environment: Of the worker.
+            seconds: How long to wait; the first waits until the libraries are loaded.
+
+        Raises:
+            UnforkableError: It must be executed instead.
+            TimeoutError: No answer came.
+        """
+        request = Fork(
+            arguments=list(arguments), flags=list(descriptors), folder=os.getcwd(), environment=dict(environment)
+        )
+        answer = self._ask(request, seconds, [*descriptors.values(), output])
+        if not isinstance(answer, Forked):
+            self.close()
+            raise UnforkableError(answer.reason if isinstance(answer, Unforkable) else "it has ended, or was stopped")
+        return _ForkedProcess(self, answer.process)
+
+    def ask(self, request: Look | End) -> Seen | None:
+        """How a process has ended; ``None`` when this server itself has."""
+        seconds = _ANSWER_SECONDS + (request.seconds if isinstance(request, End) else 0.0)
+        try:
+            answer = self._ask(request, seconds)
+        except TimeoutError:  # who does not answer is not waited for again
+            return None
+        assert answer is None or isinstance(answer, Seen), f"{request} must not be answered by {answer}"
+        return answer
+
+    def close(self) -> None:
+        """End it; the workers that it has forked end with it. A second call does nothing."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is None:
+                return
+            self._channel.close()
+            if _is_stopped(process):
+                process.kill()
+            try:
+                process.wait(timeout=_END_SECONDS)
+            except subprocess.TimeoutExpired:  # it still loads its libraries, say
+                process.kill()
+                process.wait()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it forks no more."""
+        return self._process is None
+
+    def _ask(self, request: ForkRequest, seconds: float, descriptors: Sequence[int] = ()) -> ForkAnswer | None:
+        message = _encoded(request)
+        with self._lock:
+            if self._process is None:
+                return None
+            try:
+                self._channel.settimeout(seconds)
+                socket.send_fds(self._channel, [message], list(descriptors))
+                data = self._received(time.monotonic() + seconds)
+            except (BrokenPipeError, ConnectionResetError):
+                data = b""
+            except OSError as error:
+                self.close()
+                if error.errno in (errno.EMSGSIZE, errno.ENOBUFS):  # how much fits is for the system to say
+                    raise UnforkableError(_TOO_LARGE) from None
+                raise
+            except BaseException:  # the answer to this question must never be taken for that to the next
+                self.close()
+                raise
+            if not data:
+                self.close()
+                return None
+        answer: ForkAnswer = msgspec.json.decode(data, type=ForkAnswer)
+        return answer
+
+    def _received(self, deadline: float) -> bytes:
+        """What it answers; nothing if it has ended, or was stopped from outside.
+
+        A whole job may be stopped and continued again, one process after the other: it is looked at several times.
+        """
+        assert self._process is not None, "somebody is asked"
+        stopped = 0
+        while stopped < _LOOKS_AT_STOPPED:
+            remaining = deadline - time.monotonic()
+            if select.select([self._channel], [], [], max(0.0, min(remaining, _LOOK_SECONDS)))[0]:
+                return self._channel.recv(LARGEST_MESSAGE)
+            if remaining <= 0:
+                raise TimeoutError
+            stopped = stopped + 1 if _is_stopped(self._process) else 0
+        return b""
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Whether workers with this environment can be forked, before any process is started for it.
+
+    Raises:
+        UnforkableError: They cannot.
+    """
+    _encoded(Fork(arguments=[], flags=[], folder="", environment=dict(environment)))
+
+
+def _encoded(request: ForkRequest) -> bytes:
+    try:
+        message = msgspec.json.encode(request)
+    except UnicodeEncodeError:
+        raise UnforkableError("its environment has bytes that are not UTF-8") from None
+    if len(message) > LARGEST_MESSAGE:
+        raise UnforkableError(_TOO_LARGE)
+    return message
+
+
+def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    return False
+
+
+class _ForkedProcess:
+    """A child of the server: only the server can collect it, and see how it ended.
+
+    Args:
+        server: Its parent.
+        process: Its number.
+    """
+
+    def __init__(self, server: ForkServer, process: int) -> None:
+        self._server = server
+        self._number = process
+        self._handle = os.pidfd_open(process)  # the server has not collected it: the number is still its own
+
+    def __del__(self) -> None:
+        os.close(self._handle)
+
+    def status(self) -> int | None:
+        if not self._has_ended(0.0):
+            return None
+        seen = self._server.ask(Look(process=self._number))
+        return -signal.SIGKILL if seen is None or seen.status is None else seen.status
+
+    def end(self, seconds: float) -> bool:
+        if self._server.ask(End(process=self._number, seconds=seconds)) is not None:
+            return self._has_ended(0.0)
+        # Without its parent the guardian ends everything below it, and then itself.
+        if not self._has_ended(seconds):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        return self._has_ended(seconds)
+
+    def _has_ended(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        return bool(select.select([self._handle], [], [], max(0.0, deadline - time.monotonic()))[0])
+
+
+_Key = tuple[object, ...]
+
+_LOCK = threading.Lock()
+_SERVERS: dict[_Key, ForkServer] = {}
+_USERS: dict[_Key, int] = {}
+_KEEPERS = 0
+
+
+def borrow(environment: Mapping[str, str]) -> ForkServer:
+    """The process that forks workers with this environment, started if there is none; see :func:`give_back`."""
+    key = _key(environment)
+    with _LOCK:
+        if key not in _SERVERS or _SERVERS[key].is_closed:
+            _SERVERS[key], _USERS[key] = ForkServer(environment), 0
+        _USERS[key] = _USERS.get(key, 0) + 1
+        return _SERVERS[key]
+
+
+def give_back(server: ForkServer) -> None:
+    """Say that it is no longer needed; the last to say so ends it."""
+    with _LOCK:
+        for key in [key for key, one in _SERVERS.items() if one is server]:  # none if another has taken its place
+            _USERS[key] -= 1
+    if not _KEEPERS:
+        _end_unused()
+
+
+@contextlib.contextmanager
+def servers_are_kept() -> Iterator[None]:
+    """Within, a process that forks workers stays for the next runner: for who runs many studies one after the other."""
+    global _KEEPERS
+    _KEEPERS += 1
+    try:
+        yield
+    finally:
+        _KEEPERS -= 1
+        if not _KEEPERS:
+            _end_unused()
+
+
+def _end_unused() -> None:
+    with _LOCK:
+        unused = [key for key, users in _USERS.items() if users == 0]
+        servers = [_SERVERS.pop(key) for key in unused]
+        for key in unused:
+            del _USERS[key]
+    for server in servers:
+        server.close()
+
+
+def _key(environment: Mapping[str, str]) -> _Key:
+    # A process that was itself forked has no part in the servers of the one that it comes from.
+    return (os.getpid(), *sorted(one for one in environment.items() if one[0] not in _READ_LATE))

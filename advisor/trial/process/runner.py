@@ -1,0 +1,315 @@
+"""The parent's side: hand a trial to a worker and come back with an outcome, whatever the worker does."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from advisor.errors import OutputFolderError
+from advisor.text.records import encode_record
+from advisor.trial.folder import StudyFolder, TrialFolder, write_atomically, writing
+from advisor.trial.host_memory import OutOfMemoryEvidence
+from advisor.trial.nodes import Nodes
+from advisor.trial.outcome import Outcome, how_it_ended, outcome_without_result
+from advisor.trial.process.connection import WORKER_COMMAND, Connection, SilenceError
+from advisor.trial.process.starting import WorkerStarter
+from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, Unwritten
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+
+__all__ = ["CutShortError", "Runner", "RunnerEvent", "RunnerEventKind"]
+
+_LOOK_SECONDS = 1.0
+_LOG_TAIL_BYTES = 8192
+
+
+class CutShortError(Exception):
+    """The caller's time was over before the trial had a result."""
+
+
+class RunnerEventKind(enum.Enum):
+    """What a live display may want to show."""
+
+    WORKER_STARTING = "worker starting"
+    TRIAL_STARTED = "trial started"
+    PROGRESS = "progress"
+    TRIAL_ENDED = "trial ended"
+    WORKER_ENDED = "worker ended"
+
+
+class RunnerEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened.
+
+    Attributes:
+        kind: What.
+        key: The trial, or empty.
+        text: In a few words.
+    """
+
+    kind: RunnerEventKind
+    key: str = ""
+    text: str = ""
+
+
+class Runner:
+    """Runs trials one after the other, in a warm worker (or group of ranks) as long as it stays healthy.
+
+    Use as a context manager: at its end no process is left.
+
+    Args:
+        folder: The study folder.
+        on_event: Hears what happens, in the caller's thread.
+        worker_command: Program that speaks the worker's protocol.
+        nodes: The machines that trials on several ranks use, of which this is the first.
+        start_limit_seconds: How long a worker may take to load its libraries.
+        shortest_start_limit_seconds: How long ranks may take at least to find each other, however little time their
+            trial has: they load the libraries that a forked process does not have, on a machine that may be busy.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        on_event: Callable[[RunnerEvent], None] | None = None,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+        nodes: Nodes = Nodes(),  # noqa: B008  (frozen)
+        start_limit_seconds: float = 120.0,
+        shortest_start_limit_seconds: float = 20.0,
+    ) -> None:
+        self._folder = StudyFolder(folder.absolute())
+        self._on_event = on_event
+        self._starter = WorkerStarter(worker_command, start_limit_seconds)
+        self._start_limit_seconds = start_limit_seconds
+        self._shortest_start_limit_seconds = shortest_start_limit_seconds
+        self._connection: Connection | None = None
+        self._nodes = nodes
+        self._ranks = 1
+        self._ended: set[str] = set()
+        self.spent: dict[TrialKind, list[float]] = {}
+        """Kind of trial -> the seconds of each that was run, not read back."""
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        self._end_worker("no longer needed")
+        self._starter.close()
+
+    def run(self, spec: TrialSpec, *, until: float = math.inf) -> TrialResult:
+        """Run a trial, or return its stored result if it has finished before.
+
+        What ended by chance is run again by the next runner, and not over and over by this one.
+
+        Args:
+            spec: The trial.
+            until: Moment of ``time.monotonic`` at which the caller waits no longer. The trial's own limit stays what it
+                is, and with it everything that a trial makes of its time.
+
+        Returns:
+            How it ended; never raises for anything that happens inside the trial.
+
+        Raises:
+            KeyboardInterrupt: The user interrupted; the worker is ended, and a result that was not complete is not
+                stored.
+            CutShortError: That moment came first; the worker is ended, and nothing is stored.
+            OutputFolderError: The study folder cannot be written.
+        """
+        assert spec.kind is not TrialKind.PROBE or spec.policy.gpu_count == 1, "one process alone learns the facts"
+        folder = self._folder.trial(spec.key)
+        with writing(folder.path):
+            stored = folder.finished(spec)
+        if stored is not None and (spec.key in self._ended or not stored.outcome.is_by_chance):
+            return stored
+        _clear(folder, spec)
+        fresh = spec.kind is TrialKind.CONFIRM
+        if fresh:
+            self._end_worker("a confirmation runs in a fresh process")
+        if self._connection is not None and self._ranks != spec.ranks:
+            self._end_worker(f"the next trial needs {spec.ranks} ranks, not {self._ranks}")
+        begin = time.monotonic()
+        warm = self._connection is not None
+
+        def completed(result: TrialResult) -> TrialResult:
+            return msgspec.structs.replace(result, wall_seconds=time.monotonic() - begin, warm=warm)
+
+        try:
+            result, healthy, why = self._run(spec, folder, until)
+        except BaseException as error:
+            # Ctrl-C above all. The worker may have finished a moment before, and what is finished is not lost: the
+            # old result went before this request was written, so a complete one belongs to it.
+            self._end_worker("interrupted")
+            complete = folder.read_result()
+            if complete is None or complete.key != spec.key:
+                folder.result.unlink(missing_ok=True)
+            else:
+                with contextlib.suppress(OutputFolderError):  # as the worker wrote it, it is good enough
+                    folder.write_result(completed(complete))
+                if isinstance(error, CutShortError):
+                    return completed(complete)
+            raise
+        result = completed(result)
+        self.spent.setdefault(spec.kind, []).append(result.wall_seconds)
+        if not healthy or fresh:
+            self._end_worker(why)
+        if why != _NOT_STARTED:
+            folder.write_result(result)
+            self._ended.add(spec.key)
+        self._tell(RunnerEventKind.TRIAL_ENDED, spec.key, result.outcome.value)
+        return result
+
+    def gradient_file(self, key: str) -> Path:
+        """Where the first gradient of an exact run is kept."""
+        return self._folder.trial(key).gradient
+
+    def tail_of_log(self, key: str, lines: int = 20) -> str:
+        """The last lines that a trial printed; empty if it printed nothing."""
+        try:
+            with self._folder.trial(key).log.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def _run(self, spec: TrialSpec, folder: TrialFolder, until: float) -> tuple[TrialResult, bool, str]:
+        """The result, whether the worker can be used again, and why not."""
+        connection = self._connection
+        if connection is not None and not self._accepts(connection, spec, folder):
+            self._end_worker("it ended between trials")  # nothing of this trial has run: a new one takes it
+            connection = None
+        if connection is None:
+            failure = self._start(spec, folder, until)
+            if failure is not None:
+                return failure, False, _NOT_STARTED
+            connection = self._connection
+            assert connection is not None, "a worker that has started is connected"
+            if not self._accepts(connection, spec, folder):
+                return self._crashed(spec, 0, OutOfMemoryEvidence()), False, "it ended at once"
+        self._tell(RunnerEventKind.TRIAL_STARTED, spec.key)
+        return self._wait(connection, spec, folder, until)
+
+    def _accepts(self, connection: Connection, spec: TrialSpec, folder: TrialFolder) -> bool:
+        try:
+            connection.send(Request(spec=spec, folder=str(folder.path)))
+        except BrokenPipeError:
+            return False
+        return True
+
+    def _start(self, spec: TrialSpec, folder: TrialFolder, until: float) -> TrialResult | None:
+        """Start a worker; how the trial ended if that did not work."""
+        self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
+        self._ranks = spec.ranks
+        ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
+        limit = self._start_limit_of(spec)
+        deadline = time.monotonic() + limit
+        try:
+            start = self._starter.starting(ranks, at_most=min(limit, until - time.monotonic()))
+            self._connection = connection = Connection(start, folder.log)
+            answer = connection.receive(min(deadline, until))
+        except (SilenceError, TimeoutError):
+            if time.monotonic() >= until:
+                raise CutShortError from None
+            reason = f"the worker did not start within {limit:g} s"
+            if self._ranks > 1 and self._nodes.count > 1:
+                reason += (
+                    f"; do all of the other {self._nodes.count - 1} machines run the same command with a --node-rank "
+                    f"of their own, and do they reach {self._nodes.endpoint}?"
+                )
+            return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason)
+        if isinstance(answer, Ready):
+            return None
+        assert isinstance(answer, Exited), f"a worker that starts says so first, but it said {answer}"
+        reason = f"the worker did not start: it {how_it_ended(answer.status)}; see {folder.log}"
+        return TrialResult(key=spec.key, outcome=Outcome.LOST, reason=reason)
+
+    def _start_limit_of(self, spec: TrialSpec) -> float:
+        """Where time is short, ranks that do not find each other take no more of it than a trial may."""
+        if spec.ranks == 1:
+            return self._start_limit_seconds
+        return min(self._start_limit_seconds, max(self._shortest_start_limit_seconds, spec.time_limit_seconds))
+
+    def _wait(
+        self, connection: Connection, spec: TrialSpec, folder: TrialFolder, until: float
+    ) -> tuple[TrialResult, bool, str]:
+        evidence = OutOfMemoryEvidence()
+        deadline = time.monotonic() + spec.time_limit_seconds
+        while True:
+            now = time.monotonic()
+            if now >= until:
+                raise CutShortError
+            if now >= deadline:
+                reason = f"it took longer than its limit of {round(spec.time_limit_seconds, 1):g} s"
+                return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason), False, "out of time"
+            evidence.look()
+            try:
+                answer = connection.receive(min(deadline, until, now + _LOOK_SECONDS))
+            except SilenceError:
+                continue
+            match answer:
+                case Progress(text=text):
+                    self._tell(RunnerEventKind.PROGRESS, spec.key, text)
+                case Finished(key=key, clean=clean, why=why, isolated=isolated) if key == spec.key:
+                    result = folder.read_result()
+                    if result is None:
+                        return self._crashed(spec, 0, evidence), False, "its result cannot be read"
+                    if not isolated and result.outcome is not Outcome.OK:
+                        return result, False, why or f"the trial ended as {result.outcome.value}"
+                    return result, clean, why
+                case Unwritten(reason=reason):
+                    raise OutputFolderError(reason)
+                case Exited(status=status):
+                    # Its result counts if it was complete before the end.
+                    result = folder.read_result() or self._crashed(spec, status, evidence)
+                    return result, False, f"it {how_it_ended(status)}"
+                case _:
+                    raise AssertionError(f"a worker at work on {spec.key} must not say {answer}")
+
+    def _crashed(self, spec: TrialSpec, status: int, evidence: OutOfMemoryEvidence) -> TrialResult:
+        if status == -signal.SIGKILL and evidence.found():
+            reason = "the kernel ended the worker because host memory ran out"
+            return TrialResult(key=spec.key, outcome=Outcome.HOST_OUT_OF_MEMORY, reason=reason)
+        return TrialResult(
+            key=spec.key,
+            outcome=outcome_without_result(status),
+            reason=f"the worker {how_it_ended(status)} without a result",
+        )
+
+    def _end_worker(self, why: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.end()
+            self._tell(RunnerEventKind.WORKER_ENDED, text=why)
+
+    def _tell(self, kind: RunnerEventKind, key: str = "", text: str = "") -> None:
+        if self._on_event is not None:
+            self._on_event(RunnerEvent(kind=kind, key=key, text=text))
+
+
+_NOT_STARTED = "it did not start"
+"""Says nothing about the trial, so that nothing is stored for it."""
+
+
+def _clear(folder: TrialFolder, spec: TrialSpec) -> None:
+    """Make the folder ready for a first or another attempt.
+
+    The old result goes first: it must never be read together with the new request.
+    """
+    with writing(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.result.unlink(missing_ok=True)
+        folder.log.unlink(missing_ok=True)
+    write_atomically(folder.spec, msgspec.json.format(encode_record(spec)))

@@ -1,0 +1,67 @@
+"""How a runner comes to its workers: forked where that works, else executed from the beginning."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from advisor.trial.forkable import can_fork
+from advisor.trial.process.connection import WORKER_COMMAND, child_environment
+from advisor.trial.process.fork_client import ForkServer, UnforkableError, borrow, check_environment, give_back
+from advisor.trial.process.process import Process, Start, execute
+
+__all__ = ["WorkerStarter"]
+
+_SHORTEST_SECONDS = 0.001
+"""To a socket no time at all would mean something else: not to wait, and to fail in another way."""
+
+
+class WorkerStarter:
+    """Starts the workers of one runner.
+
+    Args:
+        command: Program that speaks the worker's protocol.
+        seconds: How long one may take to load its libraries.
+    """
+
+    def __init__(self, command: Sequence[str], seconds: float) -> None:
+        self._command = tuple(command)
+        self._seconds = seconds
+        self._server: ForkServer | None = None
+        self._forks = self._command == WORKER_COMMAND and can_fork()
+
+    def starting(self, arguments: Sequence[str], *, at_most: float = math.inf) -> Start:
+        """What starts a worker with these arguments, in these seconds if they are fewer than others have.
+
+        It raises :class:`TimeoutError` if the libraries are not loaded in time.
+        """
+        seconds = max(_SHORTEST_SECONDS, min(self._seconds, at_most))
+
+        def start(descriptors: Mapping[str, int], output: int) -> Process:
+            environment = child_environment(os.environ)
+            if self._forks:
+                try:
+                    check_environment(environment)
+                    return self._borrowed(environment).fork(arguments, descriptors, output, environment, seconds)
+                except UnforkableError as error:  # nor will it be the next time
+                    self._forks = False
+                    self.close()
+                    os.write(output, f"momadvise: this process was not forked, but started: {error}\n".encode())
+            return execute((*self._command, *arguments), environment)(descriptors, output)
+
+        return start
+
+    def close(self) -> None:
+        """No worker is needed any more."""
+        server, self._server = self._server, None
+        if server is not None:
+            give_back(server)
+
+    def _borrowed(self, environment: Mapping[str, str]) -> ForkServer:
+        if self._server is not None and self._server.is_closed:
+            raise UnforkableError("the process that forks has ended, or was stopped")
+        server = borrow(environment)  # another one if the environment has changed
+        self.close()
+        self._server = server
+        return server

@@ -1,0 +1,1 @@
+"""Several processes that run one trial together, on one machine or several."""

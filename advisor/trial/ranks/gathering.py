@@ -1,0 +1,137 @@
+"""How a trial of several ranks ends: pure decisions about what ranks report, and which of them die.
+
+One rank's failure is the trial's. When a rank goes away, the others fail a moment later, because nobody answers them
+any more; what they say then is not the cause, and is believed only when nothing better shows itself.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import msgspec
+
+from advisor.trial.outcome import Outcome, how_it_ended, outcome_without_result
+from advisor.trial.protocol import Reported
+from advisor.trial.ranks.merging import merged
+from advisor.trial.spec import TrialResult
+
+__all__ = ["Gathering", "Verdict"]
+
+_GRACE_SECONDS = 2.0
+"""How long to wait for the cause, or for the other ranks, once something has gone wrong on one."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a trial.
+
+    Attributes:
+        result: Of the whole trial.
+        why: Why the ranks cannot be used again; empty when they can.
+    """
+
+    result: TrialResult
+    why: str = ""
+
+
+class Gathering:
+    """Collects how the ranks of one trial end.
+
+    Args:
+        key: The trial.
+        size: Number of ranks.
+        memory_ran_out: Whether there is evidence that the kernel ended a process for want of host memory.
+    """
+
+    def __init__(self, key: str, size: int, memory_ran_out: Callable[[], bool]) -> None:
+        self._key = key
+        self._size = size
+        self._memory_ran_out = memory_ran_out
+        self._reports: dict[int, Reported] = {}
+        self._deaths: dict[int, int | None] = {}
+        self._trouble_since: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """The moment at which waiting may end without another word from a rank; ``None`` while all goes well."""
+        return None if self._trouble_since is None else self._trouble_since + _GRACE_SECONDS
+
+    def report(self, rank: int, report: Reported, now: float) -> None:
+        """A rank has ended its share.
+
+        Args:
+            rank: Which.
+            report: How.
+            now: Seconds from any fixed moment.
+        """
+        self._reports[rank] = report
+        if report.secondary or _stopped_short(report.result):
+            self._trouble(now)
+
+    def death(self, rank: int, status: int | None, now: float) -> None:
+        """A rank's process has ended.
+
+        Args:
+            rank: Which.
+            status: Exit status, or minus the number of the signal; ``None`` if its connection alone says so.
+            now: Seconds from any fixed moment.
+        """
+        self._deaths[rank] = status
+        self._trouble(now)
+
+    def verdict(self, now: float) -> Verdict | None:
+        """How the trial has ended; ``None`` while there is something to wait for."""
+        for rank, report in self._reports.items():  # in the order of their arrival
+            if report.result.outcome is not Outcome.OK and not report.secondary:
+                return _failed(rank, report.result, self._key)
+        for rank in self._deaths:
+            if rank not in self._reports:
+                return self._crashed(rank)
+        patient = self.deadline is None or now < self.deadline
+        if len(self._reports) < self._size and patient:
+            return None
+        secondary = next((rank for rank, report in self._reports.items() if report.secondary), None)
+        if secondary is None:
+            return self._succeeded() if len(self._reports) == self._size or self._short() else None
+        if self._deaths:  # of ranks that were done themselves, but not with the others
+            return self._crashed(next(iter(self._deaths)))
+        return None if patient else _failed(secondary, self._reports[secondary].result, self._key)
+
+    def _trouble(self, now: float) -> None:
+        if self._trouble_since is None:
+            self._trouble_since = now
+
+    def _short(self) -> bool:
+        return any(_stopped_short(report.result) for report in self._reports.values())
+
+    def _succeeded(self) -> Verdict:
+        ranks = sorted(self._reports)
+        result = merged(self._key, [self._reports[rank].result for rank in ranks])
+        if len(ranks) < self._size:
+            return Verdict(result=result, why="a rank ran out of memory while others waited for it")
+        if self._deaths:
+            return Verdict(result=result, why=f"rank {next(iter(self._deaths))} ended after its result")
+        left = (f"rank {rank}: {self._reports[rank].leftover}" for rank in ranks if self._reports[rank].leftover)
+        return Verdict(result=result, why=next(left, ""))
+
+    def _crashed(self, rank: int) -> Verdict:
+        status = self._deaths[rank]
+        if status == -signal.SIGKILL and self._memory_ran_out():
+            outcome, reason = Outcome.HOST_OUT_OF_MEMORY, "the kernel ended it because host memory ran out"
+        else:
+            how = "went away" if status is None else how_it_ended(status)
+            without = "before the others had theirs" if rank in self._reports else "without a result"
+            outcome, reason = outcome_without_result(status), f"it {how} {without}"
+        return _failed(rank, TrialResult(key=self._key, outcome=outcome, reason=reason), self._key)
+
+
+def _stopped_short(result: TrialResult) -> bool:
+    """Whether a rank ended well, but not where the others do."""
+    return result.sizing is not None and result.sizing.out_of_memory_at is not None
+
+
+def _failed(rank: int, result: TrialResult, key: str) -> Verdict:
+    # A refusal is about the model or the machine: every rank would say the same.
+    reason = result.reason if result.outcome is Outcome.REFUSED else f"rank {rank}: {result.reason}"
+    named = msgspec.structs.replace(result, key=key, reason=reason)
+    return Verdict(result=named, why=f"the trial ended as {result.outcome.value} on rank {rank}")

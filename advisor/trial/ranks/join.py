@@ -1,0 +1,95 @@
+"""The nodes after the first: each learns of a launch from the first one, starts its share of the ranks, and waits.
+
+The first node's launcher keeps a store at the endpoint as long as it lives, in which it announces its launch. A
+follower's connection to the launcher ends with it; then the follower's ranks end, too, and it waits for the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import socket
+from typing import Any
+
+import msgspec
+
+from advisor.trial.nodes import Nodes
+from advisor.trial.ranks.door import Entrance, enter
+from advisor.trial.ranks.meeting import NetworkMeeting, reached_store, served_store
+from advisor.trial.ranks.rank_start import start_ranks
+from advisor.trial.ranks.seat import Seat
+
+__all__ = ["Launch", "announced", "join_launch"]
+
+_KEY = "momadvise/launch"
+_ANNOUNCING_LIMIT = datetime.timedelta(minutes=1)
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of ranks.
+
+    Attributes:
+        meeting: Where they find each other.
+        ranks: How many there are on all nodes.
+        entrance: Where ranks of other nodes find the launcher.
+    """
+
+    meeting: NetworkMeeting
+    ranks: int
+    entrance: Entrance
+
+    def seats(self, nodes: Nodes) -> list[Seat]:
+        """Of one node.
+
+        Args:
+            nodes: The machines, of which that is one.
+        """
+        count = nodes.local_ranks(self.ranks)
+        return [
+            Seat(
+                rank=nodes.rank * count + local_rank,
+                size=self.ranks,
+                local_rank=local_rank,
+                local_size=count,
+                launcher=os.getpid(),
+                meeting=self.meeting,
+                run=self.meeting.run,
+                entrance=self.entrance,
+            )
+            for local_rank in range(count)
+        ]
+
+
+def announced(launch: Launch) -> Any:
+    """Let followers know of a launch, as long as what this returns is held."""
+    store = served_store(launch.meeting.host, launch.meeting.port)
+    store.set(_KEY, msgspec.json.encode(launch).decode())
+    return store
+
+
+def join_launch(nodes: Nodes) -> None:
+    """Take part in the launch of the first node until it ends, and with it this process.
+
+    Args:
+        nodes: The machines, of which this is not the first.
+
+    Raises:
+        torch.distributed.DistError: The first node has gone away again.
+        OSError: The same.
+    """
+    assert nodes.rank > 0, "the first node is followed by the others"
+    store = reached_store(nodes.host, nodes.port)
+    store.set_timeout(_ANNOUNCING_LIMIT)
+    launch = msgspec.json.decode(store.get(_KEY), type=Launch)
+    del store
+    channel = enter(launch.entrance, None)
+    # The first node hears itself when one of them dies, by the end of its connection.
+    start_ranks(launch.seats(nodes), own=[channel.fileno()])
+    _wait_for_the_end(channel)
+    os._exit(0)
+
+
+def _wait_for_the_end(channel: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        channel.recv(1)  # the launcher says nothing, until it is gone

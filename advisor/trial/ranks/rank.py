@@ -1,0 +1,143 @@
+"""One rank, with torchrun's environment: forked from its launcher, or ``python -m advisor.trial.ranks.rank``.
+
+It serves trials as the worker of a single device does, except that its share of the result goes to the launcher.
+"""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from advisor.text.ranges import digits
+from advisor.trial.guardian import end_with_parent
+from advisor.trial.ranks.door import enter
+from advisor.trial.ranks.seat import SEAT_VARIABLE, Seat
+from advisor.workload.quick_imports import quick_imports
+
+__all__ = ["main", "run_forked"]
+
+_FOREVER = datetime.timedelta(days=1)
+_MOST_THREADS = 4096
+"""A rank that waits for another is ended by the trial's time limit, never by a limit of the library."""
+
+
+def main() -> None:
+    """Find the other ranks, then serve until the launcher goes away."""
+    seat = msgspec.json.decode(os.environ.pop(SEAT_VARIABLE), type=Seat)
+    if seat.channel is not None:
+        os.set_inheritable(seat.channel, False)
+    _run(seat)
+
+
+def run_forked(seat: Seat, foreign: Sequence[int]) -> NoReturn:
+    """The same in a process that was forked from the launcher; ends the process, as the end of a program does.
+
+    Args:
+        seat: Of this rank.
+        foreign: Descriptors that are the launcher's alone, or another rank's.
+    """
+    status = 1
+    try:
+        for descriptor in foreign:
+            os.close(descriptor)
+        os.environ |= seat.environment()
+        _take_threads()
+        _run(seat)
+        status = 0
+    except SystemExit as ended:  # of the user's model
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _take_threads() -> None:
+    """As many as a library would take that is loaded here: the launcher's was loaded before anybody said how many."""
+    import torch
+
+    said = digits(os.environ.get("OMP_NUM_THREADS", ""))
+    if said is not None and 0 < said <= _MOST_THREADS:
+        torch.set_num_threads(said)
+
+
+def _run(seat: Seat) -> None:
+    end_with_parent(seat.launcher)
+    faulthandler.enable()
+    _serve(seat, _join(seat))
+
+
+def _join(seat: Seat) -> socket.socket:
+    """Make the group of processes, then tell the launcher."""
+    with quick_imports():
+        import torch
+        import torch.distributed as dist
+
+        from advisor.training.world import current_world
+        from advisor.trial.protocol import Joined, encode_line
+
+    if seat.entrance is None:
+        assert seat.channel is not None, "a rank is connected to its launcher, or knows where to connect"
+        channel = socket.socket(fileno=seat.channel)
+    else:
+        channel = enter(seat.entrance, seat.rank)
+    store = seat.meeting.store(seat.size)
+    store.set_timeout(_FOREVER)
+    cuda = torch.cuda.is_available() and dist.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.size, timeout=_FOREVER)
+    current_world()  # makes its own group, on all ranks at once
+    channel.sendall(encode_line(Joined()))
+    return channel
+
+
+def _serve(seat: Seat, channel: socket.socket) -> None:
+    import torch
+
+    from advisor.errors import OutputFolderError
+    from advisor.text.records import decode_record
+    from advisor.trial.folder import TrialFolder
+    from advisor.trial.outcome import Outcome
+    from advisor.trial.protocol import LineReader, Progress, Reported, Request, Unwritten, encode_line
+    from advisor.trial.worker.failure import is_secondary
+    from advisor.trial.worker.serving import print_into, settings_kept
+    from advisor.trial.worker.work import run_trial
+
+    def tell(text: str) -> None:
+        if seat.rank == 0:  # one of them is enough for a display
+            channel.sendall(encode_line(Progress(text=text)))
+
+    reader = LineReader(channel.fileno())
+    while (lines := reader.read()) is not None:
+        for line in lines:
+            request = decode_record(line, Request)
+            spec = request.spec
+            if torch.device(spec.device).type == "cuda":
+                spec = msgspec.structs.replace(spec, device=f"cuda:{seat.local_rank}")
+            errors: list[BaseException] = []
+            try:
+                if Path(request.folder).is_dir():  # another node need not have it
+                    print_into(TrialFolder(Path(request.folder)).log)
+                with settings_kept():
+                    result, leftover = run_trial(spec, tell, errors.append)
+            except OutputFolderError as error:
+                channel.sendall(encode_line(Unwritten(reason=str(error))))
+                continue
+            secondary = result.outcome is Outcome.FAILED and any(map(is_secondary, errors))
+            errors.clear()
+            channel.sendall(encode_line(Reported(result=result, leftover=leftover, secondary=secondary)))
+
+
+if __name__ == "__main__":
+    main()

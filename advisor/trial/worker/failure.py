@@ -1,0 +1,202 @@
+"""From an exception to an outcome: by its type, and by the allocator's own words where the type says too little."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+
+from advisor.errors import DeviceOutOfMemoryError, FewerSamplesError, MethodRefusedError, WorkloadError
+from advisor.text.units import format_bytes
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+from advisor.workload.traceback_text import user_traceback
+
+__all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_memory", "is_secondary"]
+
+_CPU_ALLOCATOR = "can't allocate memory"
+_CUDA_RUNTIME = ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
+_CUDA_LIBRARIES = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+)
+_UNREPORTED = "NVML_SUCCESS == r INTERNAL ASSERT FAILED"
+_ALLOCATOR = "CUDACachingAllocator"
+"""What torch's allocator says up to 2.13 when it is out of memory, and NVML does not let it look for who has it, as on
+a MIG instance and on a Jetson."""
+_PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
+"""What cuDNN and cuBLAS say when they get no workspace, among other reasons: the allocator's counter decides."""
+_NCCL_REFUSED = "'out of memory'"
+_GLOO = "gloo/"
+"""In every message of gloo's transport: the file that raised."""
+_ROOM_ON_DEVICE = 256 * 2**20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No fault of a trial's: when there is room, it may end otherwise."""
+
+
+class DivergedError(Exception):
+    """A loss became NaN or infinite."""
+
+
+class AllocatorRefusals:
+    """Whether the CUDA allocator has refused memory since this was made.
+
+    Args:
+        device: Where the trial runs.
+        count: How often it has refused so far; the allocator's own counter by default.
+    """
+
+    def __init__(self, device: torch.device, count: Callable[[torch.device], int] | None = None) -> None:
+        self._device = device
+        self._count = count or _refusals
+        self._before = self._count(device)
+
+    def grown(self) -> bool:
+        """Whether the counter has grown."""
+        return self._count(self._device) > self._before
+
+
+def _refusals(device: torch.device) -> int:
+    return int(torch.cuda.memory_stats(device).get("num_ooms", 0)) if device.type == "cuda" else 0
+
+
+def failed_result(
+    key: str,
+    error: BaseException,
+    *,
+    device: torch.device,
+    limit_bytes: int,
+    refusals: AllocatorRefusals | None = None,
+    free_device_bytes: Callable[[], int] | None = None,
+) -> TrialResult:
+    """Describe how a trial ended that raised.
+
+    Args:
+        key: The trial.
+        error: What it raised.
+        device: Where it ran.
+        limit_bytes: Its memory limit.
+        refusals: Made when the trial began.
+        free_device_bytes: Free memory of the device, for errors that do not say which memory ran out.
+    """
+    free = free_device_bytes or (lambda: int(torch.cuda.mem_get_info(device)[0]))
+    memory = _memory_outcome(error, device, free, refusals)
+    if memory is not None:
+        outcome, cause = memory
+        if isinstance(cause, DeviceOutOfMemoryError):
+            reason = str(cause)  # names the limit and the figure
+        elif outcome is Outcome.OUT_OF_MEMORY:
+            reason = f"memory must stay within {format_bytes(limit_bytes)}, but: {_first_line(cause)}"
+        else:
+            reason = f"host memory ran out: {_first_line(cause)}"
+        return TrialResult(key=key, outcome=outcome, reason=reason)
+    full = next((cause for cause in _chain(error) if isinstance(cause, OSError) and cause.errno in _FULL), None)
+    if full is not None:
+        where = f"{full.filename}: " if full.filename else ""
+        return TrialResult(key=key, outcome=Outcome.LOST, reason=f"the disk is full: {where}{full.strerror}")
+    if isinstance(error, DivergedError):
+        return TrialResult(key=key, outcome=Outcome.DIVERGED, reason=str(error))
+    if isinstance(error, FewerSamplesError):
+        return TrialResult(key=key, outcome=Outcome.REFUSED, reason=str(error), most_samples=error.made)
+    if isinstance(error, MethodRefusedError):
+        return TrialResult(key=key, outcome=Outcome.REFUSED, reason=str(error))
+    if isinstance(error, WorkloadError):
+        return TrialResult(key=key, outcome=Outcome.FAILED, reason=str(error), traceback_text=error.traceback_text)
+    if isinstance(error, SystemExit):
+        reason = f"the model's code called sys.exit({error.code!r}); a model must not end its process"
+        return TrialResult(key=key, outcome=Outcome.FAILED, reason=reason, traceback_text=user_traceback(error))
+    return TrialResult(
+        key=key,
+        outcome=Outcome.FAILED,
+        reason=f"{type(error).__name__}: {_first_line(error)}",
+        traceback_text=user_traceback(error),
+    )
+
+
+def is_out_of_memory(error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None) -> bool:
+    """Whether the device's memory, or the limit, was exceeded.
+
+    Args:
+        error: What was raised.
+        device: Where.
+        refusals: Made when the trial began.
+    """
+    memory = _memory_outcome(error, device, lambda: 0, refusals)
+    return memory is not None and memory[0] is Outcome.OUT_OF_MEMORY
+
+
+def is_secondary(error: BaseException) -> bool:
+    """Whether an exception is what a rank says when another one went away: a connection that ended.
+
+    It may be the cause all the same, where the network itself failed.
+    """
+    return any(
+        isinstance(cause, dist.DistError | ConnectionError) or (isinstance(cause, RuntimeError) and _GLOO in str(cause))
+        for cause in _chain(error)
+    )
+
+
+def _memory_outcome(
+    error: BaseException,
+    device: torch.device,
+    free_device_bytes: Callable[[], int],
+    refusals: AllocatorRefusals | None,
+) -> tuple[Outcome, BaseException] | None:
+    for cause in _chain(error):
+        text = str(cause)
+        if isinstance(cause, DeviceOutOfMemoryError | torch.OutOfMemoryError):
+            return Outcome.OUT_OF_MEMORY, cause
+        if isinstance(cause, MemoryError):
+            return Outcome.HOST_OUT_OF_MEMORY, cause
+        if not isinstance(cause, RuntimeError):
+            continue
+        if _CPU_ALLOCATOR in text:
+            on_device = device.type == "cpu"
+        elif any(words in text for words in _CUDA_RUNTIME):
+            # Raised for pinned host memory, too; then the device itself still has room.
+            on_device = _is_full(free_device_bytes)
+        elif _says_a_library(cause) or _is_hidden_refusal(text, refusals):
+            on_device = True
+        else:
+            continue
+        return (Outcome.OUT_OF_MEMORY if on_device else Outcome.HOST_OUT_OF_MEMORY), cause
+    return None
+
+
+def _is_full(free_device_bytes: Callable[[], int]) -> bool:
+    """Whether the device has no room left; one without room for a context does not even tell."""
+    try:
+        return free_device_bytes() < _ROOM_ON_DEVICE
+    except RuntimeError:
+        return True
+
+
+def _says_a_library(error: RuntimeError) -> bool:
+    text = str(error)
+    if any(name in text for name in _CUDA_LIBRARIES):
+        return True
+    return _NCCL_REFUSED in text and isinstance(error, dist.DistBackendError)
+
+
+def _is_hidden_refusal(text: str, refusals: AllocatorRefusals | None) -> bool:
+    if _UNREPORTED in text and _ALLOCATOR in text:
+        return True
+    return refusals is not None and any(words in text for words in _PERHAPS_MEMORY) and refusals.grown()
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and those it came from: code of the user may have wrapped the one that matters."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

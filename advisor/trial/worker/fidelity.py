@@ -1,0 +1,145 @@
+"""FIDELITY: some tens of steps, the same for the exact run and for those that are held against it."""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advisor.measure.fidelity import FidelityRecord
+from advisor.measure.state.first_gradient import FirstGradient
+from advisor.measure.state.model_state import state_changes, state_values
+from advisor.measure.state.outer_state import outer_places, outer_values
+from advisor.measure.state.sharded import own_part
+from advisor.training.training import Training
+from advisor.trial.folder import writing
+from advisor.trial.worker.bench import Bench, finite
+from advisor.trial.worker.updating import settling_steps, until_updated
+
+__all__ = ["OTHER_CHANCE", "one_rounding_off", "record_fidelity"]
+
+_LEAST_STEPS = 6
+"""However slow a step is: fewer tell nothing of where a loss goes."""
+
+OTHER_CHANCE = 500_009
+"""Added to the seeds of steps: more than a trial has, and less than there is between two ranks."""
+
+_ROUNDING = 2.0**-23
+"""Spacing of float32 numbers, relative."""
+
+
+def record_fidelity(bench: Bench) -> FidelityRecord:
+    """Run the trial.
+
+    Every step has its own seed, the same in every run, whatever a method draws. The steps end early when they take
+    longer than the trial's soft limit.
+
+    Raises:
+        DeviceOutOfMemoryError: Not even this batch fits (``torch.OutOfMemoryError`` on CUDA).
+        DivergedError: A loss was not finite.
+    """
+    spec = bench.spec
+    batches = bench.batches(spec.policy.global_batch)
+    agree = bench.world.agreed
+    losses: list[float] = []
+    gradient, reason = None, ""
+    state: dict[str, float] = {}
+    with bench.meter() as meter, bench.training(spec.policy) as training:
+        if spec.other_chance:
+            one_rounding_off(training.model)
+        settling = settling_steps(training)
+        least = _LEAST_STEPS + settling
+        begin = time.perf_counter()
+        while len(losses) < spec.fidelity_steps:
+            index = len(losses)
+            if settling and index <= 1 + settling:
+                begin = time.perf_counter()  # what a method takes to set itself up is not taken from its steps
+            if agree(index >= least and time.perf_counter() - begin > spec.measure_seconds):
+                break
+            bench.tell(f"comparing losses, step {index + 1} of {spec.fidelity_steps}")
+            batch = batches[index % len(batches)]
+            if index == 1:
+                outside = _StateOutside(bench, training)
+                losses.append(
+                    finite(until_updated(training, functools.partial(outside.step, batch, index), agree), index)
+                )
+                state = {**state, **outside.found}
+                continue
+            if index > 0:
+                step = functools.partial(_step, bench, training, batch, index)
+                losses.append(finite(until_updated(training, step, agree), index))
+                continue
+            first, changed = FirstGradient(training), _StateChanges(bench, training)
+            step = functools.partial(changed.step, batch, index)
+            with meter.guarding(batch), first.catching():
+                loss = until_updated(training, step, agree)
+            losses.append(finite(loss, index))
+            state = changed.found
+            if spec.write_gradient_to is not None:
+                with writing(Path(spec.write_gradient_to)):
+                    first.save(Path(spec.write_gradient_to))
+            if spec.exact_gradient is not None:
+                gradient, reason = first.compare(Path(spec.exact_gradient))
+            del first, changed
+    return FidelityRecord(
+        losses=tuple(losses), distinct_batches=len(batches), gradient=gradient, gradient_reason=reason, state=state
+    )
+
+
+class _StateChanges:
+    """What a step changes in the modules that the user built, those that are still part of the model."""
+
+    def __init__(self, bench: Bench, training: Training) -> None:
+        self._bench = bench
+        self._training = training
+        there = set(training.model.modules())
+        self._modules = {name: module for name, module in bench.built_modules.items() if module in there}
+        bench.built_modules = {}
+        self.found: dict[str, float] = {}
+
+    def step(self, batch: Any, index: int) -> torch.Tensor:
+        """Make a step; one that is repeated counts once."""
+        before = state_values(self._modules)
+        loss = _step(self._bench, self._training, batch, index)
+        self.found = state_changes(before, state_values(self._modules), self._bench.spec.watched_state)
+        return loss
+
+
+class _StateOutside:
+    """What a step changes outside of modules, where earlier trials may have left something: so it is not the first.
+
+    A condition that every step sets anew is then no change, and a counter is one in every training.
+    """
+
+    def __init__(self, bench: Bench, training: Training) -> None:
+        self._bench = bench
+        self._training = training
+        self._places = outer_places(training.model.modules(), bench.user_functions())
+        self.found: dict[str, float] = {}
+
+    def step(self, batch: Any, index: int) -> torch.Tensor:
+        """Make a step; one that is repeated counts once."""
+        before = outer_values(self._places)
+        loss = _step(self._bench, self._training, batch, index)
+        self.found = state_changes(before, outer_values(self._places), self._bench.spec.watched_state)
+        return loss
+
+
+def _step(bench: Bench, training: Training, batch: Any, index: int) -> torch.Tensor:
+    # Another run of the same training by chance: other random numbers in every step, on the same batches.
+    bench.seed(index + (OTHER_CHANCE if bench.spec.other_chance else 0))
+    return training.step(batch)
+
+
+def one_rounding_off(model: torch.nn.Module) -> None:
+    """Move every parameter by about one rounding: how a training amplifies what cannot matter is part of its noise."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.is_floating_point():
+                own = own_part(parameter)
+                signs = torch.randint(0, 2, own.shape, generator=generator) * 2 - 1
+                own.mul_((1 + _ROUNDING * signs).to(own.device))

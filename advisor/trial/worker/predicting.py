@@ -1,0 +1,199 @@
+"""PREDICT: the memory of a policy at every batch, from two traces on fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.predict.cuda.on_cuda import on_cuda, standing_for
+from advisor.predict.cuda.optimizers import optimizers_as_with_values
+from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.predict.trace.envelope import are_alike, predict_aligned, predict_fitted
+from advisor.predict.trace.grouped_products import grouped_products_of_all_types
+from advisor.predict.trace.plain_linear import linear_as_plain
+from advisor.predict.trace.scratch import measured_scratch
+from advisor.predict.trace.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
+from advisor.predict.trace.transformers_masks import mask_facts, masks_as_with_values
+from advisor.predict.work import StepWork, work_through
+from advisor.training.batch.tree import leaves_of
+from advisor.training.training import Training
+from advisor.trial.worker.bench import Bench
+
+__all__ = ["predict", "traced_batches"]
+
+
+class _CannotTraceError(Exception):
+    """The policy cannot be traced, for a reason that is the model's or a method's."""
+
+
+def traced_batches(around: int) -> tuple[int, int]:
+    """Two micro-batches to trace for predictions around one: it and its half, but never a single sample.
+
+    A single sample is a case of its own to many a model, and two points are needed. A trace costs the same at every
+    batch, so that they lie where the prediction is wanted: what is taken in pieces of a fixed size (a loss in chunks,
+    activations that are coded) grows with a small batch, and no more with a large one.
+    """
+    high = max(4, around)
+    return max(2, high // 2), high
+
+
+def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str]:
+    """Run the trial.
+
+    Returns:
+        The prediction, the work of a step where it is asked for or the trace stands for another device, and it could
+        be counted, and an empty reason; or nothing and the reason why.
+
+    Raises:
+        MethodRefusedError: A method does not apply.
+        WorkloadError: The workload does not meet its contract.
+    """
+    begin = time.perf_counter()
+    spec, own_batch = bench.spec, bench.workload.batch_size
+    around = own_batch if spec.at_own_batch and own_batch is not None else spec.policy.micro_batch
+    try:
+        first, second = _traces(bench, traced_batches(around))
+    except _CannotTraceError as error:
+        return None, None, str(error)
+    work = None
+    if bench.device.type == "cpu" and spec.stands_for is None:
+        bench.tell("what convolutions take inside")
+        scratch = measured_scratch(call for trace in (first, second) for _, call, _ in trace.calls)
+        first, second = with_scratch(first, scratch), with_scratch(second, scratch)
+    passes = _traced_passes(bench)
+    if are_alike(first, second):
+        prediction = predict_aligned(first, second, accumulation_steps=passes)
+    else:
+        prediction = predict_fitted((first, second), accumulation_steps=passes)
+    if spec.with_allocator:
+        bench.tell("what the allocator would take")
+        device = spec.stands_for or _device(bench.device)
+        prediction = on_cuda(
+            prediction, first, second, micro_batch=around, limit_bytes=spec.memory_limit_bytes, device=device
+        )
+    if spec.stands_for is not None:
+        bench.notes.append(_what_a_sample_was(bench))
+    if spec.counts_work or spec.stands_for is not None:
+        # What ranks send each other is no operator of theirs.
+        counted = passes == spec.policy.accumulation_steps and bench.world.size == 1
+        work = _work(first, second, passes) if counted else None
+    seconds = time.perf_counter() - begin
+    return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""
+
+
+def _device(device: torch.device) -> CudaDevice:
+    properties = torch.cuda.get_device_properties(device)
+    return CudaDevice(
+        compute_capability=(properties.major, properties.minor), multiprocessors=properties.multi_processor_count
+    )
+
+
+def _what_a_sample_was(bench: Bench) -> str:
+    """What the model's file made here, in words: people see if it is not what they will train on."""
+    dims = bench.layout.dims
+    tensors = [
+        f"{leaf.path or 'the batch'} of {'x'.join(map(str, _of_a_sample(leaf.value, dims.get(leaf.path)))) or '1'}"
+        for leaf in leaves_of(bench.batches(2 * bench.world.size)[0])
+        if isinstance(leaf.value, torch.Tensor)
+    ]
+    return (
+        f"A sample was: {', '.join(tensors)}. The model's file ran on this machine: what it decides by "
+        "torch.cuda.is_available(), such as this size, it decided as without that GPU."
+    )
+
+
+def _of_a_sample(tensor: torch.Tensor, dim: int | str | None) -> list[int]:
+    """The sizes that a tensor has for each sample."""
+    sizes = list(tensor.shape)
+    if isinstance(dim, int):
+        del sizes[dim]
+    return sizes
+
+
+def _traced_passes(bench: Bench) -> int:
+    """A third pass adds nothing to what the second does."""
+    return min(2, bench.spec.policy.accumulation_steps)
+
+
+def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
+    if first.works is None or second.works is None:
+        return None
+    return work_through((first.micro_batch * passes, first.works), (second.micro_batch * passes, second.works))
+
+
+def _traces(bench: Bench, micro_batches: tuple[int, int]) -> list[StepTrace]:
+    """A trace at each micro-batch: of one training where nothing but its optimizer keeps anything between steps."""
+    spec = bench.spec
+    # The order counts for an allocator: an optimizer's state that was made before the first step leaves no gaps.
+    if not spec.policy.methods and spec.stands_for is None and not spec.with_allocator:
+        first, second = _traced(bench, micro_batches)
+        if are_alike(first, second):
+            return [first, second]
+    # A method, or a model that keeps what it made for a batch: each batch is traced from its own first step.
+    return [trace for micro_batch in micro_batches for trace in _traced(bench, (micro_batch,))]
+
+
+def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
+    """Traces of one training. A model that cannot be built without values is built with them, and traced then."""
+    bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
+    passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
+    batches = [bench.largest_batch(micro_batch * passes * bench.world.size) for micro_batch in micro_batches]
+    policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
+    stands_for = bench.spec.stands_for
+    masks = mask_facts(batches[0])
+    error: Exception | None = None
+    for with_values in (False, True):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        # What the user's code raises here, it raises in every training.
+        real_model = bench.build_model() if with_values else None
+
+        contexts = contextlib.ExitStack()
+
+        def build(
+            real_model: torch.nn.Module | None = real_model,
+            mode: FakeTensorMode = mode,
+            contexts: contextlib.ExitStack = contexts,
+        ) -> Training:
+            model = bench.build_model() if real_model is None else faked_model(real_model, mode)
+            contexts.enter_context(masks_as_with_values(masks))
+            return bench.apply(policy, model)
+
+        standing = optimizers_as_with_values() if stands_for is None else standing_for(stands_for)
+        try:
+            with standing, linear_as_plain(bench.device.type), grouped_products_of_all_types(), contexts:
+                traces = trace_steps(
+                    build,
+                    [(size, faked(batch, mode)) for size, batch in zip(micro_batches, batches, strict=True)],
+                    device=bench.device,
+                    mode=mode,
+                    stands_for_another=stands_for is not None,
+                    counts_work=bench.spec.counts_work,
+                )
+        except (MethodRefusedError, WorkloadError):
+            raise
+        except Exception as raised:  # whatever the model's code, a method or a library raises without values
+            error = raised
+        else:
+            # Where the host is the device, the whole batch is there during every pass.
+            return [msgspec.structs.replace(one, batch_bytes=one.batch_bytes * wanted // passes) for one in traces]
+    assert error is not None, "a trace comes to an end"
+    raise _CannotTraceError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, DataDependentOutputException):
+        return "a step reads the value of a tensor (.item(), an if on a tensor), and a trace has no values"
+    if isinstance(error, DynamicOutputShapeException):
+        return "the shape of a result depends on values (nonzero, a mask as an index), and a trace has no values"
+    text = str(error).strip()
+    return f"a trace without values raised {type(error).__name__}{f': {text.splitlines()[0]}' if text else ''}"

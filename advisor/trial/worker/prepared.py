@@ -1,0 +1,190 @@
+"""What a worker does once for all trials that are forked from it: load the workload, build the model.
+
+Threads do not survive a fork, and what one of them has locked stays locked. So everything here happens with a single
+thread, and a first forked process shows whether operators that want several come to an end in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+import psutil
+import torch
+from torch.nn.parameter import is_lazy
+
+from advisor.measure.batches.batches import seed_everything
+from advisor.measure.memory.storages import HostData
+from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.workload._loading import load_workload
+from advisor.workload._user_functions import Workload
+from advisor.workload.reads import recording_reads
+
+__all__ = ["Prepared", "cuda_is_open", "prepare", "wants_process_of_its_own"]
+
+_SHARED_ELEMENTS = 1 << 18
+"""Enough for an operator to share its work among threads."""
+
+_ATTEMPT_SECONDS = 20.0
+"""A forked process that takes longer for a few operators waits for a thread that is not there."""
+
+_POLL_SECONDS = 0.005
+
+_WITHOUT_VALUES = (TrialKind.PREDICT, TrialKind.COUNT)
+"""Trials that build the model on tensors without memory."""
+
+
+@dataclass(kw_only=True)
+class Prepared:
+    """What forked trials find.
+
+    Attributes:
+        identity: Of the workload and the seed that it was made for.
+        threads: Threads that operators share their work among in a trial.
+        workload: The user's functions; ``None`` where they could not be loaded.
+        model: The model as it is built without arguments; ``None`` where that failed. A process uses it once.
+        built: The storages that came with it.
+        host_data: The storages that existed before it: the workload's data.
+        random_state: Of torch's generator after it was built: a method may draw parameters of its own from there on.
+        load_error: What loading raised; a trial raises it again, so that the user's code is not run a second time.
+        build_error: What building raised; likewise.
+    """
+
+    identity: tuple[str, int]
+    threads: int
+    workload: Workload | None = None
+    model: torch.nn.Module | None = None
+    built: HostData = field(default_factory=HostData)
+    host_data: HostData = field(default_factory=HostData)
+    random_state: torch.Tensor | None = None
+    load_error: BaseException | None = None
+    build_error: BaseException | None = None
+
+    def loaded(self, spec: TrialSpec) -> Workload:
+        """The workload of a trial, loaded now if it was not before.
+
+        Raises:
+            WorkloadError: It cannot be loaded.
+        """
+        if self.load_error is not None and self.identity == _identity(spec):
+            raise self.load_error
+        if self.workload is not None and self.identity == _identity(spec):
+            return self.workload
+        return load_workload(spec.workload)
+
+    def take_model(self, spec: TrialSpec) -> torch.nn.Module | None:
+        """The model for a trial, if it is that one and was not taken yet.
+
+        Raises:
+            BaseException: What building it raised.
+        """
+        if spec.model_size or spec.kind in _WITHOUT_VALUES or self.identity != _identity(spec):
+            return None
+        if self.build_error is not None:
+            raise self.build_error
+        if self.model is None:
+            return None
+        model, self.model = self.model, None
+        return model
+
+
+def wants_process_of_its_own(spec: TrialSpec) -> bool:
+    """Whether a trial shall run in a process that is forked for it.
+
+    On a CPU what an earlier trial left in the C library's hands decides how long the next one's steps take, and a
+    training begins with nothing. A GPU has an allocator of its own, which is emptied; and it cannot be used in a forked
+    process once it was opened. A confirmation has a worker to itself anyway.
+    """
+    return sys.platform == "linux" and spec.kind is not TrialKind.CONFIRM and torch.device(spec.device).type == "cpu"
+
+
+def prepare(spec: TrialSpec) -> Prepared | None:
+    """Load the workload and build its model; ``None`` where no trial may be forked from this process afterwards.
+
+    What the user's code raises is raised by every trial that is forked from here.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    prepared = Prepared(identity=_identity(spec), threads=threads)
+    try:
+        with recording_reads():
+            prepared.workload = load_workload(spec.workload)
+    except (Exception, SystemExit) as error:
+        prepared.load_error = error
+    prepared.host_data.add_living(torch.device("cpu"))
+    # What is loaded is not looked at again by the garbage collector. The model is: its memory is to be found.
+    gc.freeze()
+    if prepared.workload is not None:
+        try:
+            with recording_reads():
+                prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
+            prepared.random_state = torch.get_rng_state()
+            prepared.host_data.add(prepared.random_state, torch.device("cpu"))  # it is no memory of the training
+        except (Exception, SystemExit) as error:
+            prepared.build_error = error
+    if torch.get_num_threads() != 1:
+        prepared.threads = torch.get_num_threads()  # the user's own number
+    if _may_fork(prepared.threads):
+        return prepared
+    torch.set_num_threads(prepared.threads)
+    return None
+
+
+def cuda_is_open() -> bool:
+    """Whether this process has opened a GPU, which no process forked from it can use."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _identity(spec: TrialSpec) -> tuple[str, int]:
+    return spec.workload.fingerprint, spec.seed
+
+
+def _built(workload: Workload, seed: int, before: HostData) -> tuple[torch.nn.Module | None, HostData]:
+    """The user's model and its storages; ``None`` where it is not a new one, which a trial refuses by itself."""
+    built = HostData()
+    seed_everything(seed)
+    model = workload.build_model()
+    built.add_living(torch.device("cpu"))
+    there = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
+    old = any(parameter.untyped_storage() in before for parameter in there)
+    return (None if old else model), built.without(before)
+
+
+def _may_fork(threads: int) -> bool:
+    """Whether a forked process is as good as a new one."""
+    if threading.active_count() > 1 or cuda_is_open() or psutil.Process().children():
+        return False
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    try:
+        process = os.fork()
+    except OSError:
+        return False
+    if process == 0:
+        try:
+            torch.set_num_threads(threads)
+            some = torch.ones(_SHARED_ELEMENTS)
+            (some + some).sum()
+            matrix = some.view(512, -1)
+            matrix @ matrix.t()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return _ended_well(process)
+
+
+def _ended_well(process: int) -> bool:
+    deadline = time.monotonic() + _ATTEMPT_SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(_POLL_SECONDS)
+    os.kill(process, signal.SIGKILL)  # not yet waited for, so that the number is still its own
+    os.waitpid(process, 0)
+    return False

@@ -1,0 +1,227 @@
+"""PROBE: build, one plain step, and learn the facts that methods judge themselves by."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import torch
+
+from advisor.measure.batches.batches import tokens_per_sample
+from advisor.measure.batches.looks import Look, uneven_looks
+from advisor.measure.batches.splitting import Splitting, splitting_of
+from advisor.measure.memory.meter import MemoryMeter
+from advisor.measure.speed.device_rates import device_rates
+from advisor.measure.speed.thread_rates import sharing_among, thread_rates, undisturbed_threads
+from advisor.methods.kernels._linear_head import exposes_linear_head
+from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.training import structure
+from advisor.training.compiler import why_not_compiled
+from advisor.training.loss import check_loss
+from advisor.training.training import Training
+from advisor.training.watch import ChainWatch, FunctionCounts
+from advisor.trial.worker.bench import Bench
+from advisor.trial.worker.failure import is_out_of_memory
+from advisor.workload._user_functions import Workload
+from advisor.workload.facts import Facts
+from advisor.workload.sizes import accepted
+from advisor.workload.workload import WorkloadKind
+
+__all__ = ["probe"]
+
+_TO_SPLIT = ((3, 2), (5, 3), (6, 4))
+"""Samples of the batch that is looked at whole, and of the first of two uneven pieces; the first that works. One sample
+alone is none that every model takes, nor is an odd number."""
+
+_LARGER = (16, 9)
+"""The same of a look at more samples, where that is quick."""
+
+_Option = bool | int | float | str | None
+
+
+def probe(bench: Bench) -> Facts:
+    """Run the trial.
+
+    Nothing here times the model's steps, so that they are made with the threads that no other program gets in the way
+    of: beside one that keeps a core busy, a step with all of them may take ten times as long.
+
+    Raises:
+        WorkloadError: The loss is not one that can be trained with.
+        Exception: What the user's code raises.
+    """
+    threads = thread_rates(bench.device)
+    with sharing_among(undisturbed_threads(threads)):
+        return _facts(bench, threads)
+
+
+def _facts(bench: Bench, threads: dict[int, float]) -> Facts:
+    policy = bench.spec.policy
+    bench.look_at_sizes()
+    batch = bench.batches(policy.global_batch)[0]
+    with bench.meter() as meter, bench.training(policy) as training:
+        bench.tell("first step")
+        blocks = structure.find_blocks(training.model, bench.workload.blocks)
+        chain, functions = ChainWatch(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
+        first_loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
+        if first_loss is None:
+            bench.empty_cache()
+            linear_head, linear_head_reason = False, "plain training does not fit, so that its loss cannot be compared"
+            bench.notes.append(f"plain training does not fit at a batch of {policy.global_batch}")
+        else:
+            linear_head, linear_head_reason = exposes_linear_head(training, batch)
+        layout = bench.layout
+        if first_loss is not None and not layout.why_uncut:
+            bench.tell("a batch whole and in pieces")
+            found = _splitting(bench, meter, training)
+            layout = msgspec.structs.replace(layout, reduction=found.reduction, changes_when_split=found.changes)
+        bench.tell("looking at the model")
+        model = training.model
+        # What did not fit was not seen to its end: methods on chains then find out for themselves.
+        chain_reason = chain.broken if first_loss is None else chain.reason
+        bench.notes += bench.workload.notes
+        rates = device_rates(bench.device, threads)
+        return Facts(
+            model_class=type(model).__name__,
+            parameter_count=structure.parameter_count(model),
+            parameter_bytes=structure.parameter_bytes(model),
+            trainable_parameter_count=structure.trainable_parameter_count(model),
+            buffer_bytes=structure.buffer_bytes(model),
+            block_class=type(blocks[0]).__name__ if blocks else None,
+            block_count=len(blocks),
+            attention_count=len(structure.find_attention(model)),
+            has_batchnorm=structure.has_batchnorm(model),
+            has_dropout=structure.has_dropout(model),
+            optimizer_class=class_name_of(training.optimizer),
+            optimizer_options=_plain_options(training.optimizer),
+            max_grad_norm=bench.workload.max_grad_norm,
+            custom_loss=bench.workload.compute_loss is not None,
+            linear_head=linear_head,
+            linear_head_reason=linear_head_reason,
+            tokens_per_sample=tokens_per_sample(batch, bench.layout.dims),
+            default_batch=bench.workload.batch_size,
+            first_loss=first_loss,
+            module_counts=structure.module_counts(model),
+            function_counts=dict(functions.counts) if first_loss is not None else {},
+            matrices=structure.matrix_shapes(model),
+            hidden_matrices=len(structure.hidden_matrices(model, blocks)),
+            parameter_dtypes=structure.parameter_dtypes(model),
+            chain_length=0 if chain_reason else len(blocks),
+            chain_reason=chain_reason,
+            shape_keeping_blocks=chain.shape_keeping,
+            compiler=why_not_compiled(bench.device),
+            matmul_flops_per_second=rates.matmul_flops_per_second,
+            device_rates=rates,
+            torch_version=str(torch.__version__),  # a class of its own otherwise
+            workload_options=tuple(bench.options()),
+            size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
+            batch_layout=layout,
+            libraries=libraries(bench.spec.libraries),
+        )
+
+
+def _first_loss(
+    bench: Bench,
+    meter: MemoryMeter,
+    training: Training,
+    batch: Any,
+    watches: Iterable[contextlib.AbstractContextManager[Any]],
+) -> float | None:
+    """Make one plain step; ``None`` if it does not fit: a model that only fits with methods is one to advise on."""
+    try:
+        with meter.guarding(batch):
+            with contextlib.ExitStack() as watching:
+                for watch in watches:
+                    watching.enter_context(watch)
+                loss = training.forward(batch)
+            check_loss(loss)
+            first = float(loss.detach())
+            training.backward(loss)
+            training.optimizer_step()
+    except Exception as error:
+        if not is_out_of_memory(error, bench.device, bench.refusals):
+            raise
+        training.optimizer.zero_grad(set_to_none=True)
+        return None
+    return first
+
+
+def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splitting:
+    """What training on micro-batches does to the loss; nothing where no batch to look at fits."""
+
+    def seed() -> None:
+        bench.reused.restore()
+        bench.seed()
+
+    most = bench.layout.most_samples
+    raised: Exception | None = None
+    for samples, first in _TO_SPLIT:
+        if most is not None and samples > most:
+            continue
+        try:
+            drawn = bench.various_batches(samples)
+            looks = uneven_looks(drawn, first, samples, bench.layout.dims)
+            with meter.guarding(drawn[0]):
+                return splitting_of(
+                    training, looks, bench.layout.dims, seed=seed, drawn=drawn, larger=lambda: _larger_look(bench)
+                )
+        except Exception as error:  # one sample alone may be none that this model takes
+            if is_out_of_memory(error, bench.device, bench.refusals):
+                bench.empty_cache()
+                return Splitting(None, "")
+            raised = error
+    if raised is None:
+        return Splitting(None, "")
+    words = f"{type(raised).__name__}: {raised}".splitlines()[0]
+    return Splitting(None, f"its pieces cannot be computed alone ({words})")
+
+
+def _larger_look(bench: Bench) -> Look | None:
+    samples, first = _LARGER
+    if bench.layout.most_samples is not None and samples > bench.layout.most_samples:
+        return None
+    return Look(bench.batches(samples)[0], first, samples)
+
+
+def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[str, ...]]:
+    values = {name: choices[0] for name, choices in workload.sizes.items()}
+    # The functions of a Hugging Face workload are ours: its user changes the config.
+    model = "config" if kind is WorkloadKind.HUGGING_FACE else "build_model"
+    functions = {model: workload.build_model, "make_batch": workload.make_batch}
+    return {role: tuple(taken) for role, function in functions.items() if (taken := accepted(function, values))}
+
+
+def _plain_options(optimizer: torch.optim.Optimizer) -> dict[str, _Option]:
+    """The options that are single values; a pair such as betas decides nothing about what can replace the optimizer.
+
+    A tensor is one too, but not a number: it may be written to.
+    """
+    return {
+        name: "a tensor" if isinstance(value, torch.Tensor) else value
+        for name, value in optimizer.defaults.items()
+        if value is None or isinstance(value, bool | int | float | str | torch.Tensor)
+    }
+
+
+def libraries(names: Iterable[str]) -> dict[str, str]:
+    """Import optional libraries: name -> version, or the error; one that is not installed is left out."""
+    found = {}
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            continue
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:  # an installed library that cannot be loaded is a fact about this machine
+            found[name] = f"error: {type(error).__name__}: {error}"
+            continue
+        found[name] = str(getattr(module, "__version__", None) or _distribution_version(name))
+    return found
+
+
+def _distribution_version(name: str) -> str:
+    distributions = importlib.metadata.packages_distributions().get(name, [])
+    return importlib.metadata.version(distributions[0]) if distributions else "unknown version"

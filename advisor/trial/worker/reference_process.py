@@ -1,0 +1,126 @@
+"""What the process runs that takes turns with trials: it builds its training when it is first asked for a turn."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import os
+import socket
+import time
+from typing import NoReturn
+
+import torch
+
+from advisor.measure.typical import typical_seconds
+from advisor.text.records import decode_record
+from advisor.training.training import Training
+from advisor.trial.guardian import end_with_parent
+from advisor.trial.protocol import LineReader, encode_line
+from advisor.trial.spec import TrialSpec
+from advisor.trial.worker.bench import Bench
+from advisor.trial.worker.failure import AllocatorRefusals, failed_result
+from advisor.trial.worker.prepared import Prepared, cuda_is_open
+from advisor.trial.worker.reference import Answer, Message, Reference, Rest, Turn
+
+__all__ = ["fork_reference"]
+
+_MOST_STEPS = 200
+"""In one turn."""
+
+
+def fork_reference(prepared: Prepared | None) -> Reference:
+    """Fork the process from this worker, in which nothing has run.
+
+    Args:
+        prepared: What the worker has loaded and built, if it did.
+
+    Raises:
+        OSError: No process can be forked.
+    """
+    return Reference(functools.partial(_serve, prepared))
+
+
+def _serve(prepared: Prepared | None, worker: int, channel: socket.socket) -> NoReturn:
+    """In the forked process: answer until the worker goes away."""
+    with contextlib.suppress(BaseException):
+        end_with_parent(worker)
+        if prepared is not None:
+            torch.set_num_threads(prepared.threads)
+        served = _Served(prepared)
+        reader = LineReader(channel.fileno())
+        while (lines := reader.read()) is not None:
+            for line in lines:
+                channel.sendall(encode_line(served.answer(decode_record(line, Message))))
+    os._exit(0)
+
+
+class _Served:
+    """What lives in the forked process."""
+
+    def __init__(self, prepared: Prepared | None) -> None:
+        self._prepared = prepared
+        self._holding = contextlib.ExitStack()
+        self._identity: object = None
+        self._bench: Bench | None = None
+        self._training: Training | None = None
+        self._warm_at = 0
+
+    def answer(self, message: Message) -> Answer:
+        """Do what is asked."""
+        if isinstance(message, Rest):
+            self._drop()
+            return Answer(message.number)
+        spec = message.spec
+        device = torch.device(spec.device)
+        refusals = AllocatorRefusals(device)
+        try:
+            training, bench = self._loaded(spec)
+            seconds = self._stepped(training, bench, message) if isinstance(message, Turn) else 0.0
+            return Answer(message.number, seconds)
+        except BaseException as error:  # SystemExit too, of the user's code
+            self._drop()
+            limit = spec.memory_limit_bytes
+            failed = failed_result("", error, device=device, limit_bytes=limit, refusals=refusals)
+            reason = f"the training beside it ended as {failed.outcome.value}: {failed.reason}"
+            return Answer(message.number, failure=reason)
+
+    def _loaded(self, spec: TrialSpec) -> tuple[Training, Bench]:
+        identity = (spec.workload.fingerprint, spec.policy.methods, spec.model_size, spec.seed, spec.device)
+        if self._training is None or self._bench is None or identity != self._identity:
+            self._drop()
+            self._bench = Bench(spec, lambda text: None, AllocatorRefusals(torch.device(spec.device)), self._prepared)
+            self._training = self._holding.enter_context(self._bench.training(spec.policy))
+            self._identity = identity
+        return self._training, self._bench
+
+    def _stepped(self, training: Training, bench: Bench, turn: Turn) -> float:
+        policy = turn.spec.policy
+        batches = bench.batches(policy.global_batch)
+        training.micro_batch = policy.micro_batch
+        if self._warm_at != policy.global_batch:
+            bench.empty_cache()
+            training.step(batches[0])
+            bench.synchronize()
+            self._warm_at = policy.global_batch
+        seconds: list[float] = []
+        while not seconds or (sum(seconds) < turn.seconds and len(seconds) < _MOST_STEPS):
+            begin = time.perf_counter()
+            training.step(batches[len(seconds) % len(batches)])
+            bench.synchronize()
+            seconds.append(time.perf_counter() - begin)
+        return typical_seconds(seconds)
+
+    def _drop(self) -> None:
+        self._training = self._bench = self._identity = None
+        self._warm_at = 0
+        with contextlib.suppress(Exception):
+            self._holding.close()
+        self._holding = contextlib.ExitStack()
+        gc.collect()
+        if cuda_is_open():
+            torch.cuda.empty_cache()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
+        if trim is not None:
+            trim(0)

@@ -1,0 +1,187 @@
+"""The worker's loop: take a request, run it, write its result file, say whether memory is back where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from advisor.errors import OutputFolderError
+from advisor.text.records import decode_record
+from advisor.trial.folder import TrialFolder, writing
+from advisor.trial.guardian import adopt_orphans
+from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
+from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
+from advisor.trial.worker.prepared import Prepared, cuda_is_open, prepare, wants_process_of_its_own
+from advisor.trial.worker.reference import Reference
+from advisor.trial.worker.reference_process import fork_reference
+from advisor.trial.worker.work import run_trial
+
+__all__ = ["print_into", "serve", "settings_kept"]
+
+
+def serve(requests: int, answers: int) -> None:
+    """Run trials until the other end of ``requests`` is closed.
+
+    Args:
+        requests: Descriptor to read requests from.
+        answers: Descriptor to write answers to.
+    """
+    os.write(answers, encode_line(Ready()))
+    worker = _Worker(answers)
+    reader = LineReader(requests)
+    while (lines := reader.read()) is not None:
+        for line in lines:
+            worker.serve(decode_record(line, Request))
+
+
+class _Worker:
+    """Runs trials, each in a process of its own where that is possible.
+
+    Args:
+        answers: Descriptor to write answers to.
+    """
+
+    def __init__(self, answers: int) -> None:
+        self._answers = answers
+        self._prepared: Prepared | None = None
+        self._references: dict[str, Reference] = {}
+        self._forks = self._is_new = True
+
+    def serve(self, request: Request) -> None:
+        """Run one trial, and tell how it ended."""
+        try:
+            print_into(TrialFolder(Path(request.folder)).log)
+        except OutputFolderError as error:
+            self._tell(Unwritten(reason=str(error)))
+            return
+        if self._forks and wants_process_of_its_own(request.spec):
+            if self._prepared is None:
+                self._tell(Progress(text="loading the model's code"))
+                adopt_orphans()
+                self._prepared = prepare(request.spec)
+                self._forks = self._prepared is not None
+            self._is_new = False
+            if self._prepared is not None and self._run_forked(request, self._prepared):
+                return
+        elif self._is_new and _may_take_turns(request.spec):
+            adopt_orphans()
+            self._fork_reference("")
+        self._is_new = False
+        with settings_kept():
+            self._run(request, None, self._reference_for(request.spec))
+
+    def _fork_reference(self, methods: str) -> None:
+        """Fork a process that takes turns with trials, as long as nothing has run in this one."""
+        may = sys.platform == "linux" and not cuda_is_open() and threading.active_count() == 1
+        if may and self._forks:
+            with contextlib.suppress(OSError):
+                self._references[methods] = fork_reference(self._prepared)
+
+    def _reference_for(self, spec: TrialSpec) -> Reference | None:
+        """The process that takes turns with a trial.
+
+        Forked trials have one for each training that they are held against: what a method sets for a whole process
+        stays there. Elsewhere there is a single one, which builds its training anew.
+        """
+        if spec.needs_all_memory:
+            for reference in self._references.values():
+                reference.rest()
+        if spec.beside is None:
+            return None
+        methods = spec.beside.combination_key
+        if self._prepared is None:
+            return next(iter(self._references.values()), None)
+        if spec.kind is TrialKind.TIME:
+            # Its batches are large ones: what is of no use to it holds no memory beside it.
+            for other, reference in self._references.items():
+                if other != methods:
+                    reference.rest()
+        if methods not in self._references:
+            self._fork_reference(methods)
+        return self._references.get(methods)
+
+    def _run_forked(self, request: Request, prepared: Prepared) -> bool:
+        """Whether a process could be forked for it."""
+        reference = self._reference_for(request.spec)
+
+        def work() -> None:
+            torch.set_num_threads(prepared.threads)
+            self._run(request, prepared, reference)
+
+        try:
+            status = run_forked(work)
+        except OSError:
+            # Operators of a trial in this process leave threads behind, and nothing can be forked any more.
+            torch.set_num_threads(prepared.threads)
+            self._forks = False
+            return False
+        end_children(but=[one.process for one in self._references.values()])
+        if status is not None:
+            end_like(status)
+        # Said only now: what happens to the process after its result is no affair of the next trial's.
+        if TrialFolder(Path(request.folder)).result.exists():
+            self._tell(Finished(key=request.spec.key, clean=True, isolated=True))
+        return True
+
+    def _run(self, request: Request, prepared: Prepared | None, reference: Reference | None) -> None:
+        def tell(text: str) -> None:
+            self._tell(Progress(text=text))
+
+        try:
+            result, leftover = run_trial(request.spec, tell, prepared=prepared, reference=reference)
+            TrialFolder(Path(request.folder)).write_result(result)
+        except OutputFolderError as error:
+            self._tell(Unwritten(reason=str(error)))
+            return
+        if prepared is None:
+            self._tell(Finished(key=result.key, clean=not leftover, why=leftover))
+
+    def _tell(self, answer: Answer) -> None:
+        os.write(self._answers, encode_line(answer))
+
+
+def _may_take_turns(spec: TrialSpec) -> bool:
+    """Whether this worker may ever need another process beside it; on a GPU there will be no forking later."""
+    return spec.beside is not None or torch.device(spec.device).type == "cuda"
+
+
+def print_into(log: Path) -> None:
+    """From here on, what anything prints (also from C, also in processes of its own) goes to this file.
+
+    Raises:
+        OutputFolderError: It cannot be opened.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with writing(log):
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+@contextlib.contextmanager
+def settings_kept() -> Iterator[None]:
+    """Undo the process-wide settings that a user's code may leave changed, so that the next trial starts as this one.
+
+    The folder is kept because result paths and the workload's may be relative to it.
+    """
+    folder = os.getcwd()
+    dtype = torch.get_default_dtype()
+    gradients = torch.is_grad_enabled()
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(gradients)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

@@ -1,0 +1,294 @@
+"""SIZE: short steps at growing batches, from which the memory model derives the largest batch that fits.
+
+Two steps that were measured allocation by allocation, and differ in sizes alone, foretell every batch: then no more are
+made for memory's sake.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from typing import Any
+
+import msgspec
+import torch
+
+from advisor.errors import FewerSamplesError
+from advisor.measure.in_turn import TurnPlan
+from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
+from advisor.measure.memory.meter import MemoryMeter
+from advisor.measure.memory.timeline import Course
+from advisor.policy.policy import Policy
+from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.trace.extrapolate import predict_between
+from advisor.training.training import Training
+from advisor.trial.worker.bench import Bench, finite
+from advisor.trial.worker.failure import is_out_of_memory
+from advisor.trial.worker.growing_batches import QUICK_REPETITIONS, QUICK_SECONDS, next_batch
+from advisor.trial.worker.turns import speedup_in_turn
+from advisor.trial.worker.updating import settling_steps, until_updated
+
+__all__ = ["size"]
+
+_LEAST_STEPS = 3
+"""One creates the optimizer's state, one is timed, one is measured."""
+_SUSPICIOUS = 1.5
+"""A step that takes this many times as long per sample as one at a smaller batch was disturbed."""
+_FEWEST_ROUNDS = 2
+_MOST_ROUNDS = 8
+_TARGET_SPREAD = 0.04
+"""Of the comparison: enough to tell who may lead, which is then timed at length."""
+_CLEARLY_SLOWER = 0.8
+"""Speedup below which turns end as soon as even the upper end of the interval is there: it does not lead, and by how
+far does not matter."""
+
+
+def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
+    """Run the trial.
+
+    Returns:
+        The points, and what the last two foretell of the others, where they differ in sizes alone.
+
+    Raises:
+        DeviceOutOfMemoryError: Not even the first batch fits (``torch.OutOfMemoryError`` on CUDA).
+        DivergedError: A loss was not finite.
+    """
+    spec = bench.spec
+    points: list[SizePoint] = []
+    courses: list[Course | None] = []
+    prediction = None
+    out_of_memory_at = None
+    with bench.meter() as meter, bench.training(spec.policy) as training:
+        begin = time.perf_counter()
+        losses, point, settling_seconds = _first_point(bench, meter, training)
+        points.append(point)
+        courses.append(meter.course)
+        in_pieces, is_timed = training.works_in_pieces, True
+        while (
+            micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_pieces=in_pieces)
+        ) is not None:
+            try:
+                point = _further_point(bench, meter, training, micro_batch)
+                known = [*points, point]
+                courses.append(meter.course)
+                found = _foretold(bench, known, courses)
+                # Where the larger one only fills a piece more than the smaller, what an earlier pair foretold stands,
+                # and what the last point takes beyond or below it is the memory model's to see.
+                prediction = found or (prediction if in_pieces else None)
+                is_timed = not _turns_would_time(point, bench) or (
+                    _following(known, bench, begin, settling_seconds, prediction, in_pieces=in_pieces) is not None
+                )
+                points.append(_timed_point(bench, training, point, points[-1]) if is_timed else point)
+            except FewerSamplesError:
+                break  # the data ends here, for every rank
+            except Exception as error:
+                if not is_out_of_memory(error, bench.device, bench.refusals):
+                    raise
+                if bench.world.size > 1:
+                    bench.out_of_step = "ranks may wait for one that ran out of memory"
+                out_of_memory_at = micro_batch
+                break
+        if out_of_memory_at is None:
+            points[-1] = _compared_or_not(bench, meter, training, points, is_timed=is_timed)
+        settled = dict(training.settled)
+    sizing = Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses, settled=settled)
+    return sizing, prediction
+
+
+def _compared_or_not(
+    bench: Bench, meter: MemoryMeter, training: Training, points: list[SizePoint], *, is_timed: bool
+) -> SizePoint:
+    """The last point, compared if it fits at the batch of the comparison; what was measured before stands anyhow."""
+    point = points[-1]
+    try:
+        compared = _compared(bench, meter, training, point)
+        if compared.speedup is None and not is_timed:
+            return _timed_point(bench, training, point, points[-2])
+        return compared
+    except FewerSamplesError as error:
+        bench.notes.append(f"not compared in turn: {error}")
+        return point
+    except Exception as error:
+        if bench.world.size > 1 or not is_out_of_memory(error, bench.device, bench.refusals):
+            raise
+        bench.out_of_step = "its comparison ran out of memory"
+        bench.notes.append(f"not compared in turn: batch {training.micro_batch} did not fit")
+        return point
+
+
+def _compared(bench: Bench, meter: MemoryMeter, training: Training, point: SizePoint) -> SizePoint:
+    """The last point, with how fast its steps are beside those of another training at the same batch."""
+    spec = bench.spec
+    if spec.beside is None or bench.reference is None:
+        return point
+    micro_batch = max(point.micro_batch, spec.compare_at or 0)
+    bench.tell(f"batch {micro_batch}, in turn with {_name(spec.beside)}")
+    policy = msgspec.structs.replace(spec.policy, micro_batch=micro_batch)
+    beside = msgspec.structs.replace(spec.beside, micro_batch=micro_batch)
+    training.micro_batch = micro_batch
+    batches = bench.batches(policy.global_batch)
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        training.step(batches[count % len(batches)])
+        bench.synchronize()
+        count += 1
+
+    if micro_batch != point.micro_batch:
+        with meter.guarding(batches[0]):
+            step()  # the first one at this batch
+    plan = TurnPlan(
+        min_rounds=_FEWEST_ROUNDS,
+        max_rounds=_MOST_ROUNDS,
+        target_spread=_TARGET_SPREAD,
+        seconds=spec.turn_seconds,
+        slower_than=_CLEARLY_SLOWER,
+    )
+    found = speedup_in_turn(bench, step, policy, beside, plan)
+    if found is None:
+        return point
+    speedup, seconds = found
+    if micro_batch == point.micro_batch:
+        point = msgspec.structs.replace(point, step_seconds=min(point.step_seconds, *seconds))
+    return msgspec.structs.replace(point, speedup=speedup, compared_at=micro_batch)
+
+
+def _name(policy: Policy) -> str:
+    return "a faster combination" if policy.methods else "plain training"
+
+
+def _foretold(bench: Bench, points: list[SizePoint], courses: list[Course | None]) -> MemoryPrediction | None:
+    """What the last two points foretell; for one device alone, as ranks may differ."""
+    first, second = courses[-2:]
+    if first is None or second is None or bench.world.size > 1:
+        return None
+    return predict_between((points[-2].micro_batch, first), (points[-1].micro_batch, second))
+
+
+def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[tuple[float, ...], SizePoint, float]:
+    """The losses, the point, and the seconds that a method which settles in took for that."""
+    spec = bench.spec
+    agree = bench.world.agreed
+    batches = bench.batches(spec.policy.global_batch)
+    settling = settling_steps(training)
+    count = max(_LEAST_STEPS, spec.fidelity_steps) + settling
+    losses = []
+    timed: list[float] = []
+    settling_seconds, begin = 0.0, time.perf_counter()
+    for index in range(count):
+        bench.tell(f"batch {spec.policy.micro_batch}, step {index + 1} of {count}")
+        batch = batches[index % len(batches)]
+        # Every step has its own seed: a method that draws random numbers must not shift the dropout of the next step.
+        if index <= settling:
+            with meter.guarding(batch):
+                loss = until_updated(training, functools.partial(_seeded_step, bench, training, batch, index), agree)
+        elif index < count - 1:
+            loss, seconds = until_updated(
+                training, functools.partial(_timed_step, bench, training, batch, index), agree
+            )
+            timed.append(seconds)
+        else:
+            largest = bench.largest_batch(spec.policy.global_batch, index)
+            measured = functools.partial(_measured_step, bench, meter, training, largest, index)
+            loss, memory = until_updated(training, measured, agree)
+        losses.append(finite(loss, index))
+        if settling and index == settling:
+            settling_seconds = time.perf_counter() - begin
+    # After the losses that are compared: how many more steps are made depends on the clock.
+    while agree(_is_quick(timed)):
+        loss, seconds = _timed_step(bench, training, batches[0])
+        finite(loss, count)
+        timed.append(seconds)
+    point = SizePoint(micro_batch=spec.policy.micro_batch, memory=memory, step_seconds=min(timed))
+    return tuple(losses[: spec.fidelity_steps]), point, settling_seconds
+
+
+def _turns_would_time(point: SizePoint, bench: Bench) -> bool:
+    """Whether turns with another training would be at its batch: a slow step for its time alone would be made twice."""
+    spec = bench.spec
+    takes_turns = spec.beside is not None and bench.reference is not None
+    # The step with instruments tells no time where it was on the largest of batches that differ.
+    return (
+        takes_turns
+        and bench.layout.sizes is None
+        and (spec.compare_at or 0) <= point.micro_batch
+        and point.step_seconds >= QUICK_SECONDS
+    )
+
+
+def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
+    """Its memory; and for its time that of the step with instruments, which is a little longer."""
+    agree = bench.world.agreed
+    batch = bench.largest_batch(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
+    training.micro_batch = micro_batch
+    bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
+    bench.tell(f"batch {micro_batch}, memory")
+    # Memory first: this step stops at the limit, also on a CPU.
+    measured = functools.partial(_measured_step, bench, meter, training, batch)
+    begin = time.perf_counter()
+    loss, memory = until_updated(training, measured, agree)
+    finite(loss, 0)
+    return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=time.perf_counter() - begin)
+
+
+def _timed_point(bench: Bench, training: Training, point: SizePoint, before: SizePoint) -> SizePoint:
+    """The point with the time of a step without instruments."""
+    agree = bench.world.agreed
+    micro_batch = point.micro_batch
+    batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
+    bench.tell(f"batch {micro_batch}, time")
+    loss, seconds = _timed_step(bench, training, batches[1])
+    finite(loss, 1)
+    timed = [seconds]
+    # Larger batches are not dearer per sample: else something else had the machine, and the faster of two counts.
+    suspicious = seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch
+    while agree(_is_quick(timed) or (suspicious and len(timed) < 2)):
+        timed.append(_timed_step(bench, training, batches[1])[1])
+    return msgspec.structs.replace(point, step_seconds=min(timed))
+
+
+def _is_quick(timed: list[float]) -> bool:
+    """Whether the step is so quick that it must be timed again before its time counts."""
+    return min(timed) < QUICK_SECONDS and len(timed) < QUICK_REPETITIONS
+
+
+def _seeded_step(bench: Bench, training: Training, batch: Any, step: int) -> torch.Tensor:
+    bench.seed(step)
+    return training.step(batch)
+
+
+def _timed_step(bench: Bench, training: Training, batch: Any, step: int = 0) -> tuple[torch.Tensor, float]:
+    bench.seed(step)
+    begin = time.perf_counter()
+    loss = training.step(batch)
+    bench.synchronize()
+    return loss, time.perf_counter() - begin
+
+
+def _measured_step(
+    bench: Bench, meter: MemoryMeter, training: Training, batch: Any, step: int = 0
+) -> tuple[torch.Tensor, MemoryMeasurement]:
+    bench.seed(step)
+    return meter.measured_step(training, batch)
+
+
+def _following(
+    points: list[SizePoint],
+    bench: Bench,
+    begin: float,
+    settling: float,
+    prediction: MemoryPrediction | None,
+    *,
+    in_pieces: bool,
+) -> int | None:
+    # The first batches may have loaded a whole data set: no measure for those that follow.
+    making = 2 * bench.making_seconds if len(points) >= 2 else 0.0  # of both batches
+    spent = time.perf_counter() - begin
+    largest = None
+    if prediction is not None:
+        limit = bench.spec.limit_of_timed_bytes
+        largest = math.inf if limit is None else prediction.largest_batch(limit)
+    following = next_batch(points, bench.spec, spent, making, settling, foretold_largest=largest, in_pieces=in_pieces)
+    return bench.world.agreed(following, int | None)

@@ -1,0 +1,129 @@
+"""A trial's turns with another training in the process beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from advisor.measure.in_turn import Speedup, TurnPlan, take_turns
+from advisor.measure.typical import typical_seconds
+from advisor.policy.policy import Policy
+from advisor.trial.spec import Pace, TrialKind, TrialSpec
+from advisor.trial.worker.bench import Bench
+from advisor.trial.worker.reference import NoReferenceError
+
+__all__ = ["gain_in_turn", "load_reference", "speedup_in_turn"]
+
+_TURN_SECONDS = 0.25
+"""Whoever takes over finds the caches full of the other's data: a turn is many steps, or one long one."""
+
+_MOST_STEPS = 200
+"""In one turn."""
+
+_SHARE_OF_OTHER = 0.5
+"""Of the other's step that a turn takes at least."""
+
+
+def load_reference(bench: Bench) -> None:
+    """Have the other training built while the trial builds its own; where there is none, the trial finds out later."""
+    if bench.reference is not None and bench.spec.beside is not None:
+        with contextlib.suppress(NoReferenceError):
+            bench.reference.load(_spec_of(bench, bench.spec.beside))
+
+
+def speedup_in_turn(
+    bench: Bench, step: Callable[[], None], policy: Policy, beside: Policy, plan: TurnPlan
+) -> tuple[Speedup, list[float]] | None:
+    """Alternate the trial's steps with those of another training.
+
+    Args:
+        bench: The trial's workbench.
+        step: One step of the trial's training; it returns when the device has finished it.
+        policy: What the step trains with.
+        beside: What the other one trains with.
+        plan: When to stop.
+
+    Returns:
+        The speedup, and the seconds of every step of the trial; ``None`` where there is nobody to take turns with. The
+        trial's notes say why, where somebody was expected.
+    """
+    reference = bench.reference
+    if reference is None or bench.world.size > 1:
+        return None
+    spec = _spec_of(bench, beside)
+    steps: list[float] = []
+    others: list[float] = []
+
+    def own() -> float:
+        # Where the other's single step takes longer than a turn, several of one's own cost little beside it.
+        turn = _turn(step, max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others)))
+        steps.extend(turn)
+        return typical_seconds(turn) / policy.global_batch
+
+    def other() -> float:
+        others.append(reference.turn(spec, _TURN_SECONDS))
+        return others[-1] / beside.global_batch
+
+    try:
+        speedup = take_turns(own, other, plan, time.perf_counter)
+    except NoReferenceError as error:
+        bench.notes.append(f"not compared in turn: {error}")
+        return None
+    bench.paces.append(Pace(policy=beside, samples_per_second=beside.global_batch / typical_seconds(others)))
+    return speedup, steps
+
+
+def gain_in_turn(
+    step: Callable[[], None],
+    samples: int,
+    other_step: Callable[[], None],
+    other_samples: int,
+    plan: TurnPlan,
+    *,
+    begun: Sequence[float] = (),
+) -> tuple[Speedup, list[float]]:
+    """Alternate steps of two kinds in this process.
+
+    Args:
+        step: One step; it returns when the device has finished it.
+        samples: What it processes.
+        other_step: A step of the other kind.
+        other_samples: What that processes.
+        plan: When to stop.
+        begun: Seconds of steps of the first kind that were made just now: its first turn goes on from them.
+
+    Returns:
+        How many times as many samples per second the first kind processes, and the seconds of each of its steps.
+    """
+    steps: list[float] = []
+
+    def larger() -> float:
+        turn = _turn(step, _TURN_SECONDS, begun=() if steps else begun)
+        steps.extend(turn)
+        return typical_seconds(turn) / samples
+
+    def smaller() -> float:
+        return typical_seconds(_turn(other_step, _TURN_SECONDS)) / other_samples
+
+    # The first kind begins and ends, so that what it has begun with is not lost.
+    return take_turns(smaller, larger, plan, time.perf_counter).inverse, steps
+
+
+def _turn(step: Callable[[], None], enough_seconds: float, *, begun: Sequence[float] = ()) -> list[float]:
+    """Seconds of each step of a turn."""
+    turn = list(begun)
+    while not turn or (sum(turn) < enough_seconds and len(turn) < _MOST_STEPS):
+        begin = time.perf_counter()
+        step()
+        turn.append(time.perf_counter() - begin)
+    return turn
+
+
+def _spec_of(bench: Bench, beside: Policy) -> TrialSpec:
+    """The trial that the process beside runs."""
+    return msgspec.structs.replace(
+        bench.spec, kind=TrialKind.TIME, policy=beside, beside=None, smaller=None, wrapper_path=None, wrapper_text=""
+    )

@@ -1,0 +1,226 @@
+"""Loads a workload in the process that trains it. Only here the user's code runs."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, TypeVar
+
+import torch
+
+from advisor.errors import WorkloadError
+from advisor.workload._user_functions import Workload
+from advisor.workload.importing import importing
+from advisor.workload.missing_functions import missing_message
+from advisor.workload.outline import read_outline
+from advisor.workload.quick_imports import quick_imports
+from advisor.workload.traceback_text import user_traceback
+from advisor.workload.workload import WorkloadKind, WorkloadSource
+
+__all__ = ["load_workload"]
+
+_T = TypeVar("_T")
+_FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
+_CONSTANTS = ("MAX_GRAD_NORM", "BATCH_SIZE", "BLOCKS", "SIZES")
+
+
+def load_workload(source: WorkloadSource) -> Workload:
+    """Import the user's code, or build the workload of a Hugging Face config.
+
+    Args:
+        source: Where it is, as the parent found it.
+
+    Returns:
+        The functions, and the constants after validation.
+
+    Raises:
+        WorkloadError: The import raised (its ``traceback_text`` has the user's frames), a name is missing or of the
+            wrong kind, or transformers does not know the model type.
+    """
+    if source.kind is WorkloadKind.HUGGING_FACE:
+        with quick_imports():
+            from advisor.workload._hugging_face import hugging_face_workload  # loads transformers, which takes seconds
+
+        return hugging_face_workload(source.location)
+    for folder in reversed(source.import_paths):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    if source.kind is WorkloadKind.FUNCTIONS:
+        found = {role: _find(role, reference) for role, reference in source.functions.items()}
+        home = _home(source.functions["build_model"])
+    else:
+        home = _load_file(Path(source.location), source.import_paths)
+        found = {role: getattr(home, role) for role in _FUNCTIONS if getattr(home, role, None) is not None}
+    missing = [role for role in ("build_model", "make_batch") if role not in found]
+    if missing:
+        path = Path(source.location)
+        raise WorkloadError(missing_message(path, missing, read_outline(path)))
+    place = source.location or source.functions["build_model"]
+    for role, function in found.items():
+        if not callable(function):
+            raise WorkloadError(f"{role} must be a function, but in {place} it is {function!r}.")
+    constants = {name: getattr(home, name, None) for name in _CONSTANTS}
+    return Workload(
+        **{**found, "build_model": _checked(found["build_model"], place)},
+        max_grad_norm=_max_grad_norm(constants["MAX_GRAD_NORM"], place),
+        batch_size=_batch_size(constants["BATCH_SIZE"], place),
+        blocks=_blocks(constants["BLOCKS"], place),
+        sizes=_sizes(constants["SIZES"], place),
+    )
+
+
+def _load_file(path: Path, import_paths: tuple[str, ...]) -> ModuleType:
+    """Import a file: by its dotted name inside a package, else under a private name with its folder searched first."""
+    if import_paths and path.is_relative_to(import_paths[0]):
+        parts = path.relative_to(import_paths[0]).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        module = _run_import(lambda: importlib.import_module(name), str(path))
+        loaded_from = getattr(module, "__file__", None)
+        if loaded_from is None or Path(loaded_from).resolve() != path:
+            raise WorkloadError(
+                f"{path} must be importable as {name}, but that name is taken by {loaded_from or 'another module'}. "
+                "Rename the package, or pass a file that is not part of one."
+            )
+        return module
+    return _load_private(path)
+
+
+class _FreshSource(importlib.machinery.SourceFileLoader):
+    """Compiles the file as ``python FILE`` does, without a cache.
+
+    Python takes a cached compilation for that of an edited file of the same length and second.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _load_private(path: Path) -> ModuleType:
+    # Registered in sys.modules so that pickle, dataclasses and typing find the classes defined in it.
+    name = f"momadvise_workload_{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path):
+        return known
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    if path.suffix != ".py":
+        raise WorkloadError(f"a model file must be a Python file, but {path} is not.")
+    loader = _FreshSource(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        _run_import(functools.partial(loader.exec_module, module), str(path))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _run_import(run: Callable[[], _T], place: str) -> _T:
+    try:
+        with importing(place), quick_imports():
+            return run()
+    except WorkloadError:
+        raise
+    except (Exception, SystemExit) as error:
+        summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        message = f"{place} must import without an exception, but it raised {summary}"
+        raise WorkloadError(message, user_traceback(error)) from error
+
+
+def _home(reference: str) -> ModuleType:
+    """The module that a reference ``"module:qualname"`` or ``"/path/file.py:qualname"`` points into."""
+    place, _, _ = reference.rpartition(":")
+    if place.endswith(".py"):
+        return _load_private(Path(place))
+    return _run_import(lambda: importlib.import_module(place), place)
+
+
+def _find(role: str, reference: str) -> Any:
+    found: Any = _home(reference)
+    for part in reference.rpartition(":")[2].split("."):
+        if not hasattr(found, part):
+            raise WorkloadError(
+                f"{role} must be found as {reference}, but importing it again did not define {part!r}. "
+                "Define it at the top level of the file, outside any condition on __name__."
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _checked(build_model: Callable[..., Any], place: str) -> Callable[..., torch.nn.Module]:
+    @functools.wraps(build_model)
+    def checked_build_model(**size: Any) -> torch.nn.Module:
+        model = build_model(**size)
+        if not isinstance(model, torch.nn.Module):
+            raise WorkloadError(
+                f"build_model must return a torch.nn.Module, but the one in {place} returned "
+                f"{_described(model)}. Return the model itself."
+            )
+        return model
+
+    return checked_build_model
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "None (is there a return statement?)"
+    if isinstance(value, type):
+        return f"the class {value.__name__} (call it: {value.__name__}(...))"
+    return f"an object of type {type(value).__name__}"
+
+
+def _max_grad_norm(value: Any, place: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise WorkloadError(f"MAX_GRAD_NORM must be a positive number, but in {place} it is {value!r}.")
+    return float(value)
+
+
+def _batch_size(value: Any, place: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise WorkloadError(f"BATCH_SIZE must be a whole number of samples from 1, but in {place} it is {value!r}.")
+    return value
+
+
+def _blocks(value: Any, place: str) -> tuple[type[torch.nn.Module], ...]:
+    if value is None:
+        return ()
+    blocks = tuple(value) if isinstance(value, tuple | list) else (value,)
+    for block in blocks:
+        if not isinstance(block, type) or not issubclass(block, torch.nn.Module):
+            raise WorkloadError(
+                f"BLOCKS must hold classes derived from torch.nn.Module, such as BLOCKS = (Block,), "
+                f"but in {place} it has {block!r}."
+            )
+    return blocks
+
+
+def _sizes(value: Any, place: str) -> dict[str, tuple[int | float, ...]]:
+    if value is None:
+        return {}
+    rule = 'SIZES must map argument names to growing numbers, such as SIZES = {"layers": [12, 24, 48]}'
+    if not isinstance(value, Mapping):
+        raise WorkloadError(f"{rule}, but in {place} it is {value!r}.")
+    sizes: dict[str, tuple[int | float, ...]] = {}
+    for name, choices in value.items():
+        numbers = isinstance(choices, list | tuple) and all(
+            isinstance(choice, int | float) and not isinstance(choice, bool) for choice in choices
+        )
+        if not isinstance(name, str) or not numbers or not choices or list(choices) != sorted(set(choices)):
+            raise WorkloadError(f"{rule}, but in {place} {name!r} is {choices!r}.")
+        sizes[name] = tuple(choices)
+    return sizes

@@ -1,0 +1,95 @@
+"""What a probe trial learned about a workload: the facts that methods judge themselves by."""
+
+from __future__ import annotations
+
+import msgspec
+
+from advisor.hardware.rates import DeviceRates
+from advisor.workload.batch_layout import BatchLayout
+
+__all__ = ["Facts"]
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts about the model, its loss and its optimizer, read in the worker, used by the parent.
+
+    Attributes:
+        model_class: Class name of the model.
+        parameter_count: Distinct parameters (tied weights counted once).
+        parameter_bytes: Their bytes.
+        trainable_parameter_count: Those that require a gradient.
+        buffer_bytes: Bytes of buffers.
+        block_class: Class name of the repeated block, or ``None`` if no repetition was found.
+        block_count: Number of those blocks (0 without).
+        attention_count: Number of attention modules found.
+        has_batchnorm: Whether running statistics are updated in the forward pass.
+        has_dropout: Whether a dropout with p > 0 exists.
+        optimizer_class: Qualified class name of the workload's optimizer, e.g. ``"torch.optim.adamw.AdamW"``.
+        optimizer_options: Its options that decide what can replace it, e.g. ``{"amsgrad": False}``.
+        max_grad_norm: The workload's gradient clipping (``MAX_GRAD_NORM``), or ``None``.
+        custom_loss: Whether the workload defines ``compute_loss``.
+        linear_head: Whether the loss is exposed as a linear head and its inputs, so that it can be chunked.
+        linear_head_reason: Why not, when it is not (or why it is trusted, when it is).
+        tokens_per_sample: Tokens of one sample when the batch has token ids, else ``None``.
+        default_batch: The workload's own ``BATCH_SIZE``, or ``None``.
+        first_loss: Loss of the first batch; ``None`` if plain training does not fit at the smallest batch.
+        module_counts: Qualified class name of a module -> how many the model has, e.g. ``{"torch.nn.Linear": 12}``.
+        function_counts: Name of a torch function -> how often one forward pass calls it, inside of modules too, e.g.
+            ``{"scaled_dot_product_attention": 12}``; empty if plain training does not fit.
+        matrices: Qualified class name of a linear layer or convolution -> the distinct shapes (outputs, inputs) of
+            those with a weight of their own, e.g. ``{"torch.nn.Linear": ((64, 64), (256, 64))}``.
+        hidden_matrices: Trained parameters inside of the blocks that are matrices; ``None`` if nobody has counted.
+        parameter_dtypes: Float formats of the parameters, e.g. ``("float32",)``.
+        chain_length: Blocks that were seen to run one after the other, each on nothing but what the one before
+            returned; 0 if they do not.
+        chain_reason: Why not, when they do not.
+        shape_keeping_blocks: Blocks of the chain that return a tensor of the shape that they are given.
+        compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.
+        matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
+            ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
+        device_rates: These and the other rates of the device, for predictions of time; ``None`` if not measured.
+        torch_version: Version of torch in the worker.
+        workload_options: What the workload itself defines of ``compute_loss``, ``build_optimizer``, ``count_targets``,
+            ``linear_head``, ``max_grad_norm`` and ``blocks``: whoever applies a policy must pass them on.
+        size_arguments: Function (``build_model``, ``make_batch``; ``config`` for a Hugging Face model) -> the
+            arguments in ``SIZES`` that it takes.
+        batch_layout: Where batches have their samples.
+        libraries: Optional library that the search's methods need -> version, or ``"error: ..."`` when importing it
+            failed; absent if not installed.
+    """
+
+    model_class: str
+    parameter_count: int
+    parameter_bytes: int
+    trainable_parameter_count: int
+    buffer_bytes: int
+    block_class: str | None
+    block_count: int
+    attention_count: int
+    has_batchnorm: bool
+    has_dropout: bool
+    optimizer_class: str
+    optimizer_options: dict[str, bool | int | float | str | None]
+    max_grad_norm: float | None
+    custom_loss: bool
+    linear_head: bool
+    linear_head_reason: str
+    tokens_per_sample: int | None
+    default_batch: int | None
+    first_loss: float | None
+    module_counts: dict[str, int] = {}
+    function_counts: dict[str, int] = {}
+    matrices: dict[str, tuple[tuple[int, int], ...]] = {}
+    hidden_matrices: int | None = None
+    parameter_dtypes: tuple[str, ...] = ("float32",)
+    chain_length: int = 0
+    chain_reason: str = ""
+    shape_keeping_blocks: int = 0
+    compiler: str = ""
+    matmul_flops_per_second: dict[str, float] = {}
+    device_rates: DeviceRates | None = None
+    torch_version: str
+    workload_options: tuple[str, ...] = ()
+    size_arguments: dict[str, tuple[str, ...]] = {}
+    batch_layout: BatchLayout = BatchLayout(dims={}, counted_by="")
+    libraries: dict[str, str]

@@ -1,0 +1,117 @@
+"""Fingerprints of source code: equal as long as the code that a workload is made of is unchanged.
+
+Covered: the file itself and every module that it imports, anywhere in it, from its own folder (or, in a package, from
+the package), and so on from those; not their comments, docstrings and layout. What a workload reads besides (data
+files, modules found by another way than an ``import`` statement) is seen when it runs:
+:mod:`advisor.workload.identity`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from advisor.workload.outline import parse_file
+
+__all__ = ["digest_of", "files_fingerprint", "local_modules", "source_digest"]
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """Hash parts in order; the lengths are hashed too, so that no two lists of parts collide by concatenation."""
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part.encode(errors="surrogatepass") if isinstance(part, str) else part
+        digest.update(f"{len(content)}:".encode())
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def source_digest(content: bytes) -> str:
+    """Hash Python's source without comments, docstrings and layout; byte by byte what is not valid, or too deep."""
+    try:
+        return digest_of("\n".join(_words(ast.parse(content))))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return digest_of(content)
+
+
+def _words(value: object) -> Iterator[str]:
+    """A syntax tree in words that do not depend on Python's version: what a node does not have is left out."""
+    if isinstance(value, ast.AST):
+        yield f"({type(value).__name__}"
+        for name, field in ast.iter_fields(value):
+            if field is not None and field != []:
+                yield name
+                yield from _words(field)
+        yield ")"
+    elif isinstance(value, list):
+        yield "["
+        for one in value:
+            if not _is_bare_text(one):
+                yield from _words(one)
+        yield "]"
+    else:
+        yield repr(value)
+
+
+def _is_bare_text(statement: object) -> bool:
+    """Whether it is a docstring, or a text that stands where one could."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def files_fingerprint(path: Path, root: Path) -> str:
+    """Hash a file and the local modules it imports.
+
+    Args:
+        path: The Python file.
+        root: The folder that its absolute imports are looked up in: its own, or the one that holds its package.
+
+    Raises:
+        WorkloadError: The file, or a module that it imports, is not valid Python.
+    """
+    files = [path, *sorted(local_modules(path, root))]
+    parts: list[str | bytes] = []
+    for file in files:
+        name = file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name
+        parts += [name, source_digest(file.read_bytes())]
+    return digest_of(*parts)
+
+
+def local_modules(path: Path, root: Path) -> set[Path]:
+    """Every file that ``path`` imports from ``root``, directly or through another, itself left out."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        current = waiting.pop()
+        for file in _imported_files(current, root):
+            if file != path and file not in found:
+                found.add(file)
+                waiting.append(file)
+    return found
+
+
+def _imported_files(path: Path, root: Path) -> Iterator[Path]:
+    for node in ast.walk(parse_file(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files_of(root, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            # Level 1 is the file's own folder, level 2 the one above, and so on.
+            base = root if node.level == 0 else path.parents[min(node.level, len(path.parents)) - 1]
+            parts = node.module.split(".") if node.module else []
+            yield from _files_of(base, parts)
+            for alias in node.names:  # `from package import module`
+                yield from _files_of(base, [*parts, alias.name])
+
+
+def _files_of(base: Path, parts: list[str]) -> Iterator[Path]:
+    """Files that importing the dotted name runs: each package's ``__init__`` on the way, and the module."""
+    folder = base
+    for part in parts:
+        for candidate in (folder / f"{part}.py", folder / part / "__init__.py"):
+            if os.path.isfile(candidate):
+                yield candidate
+        folder = folder / part

@@ -1,0 +1,155 @@
+"""A workload from functions that a training program hands over, named so that another process finds them again."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import WorkloadError
+from advisor.workload.fingerprint import digest_of, files_fingerprint
+from advisor.workload.workload import WorkloadKind, WorkloadSource
+
+__all__ = ["source_from_functions"]
+
+_FIX = "Define it with def at the top level of a .py file and pass that function."
+
+
+def source_from_functions(
+    *,
+    build_model: Callable[..., Any] | None = None,
+    make_batch: Callable[..., Any] | None = None,
+    compute_loss: Callable[..., Any] | None = None,
+    build_optimizer: Callable[..., Any] | None = None,
+    count_targets: Callable[..., Any] | None = None,
+    linear_head: Callable[..., Any] | None = None,
+) -> WorkloadSource:
+    """Name functions so that a worker process can import them.
+
+    The constants of the contract (``BATCH_SIZE``, ``MAX_GRAD_NORM``, ``BLOCKS``, ``SIZES``) are read from the module
+    that defines ``build_model``.
+
+    Args:
+        build_model: Returns the model; a class works too.
+        make_batch: Returns one batch of CPU tensors.
+        compute_loss: Returns the scalar loss of a model and a batch.
+        build_optimizer: Returns an optimizer of the parameters.
+        count_targets: Returns the weight of a micro-batch in the loss.
+        linear_head: Exposes the last linear layer and its inputs.
+
+    Raises:
+        WorkloadError: ``build_model`` or ``make_batch`` is missing, or one of the functions cannot be found again by
+            its name.
+    """
+    if build_model is None or make_batch is None:
+        missing = "build_model" if build_model is None else "make_batch"
+        raise WorkloadError(
+            f"a model file, or both build_model and make_batch, must be given, but there is no {missing}. "
+            f"Pass {missing}=, or the path of a file that defines both."
+        )
+    given = {
+        "build_model": build_model,
+        "make_batch": make_batch,
+        "compute_loss": compute_loss,
+        "build_optimizer": build_optimizer,
+        "count_targets": count_targets,
+        "linear_head": linear_head,
+    }
+    functions: dict[str, str] = {}
+    roots: dict[Path, Path] = {}
+    for role, function in given.items():
+        if function is None:
+            continue
+        name, file, root = _locate(role, function)
+        functions[role] = name
+        if file is not None:
+            roots[file] = root
+    parts = [f"{role}={name.rsplit('/', 1)[-1]}" for role, name in functions.items()]
+    parts += [_fingerprint(file, root) for file, root in sorted(roots.items())]
+    return WorkloadSource(
+        kind=WorkloadKind.FUNCTIONS,
+        location="",
+        functions=functions,
+        import_paths=_import_paths(roots),
+        name=build_model.__name__,
+        fingerprint=digest_of(*parts),
+    )
+
+
+def _locate(role: str, function: Callable[..., Any]) -> tuple[str, Path | None, Path]:
+    """The reference of a function, the file it is in, and the folder from which that file is imported."""
+    qualname = getattr(function, "__qualname__", None)
+    module_name = getattr(function, "__module__", None)
+    if not callable(function) or qualname is None or module_name is None:
+        raise WorkloadError(
+            f"{role} must be a function that another process can import by name, "
+            f"but got {function!r} of type {type(function).__name__}. {_FIX}"
+        )
+    if "<lambda>" in qualname:
+        raise WorkloadError(
+            f"{role} must be a function that another process can import by name, but got a lambda. {_FIX}"
+        )
+    if "<locals>" in qualname:
+        raise WorkloadError(
+            f"{role} must be a function that another process can import by name, "
+            f"but {qualname} is defined inside another function. {_FIX}"
+        )
+    module = sys.modules.get(module_name)
+    if module is None or _resolve(module, qualname) is not function:
+        raise WorkloadError(
+            f"{role} must be found again by its name, but {module_name}:{qualname} is not the object that was passed "
+            f"(a bound method, a wrapped function, or a name that was assigned again). {_FIX}"
+        )
+    if module_name == "__main__":
+        return _locate_main(role, module, qualname)
+    origin = getattr(module, "__file__", None)
+    if origin is None:
+        return f"{module_name}:{qualname}", None, Path()
+    file = Path(origin).resolve()
+    depth = module_name.count(".") + (2 if file.name == "__init__.py" else 1)
+    return f"{module_name}:{qualname}", file, file.parents[depth - 1]
+
+
+def _locate_main(role: str, module: Any, qualname: str) -> tuple[str, Path | None, Path]:
+    """A function of the program itself: by its module name under ``python -m``, else by the program's file."""
+    origin = getattr(module, "__file__", None)
+    if origin is None or not Path(origin).is_file():
+        raise WorkloadError(
+            f"{role} must be a function that another process can import by name, but {qualname} was defined "
+            f"interactively or with python -c: there is no file to import it from. {_FIX}"
+        )
+    file = Path(origin).resolve()
+    spec = getattr(module, "__spec__", None)
+    if spec is not None and importlib.util.find_spec(spec.name) is not None:
+        return f"{spec.name}:{qualname}", file, file.parents[spec.name.count(".")]
+    return f"{file}:{qualname}", file, file.parent
+
+
+def _resolve(module: Any, qualname: str) -> Any:
+    found = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _is_installed(file: Path) -> bool:
+    """Whether a file belongs to the interpreter or an installed library, whose versions are kept elsewhere."""
+    folders = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return "dist-packages" in file.parts or any(file.is_relative_to(folder) for folder in folders)
+
+
+def _fingerprint(file: Path, root: Path) -> str:
+    if file.suffix != ".py" or _is_installed(file):
+        return digest_of(file.name, file.read_bytes())
+    return files_fingerprint(file, root)
+
+
+def _import_paths(roots: dict[Path, Path]) -> tuple[str, ...]:
+    """Folders that the worker must search: those of the functions, then what this program added to its own path."""
+    own = [root for file, root in roots.items() if not _is_installed(file)]
+    added = [Path(entry or ".").resolve() for entry in sys.path]
+    kept = [folder for folder in added if folder.is_dir() and not _is_installed(folder)]
+    return tuple(dict.fromkeys(str(folder) for folder in [*own, *kept]))

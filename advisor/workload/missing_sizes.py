@@ -1,0 +1,78 @@
+"""Checks that a workload says which sizes it can be built in, and writes the lines for the user when it does not."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from advisor.errors import WorkloadError
+from advisor.text.printable import shown
+from advisor.text.ranges import MOST
+from advisor.workload.outline import parse_file, read_outline
+from advisor.workload.workload import WorkloadKind, WorkloadSource
+
+__all__ = ["check_sizes", "missing_sizes_message"]
+
+_FACTORS = (1, 1.5, 2, 3, 4, 6, 8)
+
+
+def check_sizes(source: WorkloadSource) -> None:
+    """Check by reading that a file defines ``SIZES``.
+
+    A star import may bind it, the sizes of a Hugging Face config are inferred, and functions may come from anywhere:
+    these are checked where the workload is loaded.
+
+    Raises:
+        WorkloadError: It is missing; the message shows the lines to add.
+    """
+    if source.kind is not WorkloadKind.FILE:
+        return
+    path = Path(source.location)
+    outline = read_outline(path)
+    if "SIZES" not in outline.names and not outline.star_import:
+        raise WorkloadError(missing_sizes_message(source))
+
+
+def missing_sizes_message(source: WorkloadSource) -> str:
+    """Say that a workload has no sizes, and the lines to add to it."""
+    path = Path(source.location) if source.kind is WorkloadKind.FILE else None
+    place = str(path) if path is not None else source.name
+    argument = None if path is None else _number_with_default(path)
+    if argument is None:
+        lines = [
+            "def build_model(layers=12):",
+            "    return MyModel(layers=layers)  # your model, with that many layers",
+            "",
+            'SIZES = {"layers": [12, 18, 24, 36, 48]}',
+        ]
+    else:
+        name, value = argument
+        values = [value * factor for factor in _FACTORS]
+        listed = ", ".join(f"{number:g}" for number in values if isinstance(value, float) or number == int(number))
+        lines = [f'SIZES = {{"{name}": [{listed}]}}']
+    body = "\n".join(f"    {line}".rstrip() for line in lines)
+    return (
+        f"--goal bigger must know the sizes that the model can be built in, but {shown(place)} defines no SIZES. "
+        f"Add lines like these to it:\n\n{body}\n\n"
+        "SIZES maps arguments of build_model or make_batch (depth, width, image size, sequence length) to the values "
+        "to try, growing. The arguments need defaults: they are the model's own size."
+    )
+
+
+def _number_with_default(path: Path) -> tuple[str, int | float] | None:
+    """The first argument of ``build_model`` whose default is a number above zero, if it has one."""
+    for node in parse_file(path).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "build_model":
+            arguments = node.args
+            positional = [*arguments.posonlyargs, *arguments.args]
+            defaults = list(
+                zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)
+            )
+            defaults += [
+                (one, value) for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value
+            ]
+            for argument, default in defaults:
+                value = default.value if isinstance(default, ast.Constant) else None
+                if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST:
+                    return argument.arg, value
+    return None

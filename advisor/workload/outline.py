@@ -1,0 +1,151 @@
+"""What a Python file defines at its top level, learned by reading it: nothing of the user's runs here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from advisor.errors import WorkloadError
+from advisor.text.printable import shown
+
+__all__ = ["ClassOutline", "Outline", "parse_file", "read_outline"]
+
+
+class ClassOutline(msgspec.Struct, frozen=True, kw_only=True):
+    """A class at the top level of a file.
+
+    Attributes:
+        name: Its name.
+        is_module: Whether a base class is called ``...Module`` or ``...Model``, as torch's and transformers' are.
+        required: Constructor arguments without a default.
+        forward: Arguments of ``forward`` without a default, ``self`` left out.
+    """
+
+    name: str
+    is_module: bool
+    required: tuple[str, ...]
+    forward: tuple[str, ...]
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """The top level of a file.
+
+    Attributes:
+        names: Every name bound at the top level: defined, assigned or imported.
+        star_import: Whether ``from x import *`` may bind more names.
+        classes: Classes defined in the file.
+        functions: Functions defined in the file.
+    """
+
+    names: frozenset[str]
+    star_import: bool
+    classes: tuple[ClassOutline, ...]
+    functions: tuple[str, ...]
+
+
+def parse_file(path: Path) -> ast.Module:
+    """Parse a Python file.
+
+    Args:
+        path: An existing file.
+
+    Raises:
+        WorkloadError: It cannot be read, or it is not valid Python; file, line and column are shown.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise WorkloadError(f"the model file must be readable, but {shown(path)} is not: {error.strerror}.") from error
+    try:
+        return ast.parse(content, filename=str(path))
+    except SyntaxError as error:
+        raise WorkloadError(_syntax_message(path, error)) from error
+    except ValueError as error:  # null bytes, before Python 3.12
+        raise WorkloadError(f"the model file must be valid Python, but {shown(path)} is not: {error}.") from error
+    except (RecursionError, MemoryError) as error:  # that is how Python's parser gives up on brackets
+        raise WorkloadError(
+            f"the model file must be valid Python, but {shown(path)} is not: it is nested too deeply."
+        ) from error
+
+
+def read_outline(path: Path) -> Outline:
+    """Read what a file defines at its top level, also inside ``if``, ``try``, ``with`` and loops there.
+
+    Raises:
+        WorkloadError: The file cannot be read or parsed.
+    """
+    names: set[str] = set()
+    classes: list[ClassOutline] = []
+    functions: list[str] = []
+    star_import = False
+    for node in _top_level(parse_file(path).body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+            functions.append(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names.add(node.name)
+            classes.append(_class_outline(node))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                if alias.name == "*":
+                    star_import = True
+                else:
+                    names.add(alias.asname or alias.name.split(".")[0])
+        else:
+            names.update(
+                part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+            )
+    return Outline(names=frozenset(names), star_import=star_import, classes=tuple(classes), functions=tuple(functions))
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run when the file is imported, compound ones opened but definitions not."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        for field in ("body", "orelse", "finalbody"):
+            yield from _top_level(getattr(node, field, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _top_level(handler.body)
+        for case in getattr(node, "cases", []):
+            yield from _top_level(case.body)
+
+
+def _class_outline(node: ast.ClassDef) -> ClassOutline:
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    bases = [base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases]
+    return ClassOutline(
+        name=node.name,
+        is_module=any(base.endswith(("Module", "Model")) for base in bases),
+        required=_required(methods.get("__init__")),
+        forward=_required(methods.get("forward")),
+    )
+
+
+def _required(function: ast.FunctionDef | None) -> tuple[str, ...]:
+    """Arguments without a default, the first (``self``) left out."""
+    if function is None:
+        return ()
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without = positional[: len(positional) - len(arguments.defaults)]
+    keyword = [
+        argument
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    ]
+    return tuple(argument.arg for argument in [*without[1:], *keyword])
+
+
+def _syntax_message(path: Path, error: SyntaxError) -> str:
+    message = f"the model file must be valid Python, but {shown(path)}, line {error.lineno}, is not: {error.msg}."
+    if not error.text:
+        return message
+    line = error.text.rstrip("\n")
+    number = str(error.lineno)
+    caret = " " * (max(error.offset or 1, 1) - 1) + "^"
+    return f"{message}\n\n  {number} | {line}\n  {' ' * len(number)} | {caret}"

@@ -1,0 +1,194 @@
+"""From what the user typed to a workload that another process can find again.
+
+Nothing of the user's runs here and torch is not imported: files are read, not loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.machinery
+import importlib.metadata
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+from advisor.errors import WorkloadError
+from advisor.text.paths import path_of
+from advisor.text.printable import quoted, shown
+from advisor.workload.fingerprint import digest_of, files_fingerprint
+from advisor.workload.function_source import source_from_functions
+from advisor.workload.missing_functions import check_contract
+from advisor.workload.workload import WorkloadKind, WorkloadSource
+
+__all__ = ["resolve_source", "source_from_functions"]
+
+_ACCEPTED = (
+    "a Python file with build_model and make_batch, an importable module, "
+    "hf:<model type>, a config.json, or a folder with a config.json"
+)
+
+
+_MODEL_TYPE = re.compile(r"[\w.-]{1,100}", re.ASCII)
+
+
+def resolve_source(model: str | Path) -> WorkloadSource:
+    """Find a workload by what the user named.
+
+    Args:
+        model: A Python file, an importable module (``package.module``), ``hf:<model type>``, a Hugging Face
+            ``config.json``, or a folder that holds one.
+
+    Returns:
+        Where the workload is, with a fingerprint of its source.
+
+    Raises:
+        WorkloadError: It does not exist, is not valid Python or JSON, or lacks ``build_model`` or ``make_batch``.
+    """
+    text = str(model)
+    if isinstance(model, str) and text.startswith("hf:"):
+        return _hugging_face_type(text.removeprefix("hf:"))
+    path = path_of(text, "MODEL", WorkloadError)
+    try:
+        return _found(path, text)
+    except OSError as error:
+        raise WorkloadError(
+            f"MODEL must be readable, but {shown(error.filename or path)}: {error.strerror}."
+        ) from error
+
+
+def _found(path: Path, text: str) -> WorkloadSource:
+    if path.is_dir():
+        return _config_folder(path)
+    if path.is_file():
+        if path.suffix == ".json":
+            return _config_file(path)
+        if path.suffix == ".py":
+            return _python_file(path)
+        raise WorkloadError(f"MODEL must be {_ACCEPTED}, but {shown(path)} is a file of another kind.")
+    if _is_module_name(text):
+        return _module(text)
+    raise WorkloadError(f"MODEL must be {_ACCEPTED}, but there is no file {shown(path)}.{_near_files(path)}")
+
+
+def _python_file(path: Path) -> WorkloadSource:
+    path = path.resolve()
+    check_contract(path)
+    root = _package_root(path)
+    return _file_source(path, root, path.stem)
+
+
+def _file_source(path: Path, root: Path | None, name: str) -> WorkloadSource:
+    """A file; with ``root``, it is part of a package below that folder and imported by its dotted name."""
+    return WorkloadSource(
+        kind=WorkloadKind.FILE,
+        location=str(path),
+        import_paths=() if root is None else (str(root),),
+        name=name,
+        fingerprint=files_fingerprint(path, root or path.parent),
+    )
+
+
+def _package_root(path: Path) -> Path | None:
+    """The folder above the outermost package that the file is in, or ``None`` for a file on its own.
+
+    A file of a package may use relative imports, so it must be loaded as the package's module.
+    """
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier() and folder != folder.parent:
+        folder = folder.parent
+    return None if folder == path.parent or not path.stem.isidentifier() else folder
+
+
+def _module(name: str) -> WorkloadSource:
+    """An importable module, found without importing its packages."""
+    search = list(dict.fromkeys([str(Path.cwd()), *sys.path]))
+    parts = name.split(".")
+    origin: str | None = None
+    for position, part in enumerate(parts):
+        spec = importlib.machinery.PathFinder.find_spec(part, search)
+        if spec is None:
+            missing = ".".join(parts[: position + 1])
+            raise WorkloadError(
+                f"MODEL must be {_ACCEPTED}, but there is neither a file nor a module {quoted(missing)}."
+                f"{_near_files(Path(name))}"
+            )
+        origin = spec.origin
+        search = list(spec.submodule_search_locations or ())
+    if origin is None or not origin.endswith(".py"):
+        raise WorkloadError(
+            f"a module given as MODEL must be a Python file, but {quoted(name)} is not one. "
+            "Name the module that defines build_model and make_batch."
+        )
+    path = Path(origin).resolve()
+    check_contract(path)
+    depth = len(parts) + (1 if path.name == "__init__.py" else 0)
+    return _file_source(path, path.parents[depth - 1], parts[-1])
+
+
+def _hugging_face_type(model_type: str) -> WorkloadSource:
+    """A model type. Whether transformers knows it is checked where transformers is loaded: in the worker."""
+    if not _MODEL_TYPE.fullmatch(model_type) or model_type.endswith(".json"):
+        raise WorkloadError(
+            f"hf: takes a model type of transformers such as hf:bert, but got {quoted('hf:' + model_type)}. "
+            "Models are built with random weights and nothing is downloaded: "
+            "for one model's sizes give the path of its config.json."
+        )
+    version = importlib.metadata.version("transformers")
+    return WorkloadSource(
+        kind=WorkloadKind.HUGGING_FACE,
+        location=model_type,
+        name=model_type,
+        fingerprint=digest_of("hugging face type", model_type, version),
+    )
+
+
+def _config_folder(folder: Path) -> WorkloadSource:
+    config = folder / "config.json"
+    if config.is_file():
+        return _config_file(config)
+    files = sorted(path.name for path in folder.glob("*.py"))[:8]
+    inside = f" Python files in it: {', '.join(map(shown, files))}; name one of them." if files else ""
+    raise WorkloadError(
+        f"a folder given as MODEL must hold a Hugging Face config.json, but {shown(folder)} has none.{inside}"
+    )
+
+
+def _config_file(path: Path) -> WorkloadSource:
+    path = path.resolve()
+    content = path.read_bytes()
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise WorkloadError(f"a config must be valid JSON, but {shown(path)} is not: {error}.") from error
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
+        has = "none" if model_type is None else quoted(model_type)
+        raise WorkloadError(
+            f'a Hugging Face config must have a "model_type" of transformers, but {shown(path)} has {has}. '
+            'Add it, for example {"model_type": "bert", ...}.'
+        )
+    name = path.parent.name if path.name == "config.json" else path.stem
+    version = importlib.metadata.version("transformers")
+    return WorkloadSource(
+        kind=WorkloadKind.HUGGING_FACE,
+        location=str(path),
+        name=name or model_type,
+        fingerprint=digest_of("hugging face config", content, version),
+    )
+
+
+def _is_module_name(text: str) -> bool:
+    return not text.endswith((".py", ".json")) and all(part.isidentifier() for part in text.split("."))
+
+
+def _near_files(path: Path) -> str:
+    """Files of the folder with a similar name, as a sentence, or nothing."""
+    folder = path.parent
+    if not os.path.isdir(folder):
+        return f" (There is no folder {shown(folder)} either.)"
+    names = sorted(item.name for item in folder.iterdir() if item.suffix in (".py", ".json"))
+    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
+    near += [name for name in names if Path(name).stem == path.stem and name not in near]
+    return f" Did you mean {' or '.join(shown(folder / name) for name in near)}?" if near else ""

@@ -1,0 +1,44 @@
+"""The workload: where the user's functions are and how they are found again in another process.
+
+Nothing here imports torch or the user's code: a source is checked by reading it (``ast``), and loaded in the worker
+by :mod:`advisor.workload._loading`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+__all__ = ["WorkloadKind", "WorkloadSource"]
+
+
+class WorkloadKind(enum.Enum):
+    """How the functions are found."""
+
+    FILE = "file"
+    """A Python file with ``build_model`` and ``make_batch``."""
+    FUNCTIONS = "functions"
+    """Importable functions given to ``advisor.tune``."""
+    HUGGING_FACE = "hugging face"
+    """A model type or a ``config.json``, built with random weights."""
+
+
+class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A workload as another process can find it again.
+
+    Attributes:
+        kind: How to find it.
+        location: FILE: absolute path. HUGGING_FACE: model type or absolute path of a ``config.json``. FUNCTIONS: empty.
+        functions: FUNCTIONS: contract name -> ``"module:qualname"`` or ``"/path/file.py:qualname"``.
+        import_paths: Folders to put on ``sys.path`` before loading.
+        name: Short name for people and folders, e.g. ``"gpt2"``.
+        fingerprint: Hash of the source (its file, and what it imports from beside itself).
+    """
+
+    kind: WorkloadKind
+    location: str
+    functions: dict[str, str] = {}
+    import_paths: tuple[str, ...] = ()
+    name: str
+    fingerprint: str
