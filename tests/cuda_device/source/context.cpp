@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "books.hpp"
+#include "values.hpp"
 
 std::mutex context::lock;
 thread_local int context::device = 0;
@@ -25,7 +26,9 @@ cudaError_t context::ready() {
   if (!owner.compare_exchange_strong(seen, me) && seen != me) return cudaErrorInitializationError;
   // Within one major version, any driver serves any runtime.
   if (machine::driver_version() / 1000 < CUDART_VERSION / 1000) return cudaErrorInsufficientDriver;
-  return machine::visible().empty() ? cudaErrorNoDevice : cudaSuccess;
+  if (machine::visible().empty()) return cudaErrorNoDevice;
+  values::install();
+  return cudaSuccess;
 }
 
 const Gpu& context::gpu(int device) { return *machine::visible().at(device); }
@@ -75,7 +78,7 @@ API const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorNoKernelImageForDevice: return "no kernel image is available for execution on the device";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
-    case cudaErrorNotSupported: return "operation not supported";
+    case cudaErrorNotSupported: return values::refused() ? values::refused() : "operation not supported";
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
     default: return "unknown error";
   }

@@ -14,6 +14,7 @@
 #include "library_types.h"
 #include "memory.hpp"
 #include "streams.hpp"
+#include "values.hpp"
 
 namespace {
 constexpr int OLDEST_CAPABILITY = 75;  // that CUDA 13 compiles for
@@ -66,6 +67,7 @@ cudaError_t kernels::launched(const char* name, const Shape& shape, cudaStream_t
   if (!blocks || !threads || threads > 1024) return context::failed(cudaErrorInvalidConfiguration);
   if (context::gpu().capability() < OLDEST_CAPABILITY) return context::failed(cudaErrorNoKernelImageForDevice);
   if (streams::device_of(stream) != context::device) return context::failed(cudaErrorInvalidResourceHandle);
+  if (values::refuses(name)) return context::failed(cudaErrorNotSupported);
   context::open(context::device);
   memory::forget();
   note(name);
@@ -73,11 +75,13 @@ cudaError_t kernels::launched(const char* name, const Shape& shape, cudaStream_t
   return cudaSuccess;
 }
 
-void kernels::multiplied(const char* name, double m, double n, double k, double batch, int type, cudaStream_t stream) {
+bool kernels::multiplied(const char* name, double m, double n, double k, double batch, int type, cudaStream_t stream) {
   bool half = type == CUDA_R_16F || type == CUDA_R_16BF, eighth = type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+  if (values::refuses(name)) return false;
   memory::forget();
   note(name);
   streams::spend(stream, LEAST_NS + 2 * m * n * k * batch / (eighth ? 1200e3 : half ? 600e3 : 45e3));
+  return true;
 }
 
 // ------------------------------------------------------------------------- what nvcc's code on the host calls
