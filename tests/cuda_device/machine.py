@@ -67,7 +67,7 @@ class Machine:
         """Variables with which a process is on this machine, while the context lasts."""
         folder = build()
         libraries = [str(folder), *([str(folder / "nvml")] if self.nvml else [])]
-        with tempfile.NamedTemporaryFile(prefix="software-gpus-", dir="/dev/shm") as books:
+        with tempfile.TemporaryDirectory(prefix="software-gpus-", dir="/dev/shm") as shared:
             yield {
                 **given,
                 "LD_PRELOAD": _joined([str(folder / "libcuda.so.1")], given.get("LD_PRELOAD")),
@@ -79,7 +79,7 @@ class Machine:
                 "SOFTWARE_GPU_NVML_LACKS": ",".join(self.nvml_lacks),
                 "SOFTWARE_GPU_TIME": str(self.time),
                 "SOFTWARE_GPU_TRACE": "" if self.trace is None else str(self.trace),
-                "SOFTWARE_GPU_BOOKS": books.name,
+                "SOFTWARE_GPU_BOOKS": str(Path(shared) / "books"),
             }
 
     def run(
