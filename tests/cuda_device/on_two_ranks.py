@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import sys
@@ -73,8 +74,9 @@ def collectives() -> dict[str, Any]:
 
     for name, operation in {"sum": dist.ReduceOp.SUM, "product": dist.ReduceOp.PRODUCT, "max": dist.ReduceOp.MAX,
                             "min": dist.ReduceOp.MIN, "avg": dist.ReduceOp.AVG}.items():  # fmt: skip
-        keep(name, lambda own, op=operation: dist.all_reduce(own, op=op))
-    keep("premul", lambda own: dist.all_reduce(own, op=dist._make_nccl_premul_sum(0.5)))
+        keep(name, functools.partial(dist.all_reduce, op=operation))
+    halved = getattr(dist, "_make_nccl_premul_sum")(0.5)  # noqa: B009  # torch does not export it to mypy
+    keep("premul", lambda own: dist.all_reduce(own, op=halved))
     for dtype in (
         torch.float64,
         torch.float16,
@@ -107,8 +109,8 @@ def trainings() -> dict[str, Any]:
         if alone and dist.get_rank():
             continue
         training = started(case.uses, None if alone else world, case, device=f"cuda:{dist.get_rank()}")
-        own = (lambda batch: batch) if alone else share
-        losses = [float(training.step(own(padded_text(step)))) for step in range(FEWER_STEPS)]
+        batches = [padded_text(step) if alone else share(padded_text(step)) for step in range(FEWER_STEPS)]
+        losses = [float(training.step(batch)) for batch in batches]
         model = {key: value.cpu() for key, value in training.state_dict()["model"].items()}
         found[name] = (model, losses)
         training.close()

@@ -19,7 +19,7 @@ Found = dict[str, dict[int, Any]]
 def found(only_where_it_can_be_built: None, tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("ranks")
     machine = Machine(gpus=(H100, H100), values=True, time=0)
-    command = [sys.executable, "-m", on_two_ranks.__name__, folder]
+    command = [sys.executable, "-m", on_two_ranks.__name__, str(folder)]
     result = machine.run(command, {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=200)
     assert result.returncode == 0, result.stderr
     brought: Found = {}

@@ -61,13 +61,13 @@ void kernels::note(const char* name) {
 }
 
 cudaError_t kernels::launched(const char* name, const Shape& shape, cudaStream_t stream) {
-  RETURN_UNLESS_READY;
+  if (cudaError_t unready = context::ready()) return unready;
   uint64_t threads = (uint64_t)shape.block[0] * shape.block[1] * shape.block[2];
   uint64_t blocks = (uint64_t)shape.grid[0] * shape.grid[1] * shape.grid[2];
-  if (!blocks || !threads || threads > 1024) return context::failed(cudaErrorInvalidConfiguration);
-  if (context::gpu().capability() < OLDEST_CAPABILITY) return context::failed(cudaErrorNoKernelImageForDevice);
-  if (streams::device_of(stream) != context::device) return context::failed(cudaErrorInvalidResourceHandle);
-  if (values::refuses(name)) return context::failed(cudaErrorNotSupported);
+  if (!blocks || !threads || threads > 1024) return cudaErrorInvalidConfiguration;
+  if (context::gpu().capability() < OLDEST_CAPABILITY) return cudaErrorNoKernelImageForDevice;
+  if (streams::device_of(stream) != context::device) return cudaErrorInvalidResourceHandle;
+  if (values::refuses(name)) return cudaErrorNotSupported;
   context::open(context::device);
   memory::forget();
   note(name);
@@ -121,7 +121,8 @@ API cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shar
 // ------------------------------------------------------------------------------------------------------ the runtime
 
 static cudaError_t launch(const void* function, dim3 grid, dim3 block, cudaStream_t stream) {
-  return kernels::launched(name_of(function), {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}}, stream);
+  kernels::Shape shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}};
+  return context::failed(kernels::launched(name_of(function), shape, stream));
 }
 
 API cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**, size_t, cudaStream_t stream) {

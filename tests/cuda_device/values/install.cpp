@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <set>
@@ -23,11 +24,21 @@ namespace {
 // They give, change or keep memory, and compute nothing; what they read of it is there.
 const std::set<std::string> ONLY_MEMORY{
     "resize_", "resize_as_", "set_", "record_stream", "is_set_to", "_pin_memory", "is_pinned",
-    "_resize_output_", "_assert_async", "_cudnn_rnn_flatten_weight", "_use_cudnn_ctc_loss", "empty", "empty_strided",
+    "_resize_output_", "_assert_async", "_cudnn_rnn_flatten_weight", "_fused_sdp_choice", "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss", "empty", "empty_strided",
     "_empty_affine_quantized", "_empty_per_channel_affine_quantized", "_efficientzerotensor", "_cudnn_init_dropout_state"};
 
-// How large their results are depends on values: they are computed first, and not on the device at all.
-const std::set<std::string> SIZED_BY_VALUES{"nonzero", "_unique2", "unique_dim", "unique_consecutive", "_unique", "masked_select"};
+// They are not run on the device: how large their results are depends on values, or libraries that are not there (cuFFT,
+// cuSOLVER) would say how large a workspace is, or what they keep for the backward pass is laid out as on a CPU.
+const std::set<std::string> ON_A_CPU_ALONE{
+    "nonzero", "_unique2", "unique_dim", "unique_consecutive", "_unique", "masked_select", "geqrf", "ormqr", "cholesky",
+    "cholesky_inverse", "_cholesky_solve_helper", "triangular_solve", "lu_solve", "lu_unpack", "_embedding_bag",
+    "_embedding_bag_forward_only", "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward", "_ctc_loss",
+    "_ctc_loss_backward"};
+bool on_a_cpu_alone(const std::string& name) {
+  for (const char* family : {"_fft_", "linalg_", "_linalg_"})
+    if (name.rfind(family, 0) == 0) return true;
+  return ON_A_CPU_ALONE.count(name);
+}
 
 // 16 bits are added up in 32, as the device does.
 const std::set<std::string> IN_32_BITS{
@@ -40,8 +51,22 @@ const std::set<std::string> IN_32_BITS{
 
 constexpr const char* READS = "aten::_local_scalar_dense";
 
-// Composite kernels which copy by themselves.
-const std::set<std::string> COMPOSITE{"copy_"};
+// Composite kernels that launch by themselves.
+const std::set<std::string> COMPOSITE{"copy_", "ldexp", "ldexp_"};
+
+// Beyond it a product is not waited for, and its result is not a number: who measures the rates of a GPU reads none.
+constexpr double MOST_OPERATIONS = 1e10;
+
+double operations(const std::string& name, const values::Values& given) {
+  auto numel = [&](size_t i) { return (double)given[i].toTensor().numel(); };
+  auto last = [&](size_t i) { return (double)given[i].toTensor().size(-1); };
+  auto weights_of_one = [&](size_t i) { return numel(i) / std::max<double>(1, (double)given[i].toTensor().size(0)); };
+  if (name == "mm" || name == "bmm") return 2 * numel(0) * last(1);
+  if (name == "addmm" || name == "baddbmm") return 2 * numel(1) * last(2);
+  if (name == "cudnn_convolution") return 2 * numel(0) * numel(1) / std::max<double>(1, (double)given[1].toTensor().size(1));
+  if (name == "convolution_backward") return 4 * numel(0) * weights_of_one(2);
+  return 0;
+}
 
 const values::Equivalents& equivalents() {
   static auto* known = [] {
@@ -123,6 +148,9 @@ std::vector<at::Tensor> tensors_in(const IValue& value) {
 }
 
 bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
+bool writes(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), is_written);
+}
 
 IValue as_host(const IValue& value, const values::Draws& draws) {
   if (value.isDevice() && value.toDevice().is_cuda()) return at::Device(at::kCPU);
@@ -152,7 +180,7 @@ class Computed : public c10::OperatorKernel {
     short_ = schema.name().substr(schema.name().find("::") + 2);
     auto found = equivalents().find(name_.substr(name_.find("::") + 2));
     equivalent_ = found == equivalents().end() ? nullptr : found->second;
-    sized_by_values_ = SIZED_BY_VALUES.count(short_) && schema.overload_name() != "out";
+    alone_ = on_a_cpu_alone(short_) && !writes(schema);
     in_32_bits_ = IN_32_BITS.count(short_);
     for (const auto& argument : schema.arguments())
       if (argument.type()->str().find("Generator") != std::string::npos) takes_generator_ = true;
@@ -171,7 +199,7 @@ class Computed : public c10::OperatorKernel {
   c10::SafeKernelFunction kernel_;
   std::string name_, short_;
   values::Equivalent equivalent_;
-  bool sized_by_values_, in_32_bits_, takes_generator_ = false, draws_;
+  bool alone_, in_32_bits_, takes_generator_ = false, draws_;
 };
 
 values::Values Computed::on_device(const OperatorHandle& op, DispatchKeySet keys, const values::Values& given) const {
@@ -209,8 +237,12 @@ values::Values Computed::called_in_32_bits(const OperatorHandle& op, const value
   values::Values wide;
   for (const auto& value : host)
     wide.push_back(with_tensors(value, [](const at::Tensor& tensor) { return is_half(tensor) ? tensor.to(at::kFloat) : tensor; }));
-  auto computed = called(op, wide, draws);
   const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < host.size(); i++) {
+    if (arguments[i].name() == "half_to_float") wide[i] = false;
+    if (arguments[i].name() == "input_dtype") wide[i] = (int64_t)at::kFloat;
+  }
+  auto computed = called(op, wide, draws);
   for (size_t i = 0; i < host.size(); i++) {
     if (!is_written(arguments[i])) continue;
     auto narrow = tensors_in(host[i]), changed = tensors_in(wide[i]);
@@ -278,12 +310,26 @@ void Computed::operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* 
   if (draws_) draws = values::draws_of(generator_of(given));
 
   values::Values results;
-  if (!sized_by_values_) results = on_device(op, keys, given);
+  if (!alone_) results = on_device(op, keys, given);
   Plain plain;
   values::Values host;
   for (const auto& value : given) host.push_back(as_host(value, draws));
-  auto computed = on_cpu(op, host, draws);
-  if (sized_by_values_) {
+  values::Values computed;
+  if (operations(short_, given) > MOST_OPERATIONS && !writes(schema)) {
+    for (const auto& result : results)
+      computed.push_back(with_tensors(result, [](const at::Tensor& tensor) {
+        return tensor.defined() && tensor.is_floating_point() ? values::on_host(tensor).fill_(NAN) : tensor;
+      }));
+    for (auto& result : results) stack->push_back(std::move(result));
+    return;
+  }
+  try {
+    computed = on_cpu(op, host, draws);
+  } catch (c10::Error& error) {
+    error.add_context("while the software CUDA device computed " + name_);
+    throw;
+  }
+  if (alone_) {
     auto device = generator_of(given).device();
     for (const auto& value : computed)
       results.push_back(with_tensors(value, [&](const at::Tensor& tensor) { return at::empty_like(tensor, tensor.options().device(device)); }));

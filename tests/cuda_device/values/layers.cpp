@@ -119,12 +119,28 @@ void add_products(values::Equivalents& known) {
     return Values{at::baddbmm(wide(v[0]), wide(v[1]), wide(v[2]), v[4].toScalar(), v[5].toScalar())};
   };
 }
+
+void add_functions(values::Equivalents& known) {
+  // What the forward pass keeps is a CPU's alone.
+  known["log_sigmoid_forward"] = [](const Values& v, const Draws&) { return Values{at::log_sigmoid(v[0].toTensor()), AS_IT_IS}; };
+  known["log_sigmoid_backward"] = [](const Values& v, const Draws&) {
+    return Values{v[0].toTensor() * at::sigmoid(-v[1].toTensor())};
+  };
+  known["cudnn_grid_sampler"] = [](const Values& v, const Draws&) {
+    return Values{at::grid_sampler_2d(v[0].toTensor(), v[1].toTensor(), 0, 0, true)};
+  };
+  known["cudnn_grid_sampler_backward"] = [](const Values& v, const Draws&) {
+    auto [input, grid] = at::grid_sampler_2d_backward(v[2].toTensor(), v[0].toTensor(), v[1].toTensor(), 0, 0, true, {true, true});
+    return Values{input, grid};
+  };
+}
 }  // namespace
 
 void values::add_layers(Equivalents& known) {
   add_convolutions(known);
   add_batch_norms(known);
   add_products(known);
+  add_functions(known);
   known["_fused_dropout"] = [](const Values& v, const Draws& draws) {
     auto input = v[0].toTensor();
     double kept = v[1].toDouble();
