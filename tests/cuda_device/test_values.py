@@ -281,3 +281,13 @@ if __name__ == "__main__":
 """)
     result = VALUES.run([sys.executable, script], capture_output=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_product_that_is_not_waited_for_is_no_number(python: Python) -> None:
+    script = """
+import torch
+large = torch.ones(2048, 2048, device="cuda")
+assert (large @ large).isnan().all()
+assert (large[:512] @ large)[0, 0].item() == 2048
+"""
+    python(script, VALUES)

@@ -61,7 +61,7 @@ double operations(const std::string& name, const values::Values& given) {
   auto numel = [&](size_t i) { return (double)given[i].toTensor().numel(); };
   auto last = [&](size_t i) { return (double)given[i].toTensor().size(-1); };
   auto weights_of_one = [&](size_t i) { return numel(i) / std::max<double>(1, (double)given[i].toTensor().size(0)); };
-  if (name == "mm" || name == "bmm") return 2 * numel(0) * last(1);
+  if (name == "mm" || name == "bmm" || name == "_scaled_mm") return 2 * numel(0) * last(1);
   if (name == "addmm" || name == "baddbmm") return 2 * numel(1) * last(2);
   if (name == "cudnn_convolution") return 2 * numel(0) * numel(1) / std::max<double>(1, (double)given[1].toTensor().size(1));
   if (name == "convolution_backward") return 4 * numel(0) * weights_of_one(2);
