@@ -21,7 +21,8 @@ API int software_gpu_operator(int change) { return depth += change; }
 void values::install() {
   static std::atomic<bool> begun{false};
   if (!on() || begun || !dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD) || begun.exchange(true)) return;
-  if (dlopen(machine::values_library(), RTLD_NOW | RTLD_GLOBAL)) return;
+  void* library = dlopen(machine::values_library(), RTLD_NOW | RTLD_GLOBAL);
+  if (auto install = library ? (void (*)())dlsym(library, "software_gpu_install") : nullptr) return install();
   fprintf(stderr, "the software CUDA device cannot compute values: %s\n", dlerror());
   abort();
 }

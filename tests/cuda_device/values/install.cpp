@@ -1,15 +1,13 @@
-// Stands before the CUDA kernel of every operator: the kernel runs first, on the device, as it would (it allocates, takes
-// time and launches what computes nothing); then the operator's values are computed on the CPU and written to the device.
-// It is below autograd, autocast, modes and subclasses of tensors, and there in every thread.
-#include <ATen/CPUGeneratorImpl.h>
+// Stands before every operator's CUDA kernel, in every thread, below autograd, autocast, modes and subclasses of tensors:
+// the kernel runs on the device as it would, and computes nothing; then the CPU computes, and writes to the device.
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <set>
 
+#include "operators.hpp"
 #include "values.hpp"
 
 using c10::DispatchKey;
@@ -17,57 +15,9 @@ using c10::DispatchKeySet;
 using c10::IValue;
 using c10::OperatorHandle;
 using torch::jit::Stack;
+using values::Plain;
 
 namespace {
-// ------------------------------------------------------------------------------------------------ which operators
-
-// They give, change or keep memory, and compute nothing; what they read of it is there.
-const std::set<std::string> ONLY_MEMORY{
-    "resize_", "resize_as_", "set_", "record_stream", "is_set_to", "_pin_memory", "is_pinned",
-    "_resize_output_", "_assert_async", "_cudnn_rnn_flatten_weight", "_fused_sdp_choice", "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss", "empty", "empty_strided",
-    "_empty_affine_quantized", "_empty_per_channel_affine_quantized", "_efficientzerotensor", "_cudnn_init_dropout_state"};
-
-// They are not run on the device: how large their results are depends on values, or libraries that are not there (cuFFT,
-// cuSOLVER) would say how large a workspace is, or what they keep for the backward pass is laid out as on a CPU.
-const std::set<std::string> ON_A_CPU_ALONE{
-    "nonzero", "_unique2", "unique_dim", "unique_consecutive", "_unique", "masked_select", "geqrf", "ormqr", "cholesky",
-    "cholesky_inverse", "_cholesky_solve_helper", "triangular_solve", "lu_solve", "lu_unpack", "_embedding_bag",
-    "_embedding_bag_forward_only", "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward", "_ctc_loss",
-    "_ctc_loss_backward"};
-bool on_a_cpu_alone(const std::string& name) {
-  for (const char* family : {"_fft_", "linalg_", "_linalg_"})
-    if (name.rfind(family, 0) == 0) return true;
-  return ON_A_CPU_ALONE.count(name);
-}
-
-// 16 bits are added up in 32, as the device does.
-const std::set<std::string> IN_32_BITS{
-    "mm", "addmm", "bmm", "baddbmm", "addmv", "dot", "convolution_backward", "cudnn_convolution",
-    "cudnn_convolution_transpose", "_conv_depthwise2d", "native_layer_norm", "native_layer_norm_backward",
-    "native_group_norm", "native_group_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "native_batch_norm",
-    "native_batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward", "batch_norm_backward",
-    "_batch_norm_with_update", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
-    "nll_loss_forward", "nll_loss_backward", "embedding_dense_backward"};
-
-constexpr const char* READS = "aten::_local_scalar_dense";
-
-// Composite kernels that launch by themselves.
-const std::set<std::string> COMPOSITE{"copy_", "ldexp", "ldexp_"};
-
-// Beyond it a product is not waited for, and its result is not a number: who measures the rates of a GPU reads none.
-constexpr double MOST_OPERATIONS = 1e10;
-
-double operations(const std::string& name, const values::Values& given) {
-  auto numel = [&](size_t i) { return (double)given[i].toTensor().numel(); };
-  auto last = [&](size_t i) { return (double)given[i].toTensor().size(-1); };
-  auto weights_of_one = [&](size_t i) { return numel(i) / std::max<double>(1, (double)given[i].toTensor().size(0)); };
-  if (name == "mm" || name == "bmm" || name == "_scaled_mm") return 2 * numel(0) * last(1);
-  if (name == "addmm" || name == "baddbmm") return 2 * numel(1) * last(2);
-  if (name == "cudnn_convolution") return 2 * numel(0) * numel(1) / std::max<double>(1, (double)given[1].toTensor().size(1));
-  if (name == "convolution_backward") return 4 * numel(0) * weights_of_one(2);
-  return 0;
-}
-
 const values::Equivalents& equivalents() {
   static auto* known = [] {
     auto* made = new values::Equivalents;
@@ -95,21 +45,6 @@ struct Muted {
   bool before = muted;
   explicit Muted(bool now) { muted = now; }
   ~Muted() { muted = before; }
-};
-
-// On the CPU nothing of what surrounds the operator is to be asked again.
-struct Plain {
-  c10::impl::ExcludeDispatchKeyGuard excluded{
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-      DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::Functionalize, DispatchKey::PreDispatch})};
-};
-
-// Operators that draw without saying so draw from the default generator of the CPU, which is as before afterwards.
-struct SeededDefault {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  at::Tensor before = generator.get_state();
-  explicit SeededDefault(const values::Draws& draws) { generator.set_state(draws.generator().get_state()); }
-  ~SeededDefault() { generator.set_state(before); }
 };
 
 // ------------------------------------------------------------------------------------------------- the arguments
@@ -180,8 +115,8 @@ class Computed : public c10::OperatorKernel {
     short_ = schema.name().substr(schema.name().find("::") + 2);
     auto found = equivalents().find(name_.substr(name_.find("::") + 2));
     equivalent_ = found == equivalents().end() ? nullptr : found->second;
-    alone_ = on_a_cpu_alone(short_) && !writes(schema);
-    in_32_bits_ = IN_32_BITS.count(short_);
+    alone_ = operators::on_a_cpu_alone(short_) && !writes(schema);
+    in_32_bits_ = operators::in_32_bits(short_);
     for (const auto& argument : schema.arguments())
       if (argument.type()->str().find("Generator") != std::string::npos) takes_generator_ = true;
     draws_ = takes_generator_ || op.hasTag(at::Tag::nondeterministic_seeded) || short_.find("attention") != std::string::npos;
@@ -259,7 +194,7 @@ values::Values Computed::on_cpu(const OperatorHandle& op, values::Values host, c
       half = half || is_half(tensor);
       whole = whole || (tensor.defined() && tensor.is_floating_point() && !is_half(tensor));
     }
-  std::optional<SeededDefault> seeded;
+  std::optional<values::SeededDefault> seeded;
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < host.size(); i++)
     if (arguments[i].name() == "generator" && host[i].isNone()) host[i] = draws.generator();
@@ -315,7 +250,7 @@ void Computed::operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* 
   values::Values host;
   for (const auto& value : given) host.push_back(as_host(value, draws));
   values::Values computed;
-  if (operations(short_, given) > MOST_OPERATIONS && !writes(schema)) {
+  if (operators::too_long(short_, given) && !writes(schema)) {
     for (const auto& result : results)
       computed.push_back(with_tensors(result, [](const at::Tensor& tensor) {
         return tensor.defined() && tensor.is_floating_point() ? values::on_host(tensor).fill_(NAN) : tensor;
@@ -364,25 +299,11 @@ class Read : public c10::OperatorKernel {
 void wrap(const OperatorHandle& op) {
   auto kernel = op.getComputedKernelForDispatchKey(DispatchKey::CUDA);
   using Boxed = c10::KernelFunction;
-  auto function = op.operator_name().name == READS ? Boxed::makeFromBoxedFunctor(std::make_unique<Read>(std::move(kernel)))
+  auto function = op.operator_name().name == operators::READS ? Boxed::makeFromBoxedFunctor(std::make_unique<Read>(std::move(kernel)))
                                                    : Boxed::makeFromBoxedFunctor(std::make_unique<Computed>(op, std::move(kernel)));
   auto handle = c10::Dispatcher::singleton().registerImpl(
       op.operator_name(), DispatchKey::CUDA, std::move(function), std::nullopt, nullptr, "values of the software CUDA device");
   new c10::RegistrationHandleRAII(std::move(handle));  // for ever
-}
-
-bool is_view(const c10::FunctionSchema& schema) {
-  for (const auto& each : schema.returns())
-    if (each.alias_info() && !each.alias_info()->isWrite()) return true;
-  return false;
-}
-
-bool computes(const OperatorHandle& op) {
-  if (!op.hasSchema() || is_view(op.schema())) return false;
-  const auto& name = op.schema().name();
-  if (name.rfind("aten::", 0)) return false;
-  auto shorter = name.substr(6);
-  return !ONLY_MEMORY.count(shorter) && (op.hasKernelForDispatchKey(DispatchKey::CUDA) || COMPOSITE.count(shorter));
 }
 
 // Operators of bitsandbytes have kernels of its own for CUDA, which are there some time after the operator.
@@ -418,47 +339,14 @@ void wrap_late_comers() {
 struct Silent : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
+}  // namespace
 
-bool install() {
+// Called by the device when the library is loaded (source/values.cpp).
+extern "C" __attribute__((visibility("default"))) void software_gpu_install() {
   Silent silent;  // torch warns when a kernel takes another's place
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames())
-    if (auto op = dispatcher.findOp(name); op && computes(*op)) wrap(*op);
+    if (auto op = dispatcher.findOp(name); op && operators::computes(*op)) wrap(*op);
   new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<Listener>()));
-  return true;
-}
-const bool installed = install();  // after all that is above
-}  // namespace
-
-// -------------------------------------------------------------------------------------------------------- shared
-
-at::Generator values::Draws::generator() const {
-  uint64_t mixed = seed + 0x9e3779b97f4a7c15ull * (offset + 1);
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
-  return at::detail::createCPUGenerator(mixed ^ (mixed >> 31));
-}
-
-values::Draws values::draws_of(const at::Generator& of_device) {
-  Plain plain;
-  auto state = of_device.get_state();
-  const auto* numbers = state.const_data_ptr<uint8_t>();
-  Draws draws;
-  memcpy(&draws.seed, numbers, 8);
-  memcpy(&draws.offset, numbers + 8, 8);
-  return draws;
-}
-
-at::Tensor values::on_host(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_cuda()) return tensor;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      tensor.layout() == at::kStrided && !tensor.is_quantized(), "the software CUDA device cannot compute with ", tensor.layout(),
-      " tensors");
-  auto host = at::from_blob(
-      tensor.numel() ? tensor.mutable_data_ptr() : nullptr, tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
-  host._set_conj(tensor.is_conj());
-  host._set_neg(tensor.is_neg());
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) host.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return host;
 }

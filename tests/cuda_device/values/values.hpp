@@ -15,6 +15,21 @@ struct Draws {
 };
 Draws draws_of(const at::Generator& of_device);
 
+// On the CPU nothing of what surrounds the operator is to be asked again.
+struct Plain {
+  c10::impl::ExcludeDispatchKeyGuard excluded{
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::Functionalize, c10::DispatchKey::PreDispatch})};
+};
+
+// Operators that draw without saying so draw from the default generator of the CPU, which is as before afterwards.
+struct SeededDefault {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  at::Tensor before = generator.get_state();
+  explicit SeededDefault(const Draws& draws) { generator.set_state(draws.generator().get_state()); }
+  ~SeededDefault() { generator.set_state(before); }
+};
+
 // A tensor of the CPU in the memory of one of the device.
 at::Tensor on_host(const at::Tensor& tensor);
 
