@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--time", type=float, default=1, help="how long the GPU takes, as a multiple (default: 1)")
     parser.add_argument("--trace", type=Path, help="file for the names of the kernels that were launched")
     parser.add_argument("--host-gib", type=float, default=HOST_BYTES / 2**30, help="private memory of a process")
+    parser.add_argument("--values", action="store_true", help="compute on the CPU what kernels would")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     machine = Machine(
@@ -38,6 +39,7 @@ def main() -> int:
         time=given.time,
         trace=given.trace and given.trace.absolute(),
         host_bytes=int(given.host_gib * 2**30),
+        values=given.values,
     )
     return machine.run(given.command).returncode
 

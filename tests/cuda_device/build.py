@@ -20,6 +20,7 @@ __all__ = ["build", "can_build", "library_folder"]
 
 _HERE = Path(__file__).parent
 _SOURCES = sorted((_HERE / "source").iterdir())
+_VALUES = sorted((_HERE / "values").iterdir())
 _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
 _PREFIXES = "cuda|__cuda|cublas|cudnn|cufft|cusparse|cusolver|nccl"
 _NOT_SUPPORTED = 801
@@ -38,7 +39,7 @@ def can_build() -> str:
 def library_folder() -> Path:
     """Where the library lies, or would lie: another one for every torch and every version of the source."""
     state = hashlib.sha256(importlib.metadata.version("torch").encode())
-    for source in (*_SOURCES, Path(__file__)):
+    for source in (*_SOURCES, *_VALUES, Path(__file__)):
         state.update(source.read_bytes())
     return _HERE / "build" / state.hexdigest()[:16]
 
@@ -66,6 +67,7 @@ def build() -> Path:
         "g++", "-shared", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so.1",
         *objects, folder / "rest.o", "-ldl", "-lpthread",
     )  # fmt: skip
+    _compute_values(folder)
     # One library under all its names; NVML's in a folder of its own, so that a machine can be without it.
     (folder / "nvml").mkdir()
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
@@ -73,6 +75,18 @@ def build() -> Path:
     with contextlib.suppress(OSError):  # another process was faster
         folder.rename(finished)
     return finished
+
+
+def _compute_values(folder: Path) -> None:
+    """The library that computes what kernels would, which is loaded where torch is."""
+    torch = _packages() / "torch"
+    objects = []
+    for source in _VALUES:
+        if source.suffix == ".cpp":
+            objects.append(folder / f"values-{source.stem}.o")
+            _run("g++", "-std=c++20", *_FLAGS[1:], f"-isystem{torch / 'include'}", "-c", source, "-o", objects[-1])
+    libraries = (f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-ltorch_cpu", "-lc10")
+    _run("g++", "-shared", "-o", folder / "libvalues.so", *objects, *libraries, "-ldl")
 
 
 def _rest(objects: list[Path], driver_header: Path) -> str:

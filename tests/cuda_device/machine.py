@@ -8,7 +8,7 @@ import resource
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,10 @@ __all__ = ["A100", "H100", "V100", "Gpu", "Machine"]
 
 HOST_BYTES = 8 * 2**30
 """Of private memory, for each process: what is read from a GPU that computes nothing may be taken for a size."""
+
+
+VALUES_MEBIBYTES = 4096
+"""Of each GPU, at most, where values are computed: it is memory of the host."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Machine:
         time: How long the device takes, as a multiple; 0 is no time at all.
         trace: A file to which every process adds which kernels it launched on which device, how often.
         host_bytes: Private memory that a process may have.
+        values: Whether what kernels compute is computed, on the CPU; a GPU then has no more than VALUES_MEBIBYTES.
     """
 
     gpus: tuple[Gpu, ...] = (H100,)
@@ -67,24 +72,26 @@ class Machine:
     time: float = 1
     trace: Path | None = None
     host_bytes: int = HOST_BYTES
+    values: bool = False
 
     @contextlib.contextmanager
     def environment(self, given: Mapping[str, str] = os.environ) -> Iterator[dict[str, str]]:
         """Variables with which a process is on this machine, while the context lasts."""
         folder = build()
         libraries = [str(folder), *([str(folder / "nvml")] if self.nvml else [])]
-        with tempfile.NamedTemporaryFile(prefix="software-gpus-", dir="/dev/shm") as books:
+        with tempfile.TemporaryDirectory(prefix="software-gpus-", dir="/dev/shm") as shared:
             yield {
                 **given,
                 "LD_PRELOAD": _joined([str(folder / "libcuda.so.1")], given.get("LD_PRELOAD")),
                 "LD_LIBRARY_PATH": _joined(libraries, given.get("LD_LIBRARY_PATH")),
                 "TRITON_LIBCUDA_PATH": str(folder),
-                "SOFTWARE_GPUS": ";".join(map(str, self.gpus)),
+                "SOFTWARE_GPUS": ";".join(self._described(gpu) for gpu in self.gpus),
+                "SOFTWARE_GPU_VALUES": str(folder / "libvalues.so") if self.values else "",
                 "SOFTWARE_GPU_DRIVER": self.driver,
                 "SOFTWARE_GPU_NVML_LACKS": ",".join(self.nvml_lacks),
                 "SOFTWARE_GPU_TIME": str(self.time),
                 "SOFTWARE_GPU_TRACE": "" if self.trace is None else str(self.trace),
-                "SOFTWARE_GPU_BOOKS": books.name,
+                "SOFTWARE_GPU_BOOKS": str(Path(shared) / "books"),
             }
 
     def run(
@@ -102,6 +109,9 @@ class Machine:
                 [str(part) for part in command],
                 env=environment, text=True, check=False, preexec_fn=self._limit, **options,
             )  # fmt: skip
+
+    def _described(self, gpu: Gpu) -> str:
+        return str(replace(gpu, mebibytes=min(gpu.mebibytes, VALUES_MEBIBYTES)) if self.values else gpu)
 
     def _limit(self) -> None:
         # Memory of the device is address space that nobody may write, which does not count.

@@ -35,15 +35,33 @@ def as_usual(only_with_cuda: None, workers_as_usual: None) -> None:
 
 
 def computes() -> bool:
+    """Whether kernels compute: those of a device do, and those of tests/cuda_device if it was told to."""
+    return is_hardware() or bool(os.environ.get("SOFTWARE_GPU_VALUES"))
+
+
+def is_hardware() -> bool:
     """Whether the device is one; that of tests/cuda_device only says so."""
     return "SOFTWARE_GPUS" not in os.environ
 
 
+def skip_unless_triton_runs() -> None:
+    """For what Triton compiles: where the software device computes values, it refuses kernels that are not torch's."""
+    if computes() and not is_hardware():
+        pytest.skip("the software CUDA device cannot compute the values of Triton's kernels")
+
+
 @pytest.fixture
 def values() -> None:
-    """For tests of what kernels compute, and of how long they take."""
+    """For tests of what kernels compute."""
     if not computes():
         pytest.skip("the software CUDA device computes nothing")
+
+
+@pytest.fixture
+def hardware() -> None:
+    """For tests of how long kernels take, and of how a device rounds."""
+    if not is_hardware():
+        pytest.skip("the software CUDA device has neither the times nor the tensor cores of a GPU")
 
 
 @pytest.fixture

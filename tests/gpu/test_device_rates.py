@@ -8,7 +8,7 @@ from advisor.measure.speed.device_rates import device_rates
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 
-@pytest.mark.usefixtures("values")
+@pytest.mark.usefixtures("hardware")
 def test_a_gpu_has_the_rates_of_its_link_and_its_tensor_cores(cuda: torch.device) -> None:
     rates = device_rates(cuda)
     assert rates.to_device_bytes_per_second is not None

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "books.hpp"
+#include "values.hpp"
 
 std::mutex context::lock;
 thread_local int context::device = 0;
@@ -30,7 +31,9 @@ cudaError_t context::ready() {
   if (broken) return cudaErrorIllegalAddress;
   // Within one major version, any driver serves any runtime.
   if (machine::driver_version() / 1000 < CUDART_VERSION / 1000) return cudaErrorInsufficientDriver;
-  return machine::visible().empty() ? cudaErrorNoDevice : cudaSuccess;
+  if (machine::visible().empty()) return cudaErrorNoDevice;
+  values::install();
+  return cudaSuccess;
 }
 
 const Gpu& context::gpu(int device) { return *machine::visible().at(device); }
@@ -82,7 +85,7 @@ API const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
-    case cudaErrorNotSupported: return "operation not supported";
+    case cudaErrorNotSupported: return values::refused() ? values::refused() : "operation not supported";
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
     default: return "unknown error";
   }

@@ -8,6 +8,7 @@
 #include "machine.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
+#include "values.hpp"
 
 namespace {
 struct Handle {
@@ -126,6 +127,7 @@ API cudnnStatus_t cudnnBackendGetAttribute(
 }
 
 API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t) {
+  if (values::refuses("cudnnBackendExecute")) return CUDNN_STATUS_NOT_SUPPORTED;
   memory::forget();
   kernels::note("cudnnBackendExecute");
   streams::spend(((Handle*)handle)->stream, EXECUTION_NS);

@@ -293,6 +293,7 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
   std::lock_guard<std::mutex> guard(context::lock);
+  if (!memory::open(address, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   memory::own((void*)address, bytes, ((Physical*)handle)->device);
   return CUDA_SUCCESS;
 }
@@ -301,8 +302,10 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   std::lock_guard<std::mutex> guard(context::lock);
   uint64_t mapped;
   int device;
-  for (CUdeviceptr at = address; at < address + bytes; at += mapped)
+  for (CUdeviceptr at = address; at < address + bytes; at += mapped) {
     if (!memory::disown((void*)at, mapped, device)) return CUDA_ERROR_INVALID_VALUE;
+    memory::close(at, mapped);
+  }
   return CUDA_SUCCESS;
 }
 

@@ -14,6 +14,7 @@
 #include "library_types.h"
 #include "memory.hpp"
 #include "streams.hpp"
+#include "values.hpp"
 
 namespace {
 constexpr int OLDEST_CAPABILITY = 75;  // that CUDA 13 compiles for
@@ -60,12 +61,13 @@ void kernels::note(const char* name) {
 }
 
 cudaError_t kernels::launched(const char* name, const Shape& shape, cudaStream_t stream) {
-  RETURN_UNLESS_READY;
+  if (cudaError_t unready = context::ready()) return unready;
   uint64_t threads = (uint64_t)shape.block[0] * shape.block[1] * shape.block[2];
   uint64_t blocks = (uint64_t)shape.grid[0] * shape.grid[1] * shape.grid[2];
-  if (!blocks || !threads || threads > 1024) return context::failed(cudaErrorInvalidConfiguration);
-  if (context::gpu().capability() < OLDEST_CAPABILITY) return context::failed(cudaErrorNoKernelImageForDevice);
-  if (streams::device_of(stream) != context::device) return context::failed(cudaErrorInvalidResourceHandle);
+  if (!blocks || !threads || threads > 1024) return cudaErrorInvalidConfiguration;
+  if (context::gpu().capability() < OLDEST_CAPABILITY) return cudaErrorNoKernelImageForDevice;
+  if (streams::device_of(stream) != context::device) return cudaErrorInvalidResourceHandle;
+  if (values::refuses(name)) return cudaErrorNotSupported;
   context::open(context::device);
   memory::forget();
   note(name);
@@ -73,11 +75,13 @@ cudaError_t kernels::launched(const char* name, const Shape& shape, cudaStream_t
   return cudaSuccess;
 }
 
-void kernels::multiplied(const char* name, double m, double n, double k, double batch, int type, cudaStream_t stream) {
+bool kernels::multiplied(const char* name, double m, double n, double k, double batch, int type, cudaStream_t stream) {
   bool half = type == CUDA_R_16F || type == CUDA_R_16BF, eighth = type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+  if (values::refuses(name)) return false;
   memory::forget();
   note(name);
   streams::spend(stream, LEAST_NS + 2 * m * n * k * batch / (eighth ? 1200e3 : half ? 600e3 : 45e3));
+  return true;
 }
 
 // ------------------------------------------------------------------------- what nvcc's code on the host calls
@@ -117,7 +121,8 @@ API cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shar
 // ------------------------------------------------------------------------------------------------------ the runtime
 
 static cudaError_t launch(const void* function, dim3 grid, dim3 block, cudaStream_t stream) {
-  return kernels::launched(name_of(function), {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}}, stream);
+  kernels::Shape shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}};
+  return context::failed(kernels::launched(name_of(function), shape, stream));
 }
 
 API cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**, size_t, cudaStream_t stream) {

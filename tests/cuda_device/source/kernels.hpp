@@ -8,6 +8,6 @@ struct Shape {
 };
 cudaError_t launched(const char* name, const Shape& shape, cudaStream_t stream);
 void note(const char* name);  // for the trace: NAME on the current device
-// A product of matrices of m x k and k x n.
-void multiplied(const char* name, double m, double n, double k, double batch, int type, cudaStream_t stream);
+// A product of matrices of m x k and k x n; false: its values were to be computed, and cannot be.
+bool multiplied(const char* name, double m, double n, double k, double batch, int type, cudaStream_t stream);
 }  // namespace kernels

@@ -173,6 +173,11 @@ const char* machine::trace_file() {
   return path;
 }
 
+const char* machine::values_library() {
+  static const char* path = variable("SOFTWARE_GPU_VALUES");
+  return path;
+}
+
 const char* machine::books_file() {
   static const char* path = variable("SOFTWARE_GPU_BOOKS");
   return path;

@@ -34,5 +34,6 @@ int driver_version();                      // 13000 is 13.0
 bool nvml_lacks(const char* function);
 double time_scale();           // how long the device takes; 0: no time at all
 const char* trace_file();      // where launches are written to; null: nowhere
+const char* values_library();  // that computes what kernels would; null: nothing does
 const char* books_file();      // what all processes of this machine share; null: nothing
 }  // namespace machine

@@ -11,6 +11,7 @@
 #include "books.hpp"
 #include "context.hpp"
 #include "streams.hpp"
+#include "values.hpp"
 
 namespace {
 struct Range {
@@ -49,6 +50,17 @@ void* memory::reserve(uint64_t bytes) {
 }
 
 void memory::release(void* address, uint64_t bytes) { munmap(address, whole_pages(bytes)); }
+
+// Memory that may be written counts for the limit of the process; what is not written yet takes none.
+bool memory::open(uintptr_t address, uint64_t bytes) {
+  return !values::on() || mprotect((void*)address, whole_pages(bytes), PROT_READ | PROT_WRITE) == 0;
+}
+
+void memory::close(uintptr_t address, uint64_t bytes) {
+  if (!values::on()) return;
+  madvise((void*)address, whole_pages(bytes), MADV_DONTNEED);
+  mprotect((void*)address, whole_pages(bytes), PROT_NONE);
+}
 
 void memory::own(void* address, uint64_t bytes, int device) { on_devices()[(uintptr_t)address] = {bytes, device}; }
 
@@ -118,6 +130,11 @@ void memory::forget() {
 
 void memory::copied(void* to, const void* from, uint64_t bytes) {
   bool from_device = device_of(from) >= 0;
+  // What a kernel computed on the way is not there, and may not be taken for a size.
+  if (values::on() && !(values::inside() && from_device && device_of(to) < 0)) {
+    memmove(to, from, bytes);
+    return;
+  }
   if (device_of(to) >= 0) {
     std::lock_guard<std::mutex> guard(context::lock);
     std::string contents;
@@ -148,6 +165,10 @@ API cudaError_t cudaMalloc(void** address, size_t bytes) {
   const Gpu& gpu = context::gpu();
   if (!books::take(gpu.place, whole_pages(bytes), gpu.memory)) return context::failed(cudaErrorMemoryAllocation);
   *address = memory::reserve(bytes);
+  if (*address && !memory::open((uintptr_t)*address, bytes)) {
+    memory::release(*address, bytes);
+    *address = nullptr;
+  }
   if (!*address) {
     books::give(gpu.place, whole_pages(bytes));
     return context::failed(cudaErrorMemoryAllocation);
@@ -285,7 +306,7 @@ API cudaError_t cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, cud
 
 API cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
   RETURN_UNLESS_READY;
-  if (memory::device_of(address) < 0)
+  if (values::on() || memory::device_of(address) < 0)
     memset(address, value, bytes);
   else
     memory::forget();

@@ -6,6 +6,9 @@ namespace memory {
 // Address space that no access of the host survives, as with a device's memory.
 void* reserve(uint64_t bytes);
 void release(void* address, uint64_t bytes);
+// Where values are computed, what is mapped there is the host's to read and write.
+bool open(uintptr_t address, uint64_t bytes);
+void close(uintptr_t address, uint64_t bytes);
 void own(void* address, uint64_t bytes, int device);  // what is there belongs to the device from now on
 bool disown(void* address, uint64_t& bytes, int& device);
 int device_of(const void* address);  // -1: it is no memory of a device

@@ -15,6 +15,8 @@ struct Handle {
 };
 cudaStream_t stream_of(cublasHandle_t handle) { return ((Handle*)handle)->stream; }
 
+cublasStatus_t status(bool done) { return done ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED; }
+
 // What of a layout the time depends on; it lies within NVIDIA's opaque struct.
 struct Layout {
   int type;
@@ -54,31 +56,27 @@ API const char* cublasGetStatusString(cublasStatus_t) { return "a status of cuBL
 API cublasStatus_t cublasSgemm_v2(
     cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m, int n, int k, const float*, const float*, int,
     const float*, int, const float*, float*, int) {
-  kernels::multiplied("cublasSgemm", m, n, k, 1, CUDA_R_32F, stream_of(handle));
-  return CUBLAS_STATUS_SUCCESS;
+  return status(kernels::multiplied("cublasSgemm", m, n, k, 1, CUDA_R_32F, stream_of(handle)));
 }
 
 API cublasStatus_t cublasSgemmStridedBatched(
     cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m, int n, int k, const float*, const float*, int,
     long long, const float*, int, long long, const float*, float*, int, long long, int batch) {
-  kernels::multiplied("cublasSgemmStridedBatched", m, n, k, batch, CUDA_R_32F, stream_of(handle));
-  return CUBLAS_STATUS_SUCCESS;
+  return status(kernels::multiplied("cublasSgemmStridedBatched", m, n, k, batch, CUDA_R_32F, stream_of(handle)));
 }
 
 API cublasStatus_t cublasGemmEx(
     cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void*, const void*,
     cudaDataType type, int, const void*, cudaDataType, int, const void*, void*, cudaDataType, int, cublasComputeType_t,
     cublasGemmAlgo_t) {
-  kernels::multiplied("cublasGemmEx", m, n, k, 1, type, stream_of(handle));
-  return CUBLAS_STATUS_SUCCESS;
+  return status(kernels::multiplied("cublasGemmEx", m, n, k, 1, type, stream_of(handle)));
 }
 
 API cublasStatus_t cublasGemmStridedBatchedEx(
     cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void*, const void*,
     cudaDataType type, int, long long, const void*, cudaDataType, int, long long, const void*, void*, cudaDataType, int,
     long long, int batch, cublasComputeType_t, cublasGemmAlgo_t) {
-  kernels::multiplied("cublasGemmStridedBatchedEx", m, n, k, batch, type, stream_of(handle));
-  return CUBLAS_STATUS_SUCCESS;
+  return status(kernels::multiplied("cublasGemmStridedBatchedEx", m, n, k, batch, type, stream_of(handle)));
 }
 
 API size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
@@ -132,6 +130,5 @@ API cublasStatus_t cublasLtMatmul(
     cublasLtMatrixLayout_t, const void*, const void*, cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t d,
     const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream) {
   uint64_t inner = in(a).rows == in(d).rows ? in(a).columns : in(a).rows;  // either may be transposed
-  kernels::multiplied("cublasLtMatmul", in(d).rows, in(d).columns, inner, 1, in(a).type, stream);
-  return CUBLAS_STATUS_SUCCESS;
+  return status(kernels::multiplied("cublasLtMatmul", in(d).rows, in(d).columns, inner, 1, in(a).type, stream));
 }

@@ -8,6 +8,7 @@
 
 #include "books.hpp"
 #include "context.hpp"
+#include "values.hpp"
 
 namespace {
 // Several streams may take part in a capture: those that wait for an event of one that does.
@@ -222,6 +223,7 @@ API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMod
   RETURN_UNLESS_READY;
   static std::atomic<unsigned long long> next{1};
   if (is_default(stream)) return context::failed(cudaErrorStreamCaptureUnsupported);
+  if (values::refuses("a graph")) return context::failed(cudaErrorNotSupported);
   of(stream).capture = new Capture{next++};
   captures++;
   return cudaSuccess;
