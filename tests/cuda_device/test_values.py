@@ -291,3 +291,27 @@ assert (large @ large).isnan().all()
 assert (large[:512] @ large)[0, 0].item() == 2048
 """
     python(script, VALUES)
+
+
+def test_kernels_of_our_own_compute_in_tritons_interpreter(python: Python) -> None:
+    """The same codes as by plain torch: the kernel as it is written, though not as it is compiled."""
+    script = """
+import torch
+from advisor.methods.activations import _group_code as plain
+from advisor.methods.activations._group_coder import GroupCoder
+from advisor.methods.activations._private_random import Draws
+device = torch.device("cuda")
+for bits in (8, 4, 2):
+    coder = GroupCoder(bits, Draws(), device)
+    assert coder.why_plain == "", coder.why_plain
+    for flat in (torch.randn(5000, device=device), torch.randn(700, device=device).relu().bfloat16()):
+        buffer = coder.encode(flat)
+        back = coder.decode(buffer, count=flat.numel(), dtype=flat.dtype)
+        expected = plain.decode_groups(buffer, count=flat.numel(), dtype=flat.dtype, bits=bits)
+        assert torch.equal(back.cpu(), expected.cpu())
+        wide = flat.float()
+        level = float(wide.max() - wide.min()) / (2**bits - 1)
+        rounding = torch.finfo(flat.dtype).eps * float(wide.abs().max())
+        assert float((back.float() - wide).abs().max()) <= level + rounding
+"""
+    python(script, VALUES, TRITON_INTERPRET="1")
