@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def measure(*arguments: object, **more: object) -> None:
         raise Measured
 
-    for what in ("session.tuning.Tuning.run", "trial.runner.Runner.run", "trial.follower.follow"):
+    for what in ("session.tuning.Tuning.run", "trial.process.runner.Runner.run", "trial.process.follower.follow"):
         monkeypatch.setattr(f"advisor.{what}", measure)
     monkeypatch.setattr("advisor.session.tune.notes_on_load", lambda hardware: [])
     monkeypatch.chdir(tmp_path)
