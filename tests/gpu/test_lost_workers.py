@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pynvml
 import pytest
 import torch
 
@@ -18,7 +19,12 @@ from advisor.trial.spec import TrialKind
 from tests.gpu.unruly import Unruly
 from tests.trial.specs import is_running, my_children, read_number, wait_until
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("whatever_is_computed"),
+]
 
 MIB = 2**20
 
@@ -37,16 +43,26 @@ def unruly(tmp_path: Path) -> Unruly:
 
 @pytest.fixture
 def nobody_holds_memory(cuda: torch.device, runner: Runner) -> Iterator[None]:
-    """What the device has free is the same afterwards, but for what a worker that waits for the next trial holds."""
+    """Nothing of the device is held afterwards that was not before, by a process of this one's or by one that is gone.
+
+    What others do beside it, such as tests in another process, counts for nothing.
+    """
     runner.close()
-    before = free(cuda)
+    before = held(cuda)
     yield
     runner.close()
-    assert wait_until(lambda: free(cuda) > before - 64 * MIB), f"{before - free(cuda):,} bytes are still held"
+    assert wait_until(lambda: held(cuda) < before + 64 * MIB), f"{held(cuda) - before:,} bytes are still held"
 
 
-def free(cuda: torch.device) -> int:
-    return int(torch.cuda.mem_get_info(cuda)[0])
+def held(cuda: torch.device) -> int:
+    pynvml.nvmlInit()
+    try:
+        device = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(cuda).uuid}".encode())
+        uses = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
+    finally:
+        pynvml.nvmlShutdown()
+    mine = {child.pid for child in psutil.Process().children(recursive=True)}
+    return sum(use.usedGpuMemory or 0 for use in uses if use.pid in mine or not psutil.pid_exists(use.pid))
 
 
 @pytest.mark.usefixtures("nobody_holds_memory")

@@ -19,7 +19,12 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from tests.gpu.unruly import Unruly
 from tests.trial.specs import my_children
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("whatever_is_computed"),
+]
 
 TOO_MUCH = "takes too much"
 PLAIN, LARGER = Policy(micro_batch=4), Policy(micro_batch=8)
