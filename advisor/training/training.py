@@ -22,10 +22,11 @@ from advisor.training.batch.tree import IGNORED_TARGET
 from advisor.training.closure import step_without_closure
 from advisor.training.distribution import Distribution
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
+from advisor.training.moving import on_device
 from advisor.training.saved.pipeline import SavedTensorPipeline
 from advisor.training.state_layout import lay_out_state
 from advisor.training.state_part import StatePart
-from advisor.training.structure import on_device, require_built
+from advisor.training.structure import require_built
 from advisor.training.world import World
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import Reduction

@@ -68,6 +68,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inside: Calls that do so on CUDA, where it is the device or stood for.
         products: For the forward and the backward pass, which have a thread each on CUDA, the index of the first event
             after their first product of matrices.
+        moved: Index of the first event after the model was on its device.
     """
 
     def __init__(self, device: torch.device, *, stands_for_another: bool = False) -> None:
@@ -77,6 +78,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[tuple[int, Call, int]] = []
         self.inside: list[Inside] = []
         self.products: dict[bool, int] = {}
+        self.moved = 0
         self.device = device.type
         self.stands_for_another = stands_for_another
         self._on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -95,6 +97,16 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(tree):
             storage = tensor.untyped_storage()
             self._ignored[storage._cdata] = weakref.ref(storage)
+
+    def begin_with(self, tree: Any) -> None:
+        """Begin anew with the storages behind the tensors of ``tree``, in order; what else there is is left out."""
+        kept = {tensor.untyped_storage()._cdata for tensor in tensors_in(tree)}
+        self._ignored.update((key, reference) for key, reference in self._references.items() if key not in kept)
+        for known in (self._references, self._numbers, self._sizes, self.events, self.operators, self.calls):
+            known.clear()
+        self.inside.clear()
+        self.products.clear()
+        self.add(tree, "to")
 
     def add(self, tree: Any, operator: str = "") -> list[int]:
         """Write down the storages behind the tensors of ``tree`` that are new.
