@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from advisor.measure.memory.storages import tensors_in
 from advisor.predict.trace.fake_device import device_asked_for, device_of
 from advisor.predict.trace.in_place import changes_only_values
+from advisor.predict.trace.layer_norm_layout import as_kernels_lay_it_out
 from advisor.predict.trace.scratch import Call, call_of
 from advisor.predict.workspace.call import InsideCall, described
 from advisor.predict.workspace.kernels import has_inside
@@ -148,7 +149,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = getattr(func, "__name__", "")
         if (called := call_of(name, args)) is not None:
             self.calls.append((len(self.events), *called))
-        result = func(*args, **(kwargs or {}))
+        result = as_kernels_lay_it_out(func, func(*args, **(kwargs or {})))
         if self.stands_for_another and self._is_of_host(args):
             for tensor in tensors_in(result):
                 storage = tensor.untyped_storage()
