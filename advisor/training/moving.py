@@ -10,17 +10,23 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from advisor.training.structure import require_built
+
 __all__ = ["listening_to_moves", "moved_tensors", "on_device", "replace_tensors"]
 
 _LISTENER: ContextVar[Callable[[nn.Module], None] | None] = ContextVar("listener", default=None)
 
 
 def on_device(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model with all parameters and buffers on a device; untouched if they are there.
+    """The model, which must be built, with all parameters and buffers on a device; untouched if they are there.
 
     Fake parameters are replaced: ``Module.to`` swaps their contents instead, which fails where a weak reference holds
     one, as the mode that makes them fake does now and then.
+
+    Raises:
+        WorkloadError: Some parameters are made when the model is first called.
     """
+    require_built(model)
 
     def elsewhere(tensor: torch.Tensor) -> bool:
         return tensor.device.type != device.type or device.index not in (None, tensor.device.index)
