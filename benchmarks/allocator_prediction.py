@@ -228,11 +228,13 @@ showed that these were missing; they follow torch's source, and no figure is fit
 
 What is left: `bart` with expandable segments at batch 4 takes a page of 20 MiB more in a trial, which measures one step
 in parts, than the same steps do alone, for which the prediction is exact; what in the trial asks for it is not known.
-Others are off by a segment of 2 MiB of small blocks, such as `convnext` in bf16 at batch 4, where the training alone
-takes it with the sixth step: losses that are kept, of 512 bytes each, fill the one before.
+No other row is off by more than one segment of 2 MiB of small blocks. With `convnext` in bf16 at batch 4 it is there
+for the losses that a trial keeps, of 512 bytes each: without them the same steps take what is predicted. The rest have
+not been looked into.
 
 Rows whose reserved memory was predicted to the byte before these rules stand partly as they were; all others have been
 predicted again.
+
 The mask of `roberta` is spread over positions by the model's file: whether one for each token is spread at all depends
 on its values, and on a device in software every mask holds."""
 
