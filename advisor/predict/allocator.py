@@ -64,6 +64,7 @@ def replay(
     events: Iterable[tuple[int, int]],
     *,
     expandable: bool = False,
+    expandable_from: int = 0,
     limit_bytes: int | None = None,
     workspace_bytes: int = 0,
     marks: Sequence[int] = (),
@@ -75,6 +76,8 @@ def replay(
         events: ``(identity of the storage, bytes)`` in order: positive when it is allocated, negative when it is
             freed. An identity may come again once it is free. Empty storages (0 bytes) have no block.
         expandable: Whether ``expandable_segments`` is on.
+        expandable_from: Index of the event before which it is switched on, and what is unused is given back; what was
+            there before stays in segments of fixed size. Not after the first mark.
         limit_bytes: Reserved bytes that the allocator may not pass, as ``torch.cuda.set_per_process_memory_fraction``
             sets it; ``None`` for no limit. Expandable segments may pass it by less than a page, as in PyTorch: there
             the limit is held against the size of a fixed segment, and whole pages are mapped.
@@ -86,12 +89,16 @@ def replay(
             ``_STEADY_STEPS`` of them have taken nothing more from the device, or ``_MOST_STEPS`` times.
     """
     log = list(events)
-    bounds = [0, *marks, len(log)]
+    switched = expandable_from if expandable else 0
+    bounds = [switched, *marks, len(log)]
     assert bounds == sorted(bounds), f"marks ascend within the log, but these are {marks} for {len(log)} events"
-    allocator = CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)
+    allocator = CachingAllocator(expandable=expandable and not switched, limit_bytes=limit_bytes)
     peaks: list[PhasePeak] = []
     fits = workspace_bytes == 0 or allocator.allocate(workspace_bytes) is not None
     live: dict[int, Block] = {}
+    if switched:
+        fits = fits and _play(allocator, log, 0, switched, live)
+        allocator.expand()
     for begin, end in pairwise(bounds):
         if not fits:
             break
@@ -227,6 +234,12 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Give all free memory back to the device that can be given back."""
         self._source.release((self._large, self._small))
+
+    def expand(self) -> None:
+        """Switch ``expandable_segments`` on, as the method of that name does."""
+        assert isinstance(self._source, FixedSegments)
+        self.empty_cache()
+        self._source = ExpandableSegments(self._source)
 
     def take_peak(self) -> PhasePeak:
         """Peaks since the last call, or the beginning; they start again from what is there now."""

@@ -26,6 +26,9 @@ _SMALLEST_OWN_SEGMENT = 10 << 20
 _LARGE_ROUNDING = 2 << 20
 """``kRoundLarge``: the multiple such a segment is rounded to."""
 
+_ABOVE_FIXED = LARGE_SEGMENT_BYTES << 30
+"""Where expandable segments begin if there are fixed ones, which are taken to lie below: a multiple of either page."""
+
 _ENDLESS = 1 << 62
 """Addresses of an expandable segment. In truth 9/8 of the device's memory; another segment begins where they end."""
 
@@ -43,12 +46,14 @@ class Segments(Protocol):
     """A way to get memory from the driver and to give it back.
 
     Attributes:
-        held_bytes: Reserved now.
         most: Largest number of segments held at once.
     """
 
-    held_bytes: int
     most: int
+
+    @property
+    def held_bytes(self) -> int:
+        """Reserved now."""
 
     def best_fit(self, pool: Pool, size: int) -> Block | None:
         """Take the free block that suits the size best out of its pool."""
@@ -64,12 +69,16 @@ class Segments(Protocol):
 
 
 class FixedSegments:
-    """One ``cudaMalloc`` per segment; a segment goes back only as a whole, when nothing of it is in use."""
+    """One ``cudaMalloc`` per segment; a segment goes back only as a whole, when nothing of it is in use.
+
+    Attributes:
+        count: Segments now.
+    """
 
     def __init__(self) -> None:
         self.held_bytes = 0
         self.most = 0
-        self._count = 0
+        self.count = 0
         self._next_address = 0
 
     def best_fit(self, pool: Pool, size: int) -> Block | None:
@@ -82,8 +91,8 @@ class FixedSegments:
         segment = Block(pool, self._next_address, segment_bytes(size))
         self._next_address += segment.size
         self.held_bytes += segment.size
-        self._count += 1
-        self.most = max(self.most, self._count)
+        self.count += 1
+        self.most = max(self.most, self.count)
         return segment
 
     def splits(self, pool: Pool, remaining: int) -> bool:
@@ -97,16 +106,27 @@ class FixedSegments:
                 if block.before is None and block.after is None:
                     pool.remove(block)
                     self.held_bytes -= block.size
-                    self._count -= 1
+                    self.count -= 1
 
 
 class ExpandableSegments:
-    """One range of addresses per pool; whole pages of it are mapped when needed and unmapped when memory is short."""
+    """One range of addresses per pool; whole pages of it are mapped when needed and unmapped when memory is short.
 
-    def __init__(self) -> None:
-        self.held_bytes = 0
-        self.most = 0
+    Args:
+        before: Segments of fixed size that there are already. What is free in them serves as well, and none are added.
+    """
+
+    def __init__(self, before: FixedSegments | None = None) -> None:
+        self._before = before or FixedSegments()
+        self._first_address = 0 if before is None else _ABOVE_FIXED
+        self._mapped_bytes = 0
+        self.most = self._before.most
         self._begun: set[bool] = set()
+
+    @property
+    def held_bytes(self) -> int:
+        """Reserved now."""
+        return self._mapped_bytes + self._before.held_bytes
 
     def best_fit(self, pool: Pool, size: int) -> Block | None:
         """The smallest free block that is large enough, where one that can still grow counts with all it could be."""
@@ -135,16 +155,18 @@ class ExpandableSegments:
         return remaining >= SMALLEST_BLOCK_BYTES
 
     def release(self, pools: Sequence[Pool]) -> None:
-        """Unmap every page that no block in use touches."""
+        """Unmap every page that no block in use touches, and give back segments of fixed size."""
+        self._before.release(pools)
         for pool in pools:
-            for _, _, block in list(pool.free):
-                self._unmap(block)
+            for _, address, block in list(pool.free):
+                if address >= self._first_address:
+                    self._unmap(block)
 
     def _lowest_room(self, pool: Pool, size: int) -> Block:
         if pool.small not in self._begun:
             self._begun.add(pool.small)
-            self.most = len(self._begun)
-            begun = Block(pool, 0, _ENDLESS)
+            self.most = max(self.most, self._before.count + len(self._begun))
+            begun = Block(pool, self._first_address, _ENDLESS)
             begun.mapped = False
             pool.add(begun)
         for _, unmapped in pool.unmapped:
@@ -168,7 +190,7 @@ class ExpandableSegments:
         if mapped < block.size:
             block.pool.add(block.cut(mapped))
         block.mapped = True
-        self.held_bytes += mapped
+        self._mapped_bytes += mapped
         block.absorb_free_neighbours()
         block.pool.add(block)
 
@@ -188,7 +210,7 @@ class ExpandableSegments:
         if end < block.address + block.size:
             pool.add(block.cut(end - block.address))
         block.mapped = False
-        self.held_bytes -= block.size
+        self._mapped_bytes -= block.size
         block.absorb_free_neighbours()
         pool.add(block)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
 from advisor.errors import WorkloadError
@@ -26,12 +25,10 @@ __all__ = [
     "matrix_shape",
     "matrix_shapes",
     "module_counts",
-    "on_device",
     "parameter_bytes",
     "parameter_count",
     "parameter_dtypes",
     "qualified_class_name",
-    "replace_tensors",
     "require_built",
     "stages_of",
     "trainable_parameter_count",
@@ -212,49 +209,6 @@ def require_built(model: nn.Module) -> None:
             f"every layer must be built before training, but {len(unbuilt)} parameters ({', '.join(unbuilt[:3])}) are "
             "made when the model is first called; call it once where it is built: model(inputs)"
         )
-
-
-def on_device(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model with all parameters and buffers on a device; untouched if they are there.
-
-    Fake parameters are replaced: ``Module.to`` swaps their contents instead, which fails where a weak reference holds
-    one, as the mode that makes them fake does now and then.
-    """
-
-    def elsewhere(tensor: torch.Tensor) -> bool:
-        return tensor.device.type != device.type or device.index not in (None, tensor.device.index)
-
-    tensors = (*model.parameters(), *model.buffers())
-    if not any(elsewhere(tensor) for tensor in tensors):
-        return model
-    if any(isinstance(tensor, FakeTensor) for tensor in tensors):
-        replace_tensors(model, lambda tensor: tensor.detach().to(device))
-        return model
-    return model.to(device)
-
-
-def replace_tensors(model: nn.Module, changed: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Put other parameters and buffers in the places of a model's; what is shared stays shared.
-
-    Args:
-        model: The model.
-        changed: Makes the new tensor, which is a parameter again where the old one was.
-    """
-    known: dict[int, torch.Tensor] = {}
-
-    def new(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in known:
-            made = changed(tensor)
-            if isinstance(tensor, nn.Parameter):
-                made = nn.Parameter(made, requires_grad=tensor.requires_grad)
-            known[id(tensor)] = made
-        return known[id(tensor)]
-
-    for module in model.modules():
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    tensors[name] = new(tensor)  # type: ignore[assignment]
 
 
 def parameter_bytes(model: nn.Module) -> int:

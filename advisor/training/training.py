@@ -22,10 +22,10 @@ from advisor.training.batch.tree import IGNORED_TARGET
 from advisor.training.closure import step_without_closure
 from advisor.training.distribution import Distribution
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
+from advisor.training.moving import on_device
 from advisor.training.saved.pipeline import SavedTensorPipeline
 from advisor.training.state_layout import lay_out_state
 from advisor.training.state_part import StatePart
-from advisor.training.structure import on_device, require_built
 from advisor.training.world import World
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import Reduction
@@ -100,7 +100,6 @@ class Training:
         world: World | None = None,
     ) -> None:
         self.device = torch.device(device)
-        require_built(model)
         self.model = on_device(model, self.device)
         self.compute_loss: ComputeLoss = compute_loss or default_loss
         self.linear_head = linear_head

@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from advisor.errors import WorkloadError
+from advisor.training.moving import moved_tensors, on_device, replace_tensors
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import (
     buffer_bytes,
@@ -19,7 +20,6 @@ from advisor.training.structure import (
     find_blocks,
     has_batchnorm,
     has_dropout,
-    on_device,
     parameter_bytes,
     parameter_count,
     stages_of,
@@ -170,6 +170,18 @@ def test_fake_parameters_are_moved_although_weak_references_hold_them_and_what_i
     assert model.lm_head.weight is model.transformer.wte.weight
     moved = {id(parameter) for parameter in model.parameters()}
     assert moved.isdisjoint(id(reference()) for reference in held), "nothing is put in the place of what is held"
+
+
+def test_tensors_are_replaced_in_the_order_in_which_torch_moves_them() -> None:
+    """Children first, and what is shared with its first owner."""
+    model = gpt2(2)
+    model.register_buffer("table", torch.zeros(5))
+    moved: list[int] = []
+    model._apply(lambda tensor: moved.append(tensor.data_ptr()) or tensor)  # type: ignore[func-returns-value]
+    assert [tensor.data_ptr() for tensor in moved_tensors(model)] == moved
+    replaced: list[int] = []
+    replace_tensors(model, lambda tensor: replaced.append(tensor.data_ptr()) or tensor.detach())  # type: ignore[func-returns-value]
+    assert replaced == list(dict.fromkeys(moved))
 
 
 def test_what_is_on_the_device_already_is_left_alone() -> None:

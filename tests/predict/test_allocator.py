@@ -280,6 +280,33 @@ def test_a_limit_is_kept_or_memory_runs_out(seed: int) -> None:
     assert replay(log, limit_bytes=free.peak_allocated_bytes // 2).out_of_memory
 
 
+def test_what_was_there_before_segments_expanded_stays_in_those_of_fixed_size() -> None:
+    """A page of an expandable segment has 20 MiB, a segment for 12 MiB has 12."""
+    log = _events(12, 30, -2, 15)
+    assert replay(log, expandable=True).peak_reserved_bytes == 60 * _MIB
+    assert replay(log, expandable=True, expandable_from=1).peak_reserved_bytes == (12 + 40) * _MIB
+    unused_is_given_back = replay(log, expandable=True, expandable_from=3, marks=[3])
+    assert unused_is_given_back.phases[0].reserved_bytes == (12 + 20) * _MIB
+    assert unused_is_given_back.peak_reserved_bytes == (12 + 30) * _MIB
+    assert replay(log, expandable_from=3) == replay(log)
+
+
+def test_segments_of_fixed_size_serve_on_and_any_rest_is_split_off() -> None:
+    """Of a segment of 20 MiB for 6 MiB there are 14 left, and 0.5 of them after 13.5."""
+    log = _events(6, 13.5, 0.5, 0.25, 2)
+    after = replay(log, expandable=True, expandable_from=1)
+    assert after.peak_reserved_bytes == (20 + 2 + 20) * _MIB, "0.5 and 0.25 are small ones, 2 needs a page"
+    assert after.peak_allocated_bytes == 22.25 * _MIB, "and not 22.75"
+    assert replay(log).peak_allocated_bytes == 22.75 * _MIB
+
+
+def test_segments_of_fixed_size_are_given_back_when_memory_is_short_after_segments_expand() -> None:
+    log = _events(12, 30, -1, 40)
+    assert replay(log, expandable=True, expandable_from=1).peak_reserved_bytes == (12 + 80) * _MIB
+    short = replay(log, expandable=True, expandable_from=1, limit_bytes=80 * _MIB)
+    assert (short.out_of_memory, short.retries, short.peak_reserved_bytes) == (False, 1, 80 * _MIB)
+
+
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_expandable_segments_do_as_the_rules_read_literally(seed: int) -> None:
     allocator = CachingAllocator(expandable=True)

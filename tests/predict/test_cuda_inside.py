@@ -188,6 +188,35 @@ def test_convolutions_copy_what_is_not_laid_out_as_they_take_it() -> None:
     assert taken("convolution_backward.default", input=samples, **common) == "+524288 =1 =0 =2 -524288"
 
 
+def test_depthwise_convolutions_with_channels_last_are_cudnns() -> None:
+    """They take it as it is, and make the input's gradient first; in 64 bits torch's own kernels copy it."""
+    common: dict[str, Any] = {"weight": like(64, 1, 7, 7), "groups": 64, "transposed": False}
+    last, first = like(4, 64, 16, 16, order=(0, 2, 3, 1)), like(4, 64, 16, 16)
+    assert taken("convolution.default", input=last, **common) == "=0"
+    assert taken("convolution.default", input=first, **common) == "=0"
+    wide = like(4, 64, 16, 16, dtype=torch.float64, order=(0, 2, 3, 1))
+    assert taken("convolution.default", input=wide, **common) == "+524288 =0 -524288"
+    common |= {"output_mask": (True, True, True)}
+    assert taken("convolution_backward.default", grad_output=last, input=last, **common) == "=0 =1 =2"
+    assert taken("convolution_backward.default", grad_output=first, input=first, **common) == "=1 =0 =2"
+    line = taken("convolution_backward.default", grad_output=first, input=last, **common)
+    assert line == "+262144 =0 =1 -262144 =2"
+
+
+def test_a_roll_goes_over_one_dimension_after_the_other() -> None:
+    tensor, other = like(4, 8, 64, 32), like(4, 8, 64, 32, order=(0, 2, 1, 3))
+    lines = {
+        (): ("=0", "+262144 =0 -262144"),
+        (1,): ("=0", "+262144 =0 -262144"),
+        (1, 2): ("+262144 =0 -262144", "+262144 +262144 -262144 =0 -262144"),
+        (0, 1, 2): ("+262144 +262144 =0 -262144 -262144", "+262144 +262144 -262144 +262144 =0 -262144 -262144"),
+    }
+    for dims, expected in lines.items():
+        common: dict[str, Any] = {"shifts": (1,) * max(1, len(dims)), "dims": dims}
+        assert taken("roll.default", self=tensor, **common) == expected[0]
+        assert taken("roll.default", self=other, **common) == expected[1]
+
+
 def test_calls_are_carried_to_a_third_batch_by_their_sizes() -> None:
     first, second, third = (
         InsideCall("sum.dim_IntList", (("self", like(batch * 256, 384)), ("dim", (0,))), (like(384),))

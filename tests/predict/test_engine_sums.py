@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -82,3 +83,24 @@ def test_a_bias_is_added_in_place_where_it_is_to_plain_tensors(shape: tuple[int,
     with linear_as_plain("cpu"), FakeTensorMode(), StorageLog(torch.device("cpu")) as log:
         run()
     assert most([change for _, change in log.events]) == most([change for _, change in real.events])
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (4, 8, 16), (2, 4, 8, 16), (2, 2, 4, 8, 16)])
+def test_a_bias_is_in_the_product_where_the_input_is_contiguous(shape: tuple[int, ...]) -> None:
+    def steps() -> list[str]:
+        weight, bias = torch.ones(16, 16, requires_grad=True), torch.ones(16, requires_grad=True)
+        result = torch.nn.functional.linear(torch.ones(shape), weight, bias)
+        return [node.name() for node in nodes_of(result)]
+
+    plain = steps()
+    assert "AddmmBackward0" in plain
+    with linear_as_plain("cpu"), FakeTensorMode():
+        assert steps() == plain
+
+
+def nodes_of(tensor: torch.Tensor) -> list[Any]:
+    """Backward steps, each before those that it hands gradients to."""
+    nodes = [tensor.grad_fn]
+    for node in nodes:
+        nodes += [one for one, _ in node.next_functions if one is not None]  # type: ignore[union-attr]
+    return nodes

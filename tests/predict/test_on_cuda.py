@@ -98,6 +98,20 @@ def test_an_optimizer_on_the_host_leaves_parameters_and_one_gradient_at_a_time()
     assert step.live.at(32) < 1.01 * parameters(offloaded)
 
 
+def test_parameters_come_to_the_device_in_the_order_of_their_move() -> None:
+    """What the host does before, such as giving them their first values, takes nothing there."""
+    first, _ = traced_once("gpt2", "", True)
+    moved: dict[int, int] = {}
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        moved.setdefault(tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes())
+        return tensor
+
+    built("gpt2", ()).model._apply(move)
+    assert len(moved) > 10
+    assert first.events[: first.moved] == list(enumerate(moved.values()))
+
+
 def test_the_work_is_counted_unless_there_are_copies_between_host_and_device() -> None:
     plain, _ = traced_once("gpt2", "", True)
     assert plain.works

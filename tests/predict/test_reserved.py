@@ -41,7 +41,7 @@ def step(micro_batch: int) -> StepTrace:
 def test_the_log_at_a_third_batch_is_what_a_trace_there_would_give() -> None:
     log = allocation_log(step(2), step(4), H100)
     assert log is not None
-    assert log.at(7) == (step(7).events, 1)
+    assert log.at(7)[:2] == (step(7).events, 1)
 
 
 def test_traces_of_different_steps_have_no_common_log() -> None:
@@ -56,12 +56,23 @@ def test_where_only_what_came_before_differs_the_log_begins_with_what_lives() ->
     once = [(9, MIB), (9, -MIB), *other.events]
     log = allocation_log(step(2), trace(4, once, begin=3), H100)
     assert log is not None
-    assert log.at(7) == (step(7).events, 1)
+    assert log.at(7)[:2] == (step(7).events, 1)
+
+
+def test_where_the_model_was_moved_is_known_in_every_log() -> None:
+    first, second = (msgspec.structs.replace(step(batch), moved=1) for batch in (2, 4))
+    later = [(0, 32 * MIB), (9, MIB), (9, -MIB), *second.events[1:]]
+    for other in (second, msgspec.structs.replace(trace(4, later, begin=3), moved=1)):
+        log = allocation_log(first, other, H100)
+        assert log is not None
+        assert log.at(7).moved == 1
+        found = reserved(log, micro_batch=4, expandable=True, limit_bytes=1000 * MIB, at_most=0)
+        assert found.peak_bytes == (32 + 80) * MIB, "two results of 32 MiB in pages of 20, beside the parameter"
 
 
 def test_a_storage_that_grows_is_given_back_and_taken_anew() -> None:
     log = AllocationLog([(0, Affine(10.0, 1.0)), (0, Affine(5.0, 0.0)), (0, Affine(-15.0, -1.0))], [], H100, 0)
-    events, begin = log.at(3)
+    events, begin, _ = log.at(3)
     assert (events, begin) == ([(0, 13), (0, -13), (0, 18), (0, -18)], 0)
     assert not replay(events).out_of_memory
 
@@ -118,7 +129,7 @@ def test_what_an_operator_takes_inside_is_found_at_the_third_batch(batch: int, p
     for later in (summed(4), summed(4, begin=3)):
         log = allocation_log(summed(2), later, H100)
         assert log is not None
-        events, begin = log.at(batch)
+        events, begin, _ = log.at(batch)
         assert begin == 1
         assert [size for _, size in events[2:7]] == [32_768, partials, 256, -256, -partials]
         assert not replay(events).out_of_memory
@@ -127,7 +138,7 @@ def test_what_an_operator_takes_inside_is_found_at_the_third_batch(batch: int, p
 def test_cublas_takes_a_workspace_with_the_first_product() -> None:
     log = allocation_log(summed(2), summed(4), H100, 8 * MIB)
     assert log is not None
-    events, _ = log.at(4)
+    events = log.at(4).events
     place = [size for _, size in events].index(8 * MIB)
     assert events[place - 1] == (1, 4 * 256 * 8192 * 4), "after what is multiplied"
     assert all(number != events[place][0] for number, _ in events[place + 1 :]), "for good"

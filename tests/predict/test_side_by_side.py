@@ -113,7 +113,7 @@ def test_what_either_raises_is_raised_here() -> None:
 
 def test_what_was_printed_before_is_printed_once() -> None:
     program = (
-        "from advisor.predict import side_by_side as module; module.may_fork = lambda: True; print('before'); "
+        "from advisor.predict.trace import side_by_side as module; module.may_fork = lambda: True; print('before'); "
         "module.side_by_side(lambda: print('here'), lambda: print('there'))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

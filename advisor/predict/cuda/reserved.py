@@ -41,6 +41,20 @@ class InsideAt(NamedTuple):
     second: tuple[int, InsideCall]
 
 
+class LogAt(NamedTuple):
+    """A log as :func:`advisor.predict.allocator.replay` takes it.
+
+    Attributes:
+        events: ``(identity of the storage, bytes)``.
+        step: Index of the first event of the step.
+        moved: Index of the first event after the model was on the device.
+    """
+
+    events: list[tuple[int, int]]
+    step: int
+    moved: int
+
+
 class AllocationLog(msgspec.Struct, frozen=True):
     """Allocations and frees from the beginning of everything to the end of a step, against the micro-batch.
 
@@ -49,6 +63,7 @@ class AllocationLog(msgspec.Struct, frozen=True):
         inside: Calls that take memory inside themselves, in order.
         device: On which they do.
         begin: Index of the first change of the step.
+        moved: Index of the first change after the model was on the device.
         products: Indices of the changes before which cuBLAS takes a workspace for good, in order.
         workspace_bytes: Of one.
     """
@@ -59,14 +74,16 @@ class AllocationLog(msgspec.Struct, frozen=True):
     begin: int
     products: list[int] = []
     workspace_bytes: int = 0
+    moved: int = 0
 
-    def at(self, micro_batch: int) -> tuple[list[tuple[int, int]], int]:
-        """The log at a micro-batch, as :func:`advisor.predict.allocator.replay` takes it, and where its step begins.
+    def at(self, micro_batch: int) -> LogAt:
+        """The log at a micro-batch.
 
         A storage that grows is given back and taken anew.
         """
         log: list[tuple[int, int]] = []
         begins: list[int] = []
+        moved: list[int] = []
         workspaces = list(self.products)
         sizes: dict[int, int] = {}
 
@@ -82,8 +99,9 @@ class AllocationLog(msgspec.Struct, frozen=True):
             while workspaces and index >= workspaces[0]:
                 workspaces.pop(0)
                 change(_WORKSPACE - len(workspaces), self.workspace_bytes)
-            if index >= self.begin and not begins:
-                begins.append(len(log))
+            for mark, place in ((self.moved, moved), (self.begin, begins)):
+                if index >= mark and not place:
+                    place.append(len(log))
 
         def follow(start: int, stop: int) -> None:
             for index in range(start, stop):
@@ -104,7 +122,7 @@ class AllocationLog(msgspec.Struct, frozen=True):
                 identity = names.setdefault(step.name, -1 - (number << _MOST_INSIDE) - len(names))
                 change(identity, step.nbytes if isinstance(step, Take) else -sizes[identity])
         follow(position, len(self.changes))
-        return log, begins[0]
+        return LogAt(log, begins[0], moved[0])
 
 
 def allocation_log(
@@ -125,7 +143,7 @@ def allocation_log(
         The log; ``None`` where the steps differ in more than sizes.
     """
     for events_of in (_from_the_beginning, _from_the_step_on):
-        (one, mine, begin), (other, theirs, _) = events_of(first), events_of(second)
+        (one, mine, begin, moved), (other, theirs, _, _) = events_of(first), events_of(second)
         changes = _through(first.micro_batch, one, second.micro_batch, other)
         if changes is None or [_place(here) for here in mine] != [_place(there) for there in theirs]:
             continue
@@ -134,7 +152,7 @@ def allocation_log(
             for here, there in zip(mine, theirs, strict=True)
         ]
         products = [max(0, product + begin - first.begin) for product in first.products]
-        return AllocationLog(changes, inside, device, begin, products, workspace_bytes)
+        return AllocationLog(changes, inside, device, begin, products, workspace_bytes, moved)
     return None
 
 
@@ -142,12 +160,12 @@ def _place(inside: Inside) -> tuple[str, int, tuple[int | None, ...]]:
     return inside.call.operator, inside.begin, inside.births
 
 
-_Events = tuple[list[tuple[int, int]], list[Inside], int]
-"""Events, the calls among them, and where the step begins."""
+_Events = tuple[list[tuple[int, int]], list[Inside], int, int]
+"""Events, the calls among them, where the step begins, and where the model was on the device."""
 
 
 def _from_the_beginning(trace: StepTrace) -> _Events:
-    return canonical(trace), trace.inside, trace.begin
+    return canonical(trace), trace.inside, trace.begin, trace.moved
 
 
 def _from_the_step_on(trace: StepTrace) -> _Events:
@@ -156,13 +174,14 @@ def _from_the_step_on(trace: StepTrace) -> _Events:
     for number, change in events[: trace.begin]:
         living[number] = living.get(number, 0) + change
     before = [(number, size) for number, size in sorted(living.items()) if size]
-    moved = len(before) - trace.begin
+    by = len(before) - trace.begin
     inside = [
-        Inside(one.begin + moved, tuple(None if birth is None else birth + moved for birth in one.births), one.call)
+        Inside(one.begin + by, tuple(None if birth is None else birth + by for birth in one.births), one.call)
         for one in trace.inside
         if one.begin >= trace.begin
     ]
-    return before + events[trace.begin :], inside, len(before)
+    born = {number for number, _ in events[: trace.moved]}
+    return before + events[trace.begin :], inside, len(before), sum(number in born for number, _ in before)
 
 
 def _through(
@@ -209,8 +228,8 @@ def reserved(log: AllocationLog, *, micro_batch: int, expandable: bool, limit_by
     """
 
     def play(batch: int, limit: int | None) -> Replay:
-        events, step = log.at(batch)
-        return replay(events, expandable=expandable, limit_bytes=limit, step=step)
+        at = log.at(batch)
+        return replay(at.events, expandable=expandable, expandable_from=at.moved, limit_bytes=limit, step=at.step)
 
     asked = play(micro_batch, limit_bytes)
     largest, above = (0, min(micro_batch, at_most + 1)) if asked.out_of_memory else (micro_batch, at_most + 1)

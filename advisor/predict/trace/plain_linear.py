@@ -35,7 +35,7 @@ def linear_as_plain(device_type: str) -> Generator[None, None, None]:
     own: Any = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, own_key))
 
     def linear(samples: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        in_one = samples.dim() == 2 or (samples.dim() == 3 and samples.is_contiguous())
+        in_one = samples.dim() == 2 or samples.is_contiguous()
         if bias is None or in_one or not isinstance(samples, FakeTensor):
             result: torch.Tensor = _aten.linear.default.redispatch(own, samples, weight, bias)
             return result

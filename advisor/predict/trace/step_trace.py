@@ -26,7 +26,7 @@ from advisor.predict.trace.side_by_side import side_by_side
 from advisor.predict.trace.storage_log import Inside, StorageLog
 from advisor.predict.trace.work_counter import WorkCounter
 from advisor.predict.work import Work
-from advisor.training.structure import replace_tensors
+from advisor.training.moving import listening_to_moves, moved_tensors, replace_tensors
 from advisor.training.training import Phase, Training
 
 __all__ = ["StepTrace", "faked", "faked_model", "trace_step", "trace_steps", "with_scratch"]
@@ -39,6 +39,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         micro_batch: Samples per pass.
         events: ``(number of the storage, bytes)`` from the beginning of everything; see :class:`StorageLog`.
         begin: Index of the first event of the step; those before it made what lives when it begins.
+        moved: Index of the first event after the model was on the device; before it nothing of the policy was applied.
         marks: ``(index of the first event, phase)``, in order; the first is the beginning.
         categories: Of storages that are no activations or temporaries.
         operators: Of every storage.
@@ -63,6 +64,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     calls: list[tuple[int, Call, int]]
     inside: list[Inside] = msgspec.field(default_factory=list)
     products: list[int] = msgspec.field(default_factory=list)
+    moved: int = 0
     works: list[Work] | None = None
 
 
@@ -92,8 +94,15 @@ def trace_steps(
     """
     log = StorageLog(device, stands_for_another=stands_for_another)
     log.ignore([batch for _, batch in batches])
+
+    def move(model: torch.nn.Module) -> None:
+        if stands_for_another:  # where the model is made, which is the host there
+            log.begin_with(moved_tensors(model))
+        log.moved = len(log.events)
+
     with mode, log, EngineSums():
-        training = build()
+        with listening_to_moves(move):
+            training = build()
         try:
             made = _states_made_alone(training) if len(batches) > 1 else None
             if made is None:
@@ -219,6 +228,7 @@ def _trace(
         calls=[call for call in log.calls if call[0] >= begin],
         inside=list(log.inside),
         products=sorted(log.products.values()),
+        moved=log.moved,
         works=_works(counter, log) if counts else None,
     )
     return trace, used

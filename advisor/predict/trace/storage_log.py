@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from advisor.measure.memory.storages import tensors_in
 from advisor.predict.trace.fake_device import device_asked_for, device_of
 from advisor.predict.trace.in_place import changes_only_values
+from advisor.predict.trace.layer_norm_layout import as_kernels_lay_it_out
 from advisor.predict.trace.scratch import Call, call_of
 from advisor.predict.workspace.call import InsideCall, described
 from advisor.predict.workspace.kernels import has_inside
@@ -68,6 +69,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inside: Calls that do so on CUDA, where it is the device or stood for.
         products: For the forward and the backward pass, which have a thread each on CUDA, the index of the first event
             after their first product of matrices.
+        moved: Index of the first event after the model was on its device.
     """
 
     def __init__(self, device: torch.device, *, stands_for_another: bool = False) -> None:
@@ -77,6 +79,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[tuple[int, Call, int]] = []
         self.inside: list[Inside] = []
         self.products: dict[bool, int] = {}
+        self.moved = 0
         self.device = device.type
         self.stands_for_another = stands_for_another
         self._on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -95,6 +98,16 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(tree):
             storage = tensor.untyped_storage()
             self._ignored[storage._cdata] = weakref.ref(storage)
+
+    def begin_with(self, tree: Any) -> None:
+        """Begin anew with the storages behind the tensors of ``tree``, in order; what else there is is left out."""
+        kept = {tensor.untyped_storage()._cdata for tensor in tensors_in(tree)}
+        self._ignored.update((key, reference) for key, reference in self._references.items() if key not in kept)
+        for known in (self._references, self._numbers, self._sizes, self.events, self.operators, self.calls):
+            known.clear()
+        self.inside.clear()
+        self.products.clear()
+        self.add(tree, "to")
 
     def add(self, tree: Any, operator: str = "") -> list[int]:
         """Write down the storages behind the tensors of ``tree`` that are new.
@@ -136,7 +149,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = getattr(func, "__name__", "")
         if (called := call_of(name, args)) is not None:
             self.calls.append((len(self.events), *called))
-        result = func(*args, **(kwargs or {}))
+        result = as_kernels_lay_it_out(func, func(*args, **(kwargs or {})))
         if self.stands_for_another and self._is_of_host(args):
             for tensor in tensors_in(result):
                 storage = tensor.untyped_storage()

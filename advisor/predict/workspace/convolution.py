@@ -2,7 +2,8 @@
 
 What cuDNN's own algorithms take for their work is known to cuDNN alone, and not here.
 
-Source: ``_convolution`` and ``convolution_backward`` in ``aten/src/ATen/native/Convolution.cpp`` of PyTorch,
+Source: ``_convolution``, ``convolution_backward`` and ``use_cudnn_depthwise`` in
+``aten/src/ATen/native/Convolution.cpp`` of PyTorch, ``cudnn_conv_suggest_memory_format`` in ``ConvUtils.h`` and
 ``cudnn_convolution_backward`` in ``cudnn/ConvShared.cpp`` beside it, and ``is_channels_last_strides_2d`` in
 ``c10/core/MemoryFormat.h``.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+
+import torch
 
 from advisor.predict.prediction import CudaDevice
 from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
@@ -24,33 +27,33 @@ _FLOAT = 4
 def convolution(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
     """Input and weight, in the layout that either has."""
     given, weight = call.given("input"), call.given("weight")
-    last = _channels_last(call, given, weight)
+    last = _channels_last(given, weight)
     copied = not _laid_out(given, last=last)
     if copied:
         yield Take("input", given.nbytes)
     yield Result(0)
-    if not _is_depthwise(call, given, weight) and not _laid_out(weight, last=last):
+    if not _is_torchs_own(call, given, weight, last=last) and not _laid_out(weight, last=last):
         yield from (Take("weight", weight.nbytes), Give("weight"))
     if copied:
         yield Give("input")
 
 
 def convolution_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
-    """Input, weight and gradient; that of the bias is a sum. Depthwise kernels make the weight's gradient first."""
+    """Input, weight and gradient; that of the bias is a sum. Torch's own kernels make the weight's gradient first."""
     gradient, given, weight = (call.given(name) for name in ("grad_output", "input", "weight"))
     wanted = call.given("output_mask")
-    last = _channels_last(call, given, weight)
+    last = _channels_last(given, weight)
     copies_input = wanted[1] and not _laid_out(given, last=last)
     copies_gradient = not _laid_out(gradient, last=last)
     if copies_input:
         yield Take("input", given.nbytes)
     if copies_gradient:
         yield Take("gradient", gradient.nbytes)
-    depthwise = _is_depthwise(call, given, weight)
-    for kind in (1, 0) if depthwise else (0, 1):
+    own = _is_torchs_own(call, given, weight, last=last)
+    for kind in (1, 0) if own else (0, 1):
         if wanted[kind]:
             yield Result(sum(wanted[:kind]))
-        if wanted[kind] and kind == 0 and not depthwise and not _laid_out(weight, last=last):
+        if wanted[kind] and kind == 0 and not own and not _laid_out(weight, last=last):
             yield from (Take("weight", weight.nbytes), Give("weight"))
     if copies_gradient:
         yield Give("gradient")
@@ -66,28 +69,22 @@ def convolution_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]
         yield Give("input")
 
 
-def _is_depthwise(call: InsideCall, given: Like, weight: Like) -> bool:
+def _is_torchs_own(call: InsideCall, given: Like, weight: Like, *, last: bool) -> bool:
+    """Whether torch's own depthwise kernel computes it: cuDNN does where channels come last."""
     groups = call.given("groups")
-    return bool(groups > 1 and given.shape[1] == groups and weight.shape[0] % given.shape[1] == 0)
+    is_depthwise = groups > 1 and given.shape[1] == groups and weight.shape[0] % groups == 0
+    return is_depthwise and not call.given("transposed") and not last
 
 
-def _channels_last(call: InsideCall, given: Like, weight: Like) -> bool:
-    if _is_depthwise(call, given, weight):
+def _channels_last(given: Like, weight: Like) -> bool:
+    """Whether it is computed so; along one dimension it never is, nor in 64 bits."""
+    if len(given.shape) != 4 or torch.float64 in (given.dtype, weight.dtype):
         return False
     return _is_channels_last(given) or _is_channels_last(weight)
 
 
-def _as_2d(like: Like) -> Like:
-    """A convolution along one dimension is one along two, of which the first has size 1."""
-    if len(like.shape) != 3:
-        return like
-    (batch, channels, length), (first, second, third) = like.shape, like.strides
-    return Like((batch, channels, 1, length), (first, second, length * third, third), like.dtype)
-
-
 def _is_channels_last(like: Like) -> bool:
-    like = _as_2d(like)
-    if len(like.shape) != 4 or like.strides[1] == 0:
+    if like.strides[1] == 0:
         return False
     least = 0
     for dim in (1, 3, 2, 0):
@@ -99,9 +96,8 @@ def _is_channels_last(like: Like) -> bool:
 
 
 def _laid_out(like: Like, *, last: bool) -> bool:
-    if not last or len(like.shape) > 4:
+    if not last:
         return like.contiguous
-    like = _as_2d(like)
     expected = 1
     for dim in (1, 3, 2, 0):
         if like.shape[dim] != 1 and like.strides[dim] != expected:

@@ -213,6 +213,26 @@ def _cumsum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
         yield from (Take("converted", result.nbytes), Give("converted"))
 
 
+def _roll(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    """Over one dimension after the other, each into new memory; none is given back before the last one is there.
+
+    Source: ``roll_cuda`` in ``cuda/TensorTransformations.cu``, and ``roll_common`` in ``TensorTransformations.h``.
+    """
+    given = call.given("self")
+    if not given.contiguous:
+        yield Take("input", given.nbytes)
+    between = [f"rolled {place}" for place in range(len(call.given("dims", ())) - 1)]
+    for place, name in enumerate(between):
+        yield Take(name, given.nbytes)
+        if place == 0 and not given.contiguous:
+            yield Give("input")
+    yield Result(0)
+    for name in reversed(between):
+        yield Give(name)
+    if not between and not given.contiguous:
+        yield Give("input")
+
+
 def _contiguous(like: Like, dtype: torch.dtype) -> Like:
     """Converted; a dense tensor keeps its order of dimensions."""
     return Like(like.shape, like.strides, dtype)
@@ -243,6 +263,7 @@ _RULES: Mapping[str, Callable[[InsideCall, CudaDevice], Iterator[Step]]] = {
     "native_layer_norm_backward.default": _layer_norm_backward,
     "embedding_dense_backward.default": _embedding_backward,
     "cumsum.default": _cumsum,
+    "roll.default": _roll,
     "convolution.default": convolution,
     "convolution_backward.default": convolution_backward,
     "_scaled_dot_product_efficient_attention.default": efficient,

@@ -15,7 +15,7 @@ from advisor.measure.state.no_dropout import without_dropout
 from advisor.measure.step_record import COMPARED_STEPS, StepRecord
 from advisor.training.batch.tree import move
 from advisor.training.loss import default_loss, require_trainable
-from advisor.training.structure import on_device
+from advisor.training.moving import on_device
 from advisor.training.training import Training
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.worker.bench import Bench, finite

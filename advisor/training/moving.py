@@ -1,0 +1,95 @@
+"""Moving a model to its device: in which order, and who is told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from contextvars import ContextVar
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from advisor.training.structure import require_built
+
+__all__ = ["listening_to_moves", "moved_tensors", "on_device", "replace_tensors"]
+
+_LISTENER: ContextVar[Callable[[nn.Module], None] | None] = ContextVar("listener", default=None)
+
+
+def on_device(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model, which must be built, with all parameters and buffers on a device; untouched if they are there.
+
+    Fake parameters are replaced: ``Module.to`` swaps their contents instead, which fails where a weak reference holds
+    one, as the mode that makes them fake does now and then.
+
+    Raises:
+        WorkloadError: Some parameters are made when the model is first called.
+    """
+    require_built(model)
+
+    def elsewhere(tensor: torch.Tensor) -> bool:
+        return tensor.device.type != device.type or device.index not in (None, tensor.device.index)
+
+    tensors = (*model.parameters(), *model.buffers())
+    if any(elsewhere(tensor) for tensor in tensors):
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            replace_tensors(model, lambda tensor: tensor.detach().to(device))
+        else:
+            model = model.to(device)
+    if (listener := _LISTENER.get()) is not None:
+        listener(model)
+    return model
+
+
+@contextlib.contextmanager
+def listening_to_moves(listener: Callable[[nn.Module], None]) -> Generator[None, None, None]:
+    """Have a function called with every model that is on its device now, before anything else is done to it."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def moved_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """Parameters and buffers in the order in which ``Module.to`` moves them."""
+    return [tensor for tensors in _in_order(model) for tensor in tensors.values() if tensor is not None]
+
+
+def replace_tensors(model: nn.Module, changed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Put other parameters and buffers in the places of a model's, in that order; what is shared stays shared.
+
+    Args:
+        model: The model.
+        changed: Makes the new tensor, which is a parameter again where the old one was.
+    """
+    known: dict[int, torch.Tensor] = {}
+
+    def new(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:
+            made = changed(tensor)
+            if isinstance(tensor, nn.Parameter):
+                made = nn.Parameter(made, requires_grad=tensor.requires_grad)
+            known[id(tensor)] = made
+        return known[id(tensor)]
+
+    for tensors in _in_order(model):
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                tensors[name] = new(tensor)
+
+
+def _in_order(model: nn.Module) -> Iterator[dict[str, torch.Tensor | None]]:
+    """The tensors of each module; children come first. Source: ``Module._apply`` in ``torch/nn/modules/module.py``."""
+    seen: set[nn.Module] = set()
+
+    def of(module: nn.Module) -> Iterator[dict[str, torch.Tensor | None]]:
+        seen.add(module)
+        for child in module.children():
+            if child not in seen:
+                yield from of(child)
+        yield module._parameters  # type: ignore[misc]
+        yield module._buffers
+
+    return of(model)
