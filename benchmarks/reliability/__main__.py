@@ -30,7 +30,7 @@ __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _QUICKLY = (
-    "import sys; from advisor.trial import forking; from tests import quick_workers; "
+    "import sys; from advisor.trial.process import fork_client as forking; from tests import quick_workers; "
     "forking._COMMAND = quick_workers.COMMAND; from advisor.cli import main; sys.exit(main())"
 )
 """The command, whose trials take short turns."""

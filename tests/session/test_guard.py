@@ -329,7 +329,7 @@ def test_every_trial_of_a_method_that_compiles_may_take_longer(tmp_path: Path) -
         runner=runner,  # type: ignore[arg-type]
         source=WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f"),
         hardware=CPU,
-        memory_limit_bytes=2**30,
+        goal=msgspec.structs.replace(goal(), memory_limit_bytes=2**30),
         usable_bytes=2**30,
         budget=TimeBudget(600.0),
         seed=0,

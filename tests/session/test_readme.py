@@ -35,7 +35,9 @@ def test_the_readme_has_the_command_in_a_block_of_its_own(command: str) -> None:
 
 
 def test_ci_runs_the_readmes_test_command_to_the_letter() -> None:
-    assert TEST in (ROOT / ".ci" / "run").read_text().splitlines()
+    called = [line for line in (ROOT / ".ci" / "cpu").read_text().splitlines() if TEST in line]
+    assert called == [f'{{ {TEST}; }} 2>&1 | tee "$scratch/tests"']
+    assert ".ci/cpu || failed=$?" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

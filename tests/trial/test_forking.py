@@ -149,7 +149,7 @@ class TestTheServer:
 
     def test_goes_when_its_parent_is_killed(self) -> None:
         code = (
-            "import os, time; from advisor.trial import forking; "
+            "import os, time; from advisor.trial.process import fork_client as forking; "
             f"forking._COMMAND = {forking._COMMAND!r}; "
             "print(forking.borrow(dict(os.environ))._process.pid, flush=True); time.sleep(600)"
         )

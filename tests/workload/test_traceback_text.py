@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from advisor import problem
+import advisor
 from advisor.errors import WorkloadError
 from advisor.workload.traceback_text import user_traceback
 
-PACKAGE = Path(str(problem.__file__)).resolve().parent.parent
+PACKAGE = Path(str(advisor.__file__)).resolve().parent
 
 
 def ours(place: str, source: str) -> Any:
