@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -131,6 +132,26 @@ def test_it_goes_on_where_its_state_was_saved() -> None:
         training.step(tokens(2))
     resumed = second.model.state_dict()
     assert all(torch.equal(value, resumed[name]) for name, value in whole.model.state_dict().items())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_a_copy_of_it_steps_as_it_does_itself(copied: Any) -> None:
+    """With its own parameters and its own rates: nothing is shared with what it was copied from."""
+    training = stacked()
+    apply_uses(training, [MUON])
+    training.step(tokens(1))
+    loss(training.model, tokens(2)).backward()
+    before = copy.deepcopy(training.model.state_dict())
+    model, optimizer = copied((training.model, training.optimizer))
+    for ours, theirs in zip(model.parameters(), training.model.parameters(), strict=True):
+        assert theirs.grad is not None
+        ours.grad = theirs.grad.clone()  # pickle leaves it out
+    optimizer.step()
+    assert all(torch.equal(before[name], value) for name, value in training.model.state_dict().items())
+    training.optimizer.step()
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in training.model.state_dict().items())
+    optimizer.param_groups[0]["lr"] = 0.0
+    assert training.optimizer.param_groups[0]["lr"] != 0.0
 
 
 def test_the_users_step_hooks_run_once_in_each_step() -> None:

@@ -60,6 +60,10 @@ class MuonBeside(torch.optim.Optimizer):
         self._beside.step()
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With both parts: torch keeps nothing but groups and state of an optimizer that is copied."""
+        return {**super().__getstate__(), "_muon": self._muon, "_beside": self._beside}
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
         super().load_state_dict(dict(state_dict))
