@@ -10,6 +10,10 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+if {"PYTEST_XDIST_WORKER", "SOFTWARE_GPU_BOOKS"} <= set(os.environ):
+    # Each test process has software GPUs of its own: on shared ones the tests of one take the memory of the other's.
+    os.environ["SOFTWARE_GPU_BOOKS"] += "-" + os.environ["PYTEST_XDIST_WORKER"]
+
 
 @pytest.fixture(scope="session")
 def cuda() -> torch.device:
