@@ -86,7 +86,7 @@ def _dispatch(arguments: list[str]) -> int:
     except MomadviseError as error:
         status = EXIT_NO_ANSWER if isinstance(error, TrialError) else EXIT_USER_ERROR
         if options.json:
-            from advisor.report.jsonout import json_error
+            from advisor.report.json_documents import json_error
 
             print(json_error(error))
         _print_error(error)
@@ -118,20 +118,9 @@ def _tune(options: argparse.Namespace) -> int:
         wait=False,
     )
     if options.json:
-        from advisor.report.jsonout import json_answer
+        from advisor.report.json_documents import json_answer
 
-        print(
-            json_answer(
-                answer.recommendation,
-                workload=answer.workload,
-                goal=answer.goal,
-                hardware=answer.hardware,
-                versions=answer.versions,
-                files=answer.files,
-                notes=answer.notes,
-                timings=answer.timings,
-            )
-        )
+        print(json_answer(answer))
     else:
         _print_answer(answer, with_timings=options.timings)
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
@@ -156,7 +145,7 @@ def _predict(options: argparse.Namespace) -> int:
     with SafeConsole(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
         outlook = run_prediction(request, lambda doing: status.update(Text(doing)))
     if options.json:
-        from advisor.report.outlook_json import json_outlook
+        from advisor.report.json_documents import json_outlook
 
         print(json_outlook(outlook))
     else:
@@ -183,7 +172,7 @@ def _verify(options: argparse.Namespace) -> int:
     with SafeConsole(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
         found = run_verification(request, lambda doing: status.update(Text(doing)))
     if options.json:
-        from advisor.report.verification_json import json_verification
+        from advisor.report.json_documents import json_verification
 
         print(json_verification(found))
     else:
