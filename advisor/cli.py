@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from advisor.command_line import EXIT_USER_ERROR, complain, predict_parser, tune_parser, verify_parser
 from advisor.options import GOAL, TUNE, options_of
@@ -16,11 +16,14 @@ from advisor.trial.process.interruption import interruptions_kept
 if TYPE_CHECKING:
     import argparse
 
-    from rich.console import Console
+    from rich.console import RenderableType
 
     from advisor.decide.answer import Answer
 
 __all__ = ["main"]
+
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
 
 _VERBS = ("methods", "hardware")
 
@@ -109,6 +112,7 @@ def _advise(options: argparse.Namespace) -> int:
 def _tune(options: argparse.Namespace) -> int:
     from advisor.api import tune
     from advisor.report.console import SafeConsole
+    from advisor.report.json_documents import json_answer
     from advisor.report.live import open_progress
 
     answer = tune(
@@ -117,19 +121,13 @@ def _tune(options: argparse.Namespace) -> int:
         progress=open_progress(SafeConsole(stderr=True)),
         wait=False,
     )
-    if options.json:
-        from advisor.report.json_documents import json_answer
-
-        print(json_answer(answer))
-    else:
-        _print_answer(answer, with_timings=options.timings)
+    _print(options, lambda: json_answer(answer), _answer_view(answer, with_timings=options.timings))
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from rich.text import Text
-
-    from advisor.report.console import SafeConsole
+    from advisor.report.json_documents import json_outlook
+    from advisor.report.outlook_view import OutlookView
     from advisor.session.predict import PredictRequest, run_prediction
     from advisor.text.units import parse_bytes
     from advisor.workload.source import resolve_source
@@ -142,23 +140,14 @@ def _predict(options: argparse.Namespace) -> int:
         profile=options.profile,
         memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
     )
-    with SafeConsole(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
-        outlook = run_prediction(request, lambda doing: status.update(Text(doing)))
-    if options.json:
-        from advisor.report.json_documents import json_outlook
-
-        print(json_outlook(outlook))
-    else:
-        from advisor.report.outlook_view import OutlookView
-
-        _console().print(OutlookView(outlook), crop=False)
+    outlook = _with_status(run_prediction, request)
+    _print(options, lambda: json_outlook(outlook), OutlookView(outlook))
     return EXIT_OK if outlook.fits else EXIT_DOES_NOT_FIT
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from rich.text import Text
-
-    from advisor.report.console import SafeConsole
+    from advisor.report.json_documents import json_verification
+    from advisor.report.verification_view import VerificationView
     from advisor.session.verify import VerifyRequest, run_verification
     from advisor.text.units import parse_bytes
     from advisor.workload.source import resolve_source
@@ -169,17 +158,28 @@ def _verify(options: argparse.Namespace) -> int:
         device=options.device,
         memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
     )
-    with SafeConsole(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
-        found = run_verification(request, lambda doing: status.update(Text(doing)))
-    if options.json:
-        from advisor.report.json_documents import json_verification
-
-        print(json_verification(found))
-    else:
-        from advisor.report.verification_view import VerificationView
-
-        _console().print(VerificationView(found), crop=False)
+    found = _with_status(run_verification, request)
+    _print(options, lambda: json_verification(found), VerificationView(found))
     return EXIT_OK if found.kept else EXIT_NOT_KEPT
+
+
+def _with_status(run: Callable[[_Request, Callable[[str], None]], _Result], request: _Request) -> _Result:
+    """Run it, and show meanwhile what it is doing, where stderr is a terminal."""
+    from rich.text import Text
+
+    from advisor.report.console import SafeConsole
+
+    with SafeConsole(stderr=True).status("starting") as status:
+        return run(request, lambda doing: status.update(Text(doing)))
+
+
+def _print(options: argparse.Namespace, document: Callable[[], str], view: RenderableType) -> None:
+    from advisor.report.console import SafeConsole
+
+    if options.json:
+        print(document())
+    else:
+        SafeConsole().print(view, crop=False)
 
 
 def _follow(options: argparse.Namespace) -> int:
@@ -203,9 +203,12 @@ def _follow(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _print_answer(answer: Answer, *, with_timings: bool) -> None:
+def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
+    from rich.console import Group
+
     from advisor.policy.wrapper import apply_lines, size_lines
     from advisor.report.answer import AnswerView
+    from advisor.report.timings import timings_table
 
     notes = list(answer.notes)
     if answer.cached:
@@ -222,11 +225,7 @@ def _print_answer(answer: Answer, *, with_timings: bool) -> None:
         ),
         notes=notes,
     )
-    _console().print(view, crop=False)
-    if with_timings:
-        from advisor.report.timings import TimingsTable
-
-        _console().print(TimingsTable(answer.timings))
+    return Group(view, timings_table(answer.timings)) if with_timings else view
 
 
 def _as_seen_from_here(path: Path) -> Path:
@@ -263,8 +262,9 @@ def _print_hardware() -> None:
     from advisor.hardware.detect import choose_device, list_devices
     from advisor.hardware.profiles import load_profiles
     from advisor.report.catalogue_view import hardware_view
+    from advisor.report.console import SafeConsole
 
-    console = _console()
+    console = SafeConsole()
     profiles = load_profiles()
     for hardware in list_devices():
         console.print(hardware_view(hardware, profiles.get(hardware.profile or "")))
@@ -276,17 +276,11 @@ def _print_methods(name: str | None) -> None:
     from advisor.hardware.detect import detect_hardware
     from advisor.methods.catalogue import CATALOGUE, get_method
     from advisor.report.catalogue_view import method_view, methods_view
+    from advisor.report.console import SafeConsole
 
     hardware = detect_hardware()
     view = methods_view(CATALOGUE, hardware) if name is None else method_view(get_method(name), hardware)
-    _console().print(view)
-
-
-def _console() -> Console:
-    """A console on stdout."""
-    from advisor.report.console import SafeConsole
-
-    return SafeConsole()
+    SafeConsole().print(view)
 
 
 def _print_error(error: BaseException) -> None:

@@ -66,7 +66,7 @@ SAME_NAME: dict[str, tuple[tuple[str, ...], str]] = {
     "fidelity": (("advisor/measure", "advisor/trial/worker"), "the record, and the trial that makes it"),
     "growth": (("advisor/decide", "advisor/report"), "the record, and how it is shown"),
     "guard": (("advisor/decide", "advisor/session/trials"), "how a comparison is judged, and when it is made"),
-    "identity": (("advisor/measure/batches", "advisor/workload"), "not the same: to be renamed"),
+    "identity": (("advisor/measure/batches", "advisor/workload"), "the record, and how a model fills it"),
     "kernels": (("advisor/predict/cuda", "advisor/predict/workspace"), "which one runs, and what it allocates"),
     "outlook": (("advisor/predict", "advisor/search/propose"), "not the same: to be renamed"),
     "reductions": (("advisor/measure/batches", "advisor/predict/workspace"), "not the same: to be renamed"),
