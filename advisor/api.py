@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import enum
 import os
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from advisor.decide.answer import Answer
 from advisor.errors import OptionError
 from advisor.goal import Fidelity, GoalKind, Preference, Price
 from advisor.goal_text import parse_floor, parse_gpu_counts
+from advisor.options import GOAL, TUNE, Option, options_of
 from advisor.search.propose.proposal import SamplerName
-from advisor.session.request import DEFAULT_TIME_LIMIT_SECONDS, DEFAULT_TRIALS, TuneRequest
+from advisor.session.request import TuneRequest
 from advisor.session.setup.several_nodes import nodes_from
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted
-from advisor.text.ranges import check_above_zero, whole
+from advisor.text.ranges import MOST, check_above_zero, whole
 from advisor.text.units import MOST_BYTES, parse_bytes, parse_duration
 from advisor.workload.function_source import source_from_functions
 from advisor.workload.importing import refuse_while_importing
 from advisor.workload.source import resolve_source
+from advisor.workload.workload import WorkloadSource
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "tune"]
 
-_E = TypeVar("_E", GoalKind, Fidelity, SamplerName)
+_FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
+_ENUMS: dict[str, type[enum.Enum]] = {"goal": GoalKind, "fidelity": Fidelity, "sampler": SamplerName}
 
 
 def tune(
@@ -48,7 +52,7 @@ def tune(
     methods: str | Iterable[str] | None = None,
     sampler: str = "model",
     storage: str | None = None,
-    trials: int = DEFAULT_TRIALS,
+    trials: int = 40,
     time_limit: str | float | None = None,
     global_batch: int | None = None,
     gpus: int | str | Iterable[int] | None = None,
@@ -81,34 +85,33 @@ def tune(
         build_optimizer: ``(parameters) -> optimizer``; by default AdamW.
         count_targets: ``(batch) -> number`` of targets that the loss averages over.
         linear_head: ``(model, batch) -> (hidden, weight, bias or None, targets)`` for losses computed in chunks.
-        goal: ``"faster"``, ``"cheapest"`` or ``"bigger"``.
-        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; by default the first GPU.
-        memory_limit: Bytes, or text such as ``"8GiB"``, for the whole process; by default what is free.
-        fidelity: ``"exact"``, ``"rounding"``, ``"precision"``, ``"lossy"`` or ``"model"``; by default the search
-            space's own ceiling.
-        search_space: Name of a shipped space, or path of a YAML file.
-        methods: Names of methods (``"checkpoint,swap"`` or a list): nothing else is tried, and each of them must apply.
-        sampler: How the next combination is chosen: ``"model"`` (the largest expected improvement under a model of all
-            combinations), ``"tpe"`` (Optuna's) or ``"random"``.
-        storage: For several workers on one study, each with an ``output`` of its own: URL of a database
-            (``"sqlite:///study.db"``, ``"postgresql://..."``, ``"mysql://..."``) or a file ``study.journal``.
-        trials: Most policies to measure.
-        time_limit: Seconds, or text such as ``"5m"``.
-        global_batch: Samples per optimizer step, if that must stay fixed.
-        gpus: Numbers of devices that may train together: ``2``, ``(1, 2, 4)`` or ``"1,2,4"``. By default one; for
-            ``cheapest`` and on several machines 1, 2, 4, ... up to what is there.
-        nnodes: Machines whose devices train together; this is the first, and on each of the others
+        goal: ``"faster"``, ``"bigger"`` or ``"cheapest"``.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` (default: the first GPU).
+        memory_limit: Per device, such as ``"8GiB"`` (default: the free memory); a number is in bytes.
+        fidelity: ``"exact"``, ``"rounding"``, ``"precision"``, ``"lossy"`` (default) or ``"model"``: how far training
+            may differ from plain training. A search space may set another default.
+        search_space: ``"default"``, ``"all"``, ``"exact"``, ``"smoke"`` or a YAML file.
+        methods: Only these, and each must apply: names of methods, as ``"checkpoint,swap"`` or a list.
+        sampler: ``"model"``, ``"tpe"`` or ``"random"``: how the next trial is chosen. ``"model"`` takes the largest
+            expected improvement under a model of all combinations; ``"tpe"`` is Optuna's.
+        storage: A database or a journal file that workers share (``"sqlite:///study.db"``, ``"postgresql://..."``,
+            ``"mysql://..."``, ``"study.journal"``). Each worker needs an ``output`` of its own.
+        trials: Stop after N policies (default: 40).
+        time_limit: Stop after this time (default: 3m30s): text such as ``"5m"``, or seconds.
+        global_batch: Keep N samples per optimizer step.
+        gpus: How many devices may train together (default: 1; for ``cheapest``, and on N machines, 1,2,4,... up to
+            all): ``2``, ``(1, 2, 4)`` or ``"1,2,4"``.
+        nnodes: Train on N machines, of which this is the first. On each of the others
             ``momadvise --nnodes N --rdzv-endpoint HOST:PORT --node-rank K`` follows it.
-        rdzv_endpoint: ``"host:port"`` of this machine, as all of them can reach it.
-        price: ``cheapest``: US dollars per hour of one device; by default the list price of its profile.
-        kwh_price: ``cheapest``: US dollars per kilowatt-hour, to count energy as well.
-        max_latency: ``cheapest``: pick the least cost with at most so many seconds per iteration (or ``"200ms"``).
-        max_cost: ``cheapest``: pick the fastest with at most so many dollars per iteration, or for all ``iterations``.
-        deadline: ``cheapest``: pick the least cost that finishes ``iterations`` in so many seconds (or ``"8h"``).
-        iterations: ``cheapest``: iterations of the whole run.
-        min_throughput: ``bigger``: samples per second that must be kept (``20``), or a share of what plain training
-            reaches at the model's own size (``"0.5x"``).
-        output: Folder for everything that is written; by default ``momadvise-runs/<name>-<fingerprint>``.
+        rdzv_endpoint: Where they meet: ``"host:port"`` of this machine, as all of them can reach it.
+        price: Per hour of one GPU (default: its list price), in US dollars.
+        kwh_price: Per kilowatt-hour, to count energy as well, in US dollars.
+        max_latency: Pick the lowest cost within this time per iteration: text such as ``"200ms"``, or seconds.
+        max_cost: Pick the fastest within this cost per iteration or run (if ``iterations`` is given), in US dollars.
+        deadline: Pick the lowest cost that ends the run within this time: text such as ``"8h"``, or seconds.
+        iterations: Iterations of the whole run.
+        min_throughput: Samples/s (``20``), or relative to plain training (``"0.5x"``) at the model's own size.
+        output: Where to write (default: ``momadvise-runs/...``).
         seed: Seed of models, batches and proposals.
         progress: Told of everything that happens; by default the logger ``advisor`` is.
         wait: Whether to wait while another process tunes into the same folder.
@@ -121,78 +124,73 @@ def tune(
             (guard it with ``if __name__ == "__main__":``).
         TrialError: Nothing could be measured, or nothing fits.
     """
+    given = dict(locals())
     from advisor.report.progress import LoggingProgress
     from advisor.session.tune import run_session
 
     refuse_while_importing("advisor.tune")
-    functions = {
-        "build_model": build_model,
-        "make_batch": make_batch,
-        "compute_loss": compute_loss,
-        "build_optimizer": build_optimizer,
-        "count_targets": count_targets,
-        "linear_head": linear_head,
-    }
-    given = {name: function for name, function in functions.items() if function is not None}
-    if model is not None and given:
-        raise OptionError(
-            f"Either a model file or functions must be given, but got {quoted(model)} and {', '.join(given)}."
-        )
-    if model is not None:
-        model = _text(model, "model")
-    source = source_from_functions(**given) if model is None else resolve_source(model)
-    request = TuneRequest(
-        source=source,
-        goal=_choice(GoalKind, goal, "goal"),
-        device=None if device is None else _text(device, "device"),
-        memory_limit_bytes=_bytes(memory_limit),
-        fidelity=None if fidelity is None else _choice(Fidelity, fidelity, "fidelity"),
-        search_space=_text(search_space, "search_space"),
-        methods=_names(methods),
-        sampler=_choice(SamplerName, sampler, "sampler"),
-        storage=None if storage is None else _text(storage, "storage"),
-        trials=whole(trials, "--trials"),
-        time_limit_seconds=_seconds(time_limit),
-        global_batch=None if global_batch is None else whole(global_batch, "--global-batch"),
-        gpu_counts=None if gpus is None else parse_gpu_counts(gpus),
-        nodes=nodes_from(nnodes, rdzv_endpoint, None),
-        price=None
-        if price is None
-        else Price(usd_per_hour=_number(price, "--price"), source="--price", date="as given"),
-        usd_per_kilowatt_hour=None if kwh_price is None else _number(kwh_price, "--kwh-price"),
-        preference=Preference(
-            max_latency_seconds=_duration(max_latency, "--max-latency"),
-            max_cost_usd=None if max_cost is None else _number(max_cost, "--max-cost"),
-            deadline_seconds=_duration(deadline, "--deadline"),
-            iterations=None if iterations is None else whole(iterations, "--iterations", most=10**12),
-        ),
-        floor=None if min_throughput is None else parse_floor(min_throughput),
-        output=None if output is None else path_of(output, "--output", OptionError),
-        seed=whole(seed, "seed", least=0, most=2**32 - 1),
-        wait=wait,
-    )
+    request = _request(_source(model, given), given, seed=seed, wait=wait)
     return run_session(request, LoggingProgress() if progress is None else progress)
 
 
-def _choice(kind: type[_E], text: str, option: str) -> _E:
+def _source(model: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> WorkloadSource:
+    """The workload: a file or functions."""
+    functions = {name: given[name] for name in _FUNCTIONS if given[name] is not None}
+    if model is None:
+        return source_from_functions(**functions)
+    if functions:
+        raise OptionError(
+            f"Either a model file or functions must be given, but got {quoted(model)} and {', '.join(functions)}."
+        )
+    return resolve_source(_text(model, "model"))
+
+
+def _request(source: WorkloadSource, given: Mapping[str, Any], *, seed: int, wait: bool) -> TuneRequest:
+    """What is asked for, as the table of options says how to read it and where it goes."""
+    records: dict[str, dict[str, Any]] = {"": {}, "nodes": {}, "preference": {}}
+    for option in (GOAL, *options_of(*TUNE)):
+        value = given.get(option.keyword)
+        if value is not None or (option.default is not None and option.in_library):
+            record, _, field = (option.field or option.keyword).rpartition(".")
+            records[record][field] = _read(value, option)
+    return TuneRequest(
+        source=source,
+        nodes=nodes_from(**records["nodes"]),
+        preference=Preference(**records["preference"]),
+        seed=whole(seed, "seed", least=0, most=2**32 - 1),
+        wait=wait,
+        **records[""],
+    )
+
+
+def _read(value: Any, option: Option) -> Any:
+    """The value that was given for an option, as the request has it."""
+    kind, flag = option.kind, option.flag
+    if option.choices:
+        return _choice(value, option)
+    if kind == "count":
+        return whole(value, flag, most=option.most or MOST)
+    if kind == "price":
+        return Price(usd_per_hour=_number(value, flag), source=flag, date="as given")
+    return _READERS[kind](value, flag)
+
+
+def _choice(value: object, option: Option) -> enum.Enum:
     try:
-        return kind(text)
+        return _ENUMS[option.keyword](value)
     except ValueError:
-        valid = ", ".join(repr(member.value) for member in kind)
-        raise OptionError(f"{option} must be one of {valid}, but got {quoted(text)}.") from None
+        valid = ", ".join(repr(choice) for choice in option.choices)
+        raise OptionError(f"{option.flag} must be one of {valid}, but got {quoted(value)}.") from None
 
 
-def _names(methods: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The names of methods that were asked for."""
-    if methods is None:
-        return ()
+def _names(methods: str | Iterable[str], option: str) -> tuple[str, ...]:
     if not isinstance(methods, Iterable):
-        raise OptionError(f"methods must be names of methods, but got {quoted(methods)}.")
-    texts = [_text(one, "methods") for one in (methods.split(",") if isinstance(methods, str) else methods)]
+        raise OptionError(f"{option} must be names of methods, but got {quoted(methods)}.")
+    texts = [_text(one, option) for one in (methods.split(",") if isinstance(methods, str) else methods)]
     names = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
     if not names:
         raise OptionError(
-            f"--methods must name at least one method, but got {quoted(methods)}. `momadvise methods` lists them."
+            f"{option} must name at least one method, but got {quoted(methods)}. `momadvise methods` lists them."
         )
     return names
 
@@ -211,17 +209,21 @@ def _number(value: Any, option: str) -> float:
     return float(value)
 
 
-def _bytes(limit: str | int | None) -> int | None:
-    if limit is None:
-        return None
-    return parse_bytes(limit) if isinstance(limit, str) else whole(limit, "--memory-limit", most=MOST_BYTES)
+def _bytes(limit: str | int, option: str) -> int:
+    return parse_bytes(limit, option=option) if isinstance(limit, str) else whole(limit, option, most=MOST_BYTES)
 
 
-def _duration(value: str | float | None, option: str) -> float | None:
-    if value is None:
-        return None
+def _duration(value: str | float, option: str) -> float:
     return parse_duration(value, option=option) if isinstance(value, str) else _number(value, option)
 
 
-def _seconds(limit: str | float | None) -> float:
-    return DEFAULT_TIME_LIMIT_SECONDS if limit is None else _duration(limit, "--time-limit") or 0.0
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "text": _text,
+    "path": lambda value, option: path_of(value, option, OptionError),
+    "names": _names,
+    "number": _number,
+    "bytes": _bytes,
+    "duration": _duration,
+    "devices": lambda value, _: parse_gpu_counts(value),
+    "throughput": lambda value, _: parse_floor(value),
+}

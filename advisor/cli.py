@@ -2,186 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, TypeVar
 
+from advisor.command_line import EXIT_USER_ERROR, complain, predict_parser, tune_parser, verify_parser
+from advisor.options import GOAL, TUNE, options_of
 from advisor.report.streams import streams_kept
 from advisor.text.printable import printable
 from advisor.trial.process.interruption import interruptions_kept
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    import argparse
+
+    from rich.console import RenderableType
 
     from advisor.decide.answer import Answer
 
 __all__ = ["main"]
 
-_HELP = """\
-usage: momadvise --goal faster|bigger|cheapest MODEL [options]
-       momadvise predict MODEL         without running it: will it fit
-       momadvise verify POLICY MODEL   does a policy.yaml keep what it promises
-       momadvise methods [NAME]        the methods, and which apply here
-       momadvise hardware              the devices and their figures
-
-Measures on your own devices how to train MODEL (a Python file with
-build_model() and make_batch(batch_size), or hf:TYPE, or a config.json), and
-writes policy.yaml and wrapper.py that apply what it found.
-
-goals
-  faster       the most samples per second (the default)
-  bigger       the largest model that keeps  --min-throughput 20 | 0.5x
-  cheapest     cost against latency, and a pick:  --max-latency TIME,
-               --max-cost USD, --deadline TIME, or where the curve bends;
-               for a whole run  --iterations N;  --price USD per GPU-hour,
-               --kwh-price USD
-options
-  --gpus 1,2,4           how many devices may train together   (default: 1; for
-                         cheapest, and on N machines, 1,2,4,... up to all)
-  --nnodes N --rdzv-endpoint HOST:PORT --node-rank K       on N machines
-  --device NAME          cpu, cuda, cuda:1          (default: the first GPU)
-  --memory-limit SIZE    per device, such as 8GiB   (default: what is free)
-  --global-batch N       keep N samples per optimizer step
-  --fidelity CLASS       exact, rounding, precision, lossy (default), model:
-                         how far training may differ from plain training
-  --search-space NAME    default, all, exact, smoke, or a YAML file
-  --methods A,B          only these, and each must apply
-  --sampler NAME         model, tpe, random: how the next one is chosen
-  --storage URL          a database or a journal file that workers share
-  --trials N, --time-limit 5m              when to stop    (40 and 3m30s)
-  --output DIR           where to write       (default: momadvise-runs/..)
-  --timings              where the seconds of the run went
-  --json                 the result as JSON on stdout, and only that
-  --version, -h, --help
-
-The same command again goes on where it stopped; Ctrl-C keeps the best so far.
-"""
-
-_PREDICT_HELP = """\
-usage: momadvise predict MODEL [options]
-
-Says in seconds, without training anything: will MODEL fit, the largest batch
-that does, and what takes the memory. One step is traced on tensors that have
-shapes and no memory. Everything shown is predicted; nothing is measured.
-
-  --policy FILE          a policy.yaml to apply      (default: plain training)
-  --batch N              samples per forward pass    (default: the policy's, or
-                         BATCH_SIZE of the model file)
-  --device NAME          cpu, cuda, cuda:1           (default: the first GPU)
-  --profile NAME         a GPU that is not here, such as h200 or h100_80gb
-  --memory-limit SIZE    such as 8GiB                (default: what is free)
-  --json                 the prediction as JSON on stdout, and only that
-  -h, --help
-
-Exit status: 0 it fits, 3 it does not, 1 it cannot be predicted, 2 a mistake
-that you can fix.
-"""
-
-_VERIFY_HELP = """\
-usage: momadvise verify POLICY MODEL [options]
-
-Does POLICY, a policy.yaml, keep what it promises on MODEL? In a minute: three
-real steps of its wrapper beside three of a plain loop, from the same seeds and
-batches (losses, first gradient, updates), then peak memory and speed in turn
-with plain training. Everything shown is measured; nothing is kept.
-
-  --device NAME          cpu, cuda, cuda:1           (default: the first GPU)
-  --memory-limit SIZE    such as 8GiB                (default: what is free)
-  --json                 the result as JSON on stdout, and only that
-  -h, --help
-
-Exit status: 0 it keeps its promise, 4 it does not, 1 it cannot be verified
-(plain training does not run, or time ran out), 2 a mistake that you can fix.
-"""
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
 
 _VERBS = ("methods", "hardware")
 
-_LONGEST_LINE = 500
-
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
-EXIT_USER_ERROR = 2
 EXIT_DOES_NOT_FIT = 3
 EXIT_NOT_KEPT = 4
 EXIT_INTERRUPTED = 130
-
-
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose help is written by hand and whose errors say where help is."""
-
-    def __init__(self, prog: str, help_text: str) -> None:
-        super().__init__(prog=prog, allow_abbrev=False)
-        self._help_text = help_text
-
-    def format_help(self) -> str:
-        return self._help_text
-
-    def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse them; argparse itself lets ``--option=--`` pass as a list of nothing."""
-        options = self.parse_args(arguments)
-        for name, value in vars(options).items():
-            if isinstance(value, list):
-                self.error(f"argument {name}: expected one argument")
-        return options
-
-    def error(self, message: str) -> NoReturn:
-        _complain(_shortened(message))
-        self.exit(EXIT_USER_ERROR, f"Try: {self.prog} --help\n")
-
-
-def _parser() -> _Parser:
-    parser = _Parser("momadvise", _HELP)
-    parser.add_argument("model", metavar="MODEL", nargs="?")
-    parser.add_argument("--goal", default="faster", choices=("faster", "bigger", "cheapest"))
-    parser.add_argument("--device")
-    parser.add_argument("--memory-limit")
-    parser.add_argument("--global-batch", type=int)
-    parser.add_argument("--gpus")
-    parser.add_argument("--nnodes", type=int)
-    parser.add_argument("--rdzv-endpoint")
-    parser.add_argument("--node-rank", type=int)
-    parser.add_argument("--price", type=float)
-    parser.add_argument("--kwh-price", type=float)
-    parser.add_argument("--max-latency")
-    parser.add_argument("--max-cost", type=float)
-    parser.add_argument("--deadline")
-    parser.add_argument("--iterations", type=int)
-    parser.add_argument("--min-throughput")
-    parser.add_argument("--fidelity", choices=("exact", "rounding", "precision", "lossy", "model"))
-    parser.add_argument("--search-space", default="default")
-    parser.add_argument("--methods")
-    parser.add_argument("--sampler", default="model", choices=("model", "tpe", "random"))
-    parser.add_argument("--storage")
-    parser.add_argument("--trials", type=int)
-    parser.add_argument("--time-limit")
-    parser.add_argument("--output")
-    parser.add_argument("--timings", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    return parser
-
-
-def _predict_parser() -> _Parser:
-    parser = _Parser("momadvise predict", _PREDICT_HELP)
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--policy")
-    parser.add_argument("--profile")
-    parser.add_argument("--batch", type=int)
-    parser.add_argument("--device")
-    parser.add_argument("--memory-limit")
-    parser.add_argument("--json", action="store_true")
-    return parser
-
-
-def _verify_parser() -> _Parser:
-    parser = _Parser("momadvise verify", _VERIFY_HELP)
-    parser.add_argument("policy", metavar="POLICY")
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--device")
-    parser.add_argument("--memory-limit")
-    parser.add_argument("--json", action="store_true")
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -217,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments:
-        sys.stdout.write(_HELP)
+        sys.stdout.write(tune_parser().format_help())
         return EXIT_USER_ERROR
     if arguments[0] == "--version":
         from advisor import __version__
@@ -227,11 +77,11 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in _VERBS:
         return _catalogue(arguments)
     if arguments[0] == "predict":
-        options, run = _predict_parser().checked(arguments[1:]), _predict
+        options, run = predict_parser().checked(arguments[1:]), _predict
     elif arguments[0] == "verify":
-        options, run = _verify_parser().checked(arguments[1:]), _verify
+        options, run = verify_parser().checked(arguments[1:]), _verify
     else:
-        options, run = _parser().checked(arguments), _advise
+        options, run = tune_parser().checked(arguments), _advise
     from advisor.errors import MomadviseError, TrialError
 
     try:
@@ -239,7 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
     except MomadviseError as error:
         status = EXIT_NO_ANSWER if isinstance(error, TrialError) else EXIT_USER_ERROR
         if options.json:
-            from advisor.report.jsonout import json_error
+            from advisor.report.json_documents import json_error
 
             print(json_error(error))
         _print_error(error)
@@ -255,67 +105,29 @@ def _advise(options: argparse.Namespace) -> int:
     if options.node_rank:
         return _follow(options)
     if options.model is None:
-        _parser().error("a model is needed: a Python file, hf:TYPE or a config.json")
+        tune_parser().error("a model is needed: a Python file, hf:TYPE or a config.json")
     return _tune(options)
 
 
 def _tune(options: argparse.Namespace) -> int:
     from advisor.api import tune
     from advisor.report.console import SafeConsole
+    from advisor.report.json_documents import json_answer
     from advisor.report.live import open_progress
-    from advisor.session.request import DEFAULT_TRIALS
 
     answer = tune(
         options.model,
-        goal=options.goal,
-        device=options.device,
-        memory_limit=options.memory_limit,
-        fidelity=options.fidelity,
-        search_space=options.search_space,
-        methods=options.methods,
-        sampler=options.sampler,
-        storage=options.storage,
-        trials=DEFAULT_TRIALS if options.trials is None else options.trials,
-        time_limit=options.time_limit,
-        global_batch=options.global_batch,
-        gpus=options.gpus,
-        nnodes=options.nnodes,
-        rdzv_endpoint=options.rdzv_endpoint,
-        price=options.price,
-        kwh_price=options.kwh_price,
-        max_latency=options.max_latency,
-        max_cost=options.max_cost,
-        deadline=options.deadline,
-        iterations=options.iterations,
-        min_throughput=options.min_throughput,
-        output=options.output,
+        **{one.keyword: getattr(options, one.keyword) for one in (GOAL, *options_of(*TUNE)) if one.in_library},
         progress=open_progress(SafeConsole(stderr=True)),
         wait=False,
     )
-    if options.json:
-        from advisor.report.jsonout import json_answer
-
-        print(
-            json_answer(
-                answer.recommendation,
-                workload=answer.workload,
-                goal=answer.goal,
-                hardware=answer.hardware,
-                versions=answer.versions,
-                files=answer.files,
-                notes=answer.notes,
-                timings=answer.timings,
-            )
-        )
-    else:
-        _print_answer(answer, with_timings=options.timings)
+    _print(options, lambda: json_answer(answer), _answer_view(answer, with_timings=options.timings))
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from rich.text import Text
-
-    from advisor.report.console import SafeConsole
+    from advisor.report.json_documents import json_outlook
+    from advisor.report.outlook_view import OutlookView
     from advisor.session.predict import PredictRequest, run_prediction
     from advisor.text.units import parse_bytes
     from advisor.workload.source import resolve_source
@@ -328,23 +140,14 @@ def _predict(options: argparse.Namespace) -> int:
         profile=options.profile,
         memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
     )
-    with SafeConsole(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
-        outlook = run_prediction(request, lambda doing: status.update(Text(doing)))
-    if options.json:
-        from advisor.report.outlook_json import json_outlook
-
-        print(json_outlook(outlook))
-    else:
-        from advisor.report.outlook_view import OutlookView
-
-        _console().print(OutlookView(outlook), crop=False)
+    outlook = _with_status(run_prediction, request)
+    _print(options, lambda: json_outlook(outlook), OutlookView(outlook))
     return EXIT_OK if outlook.fits else EXIT_DOES_NOT_FIT
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from rich.text import Text
-
-    from advisor.report.console import SafeConsole
+    from advisor.report.json_documents import json_verification
+    from advisor.report.verification_view import VerificationView
     from advisor.session.verify import VerifyRequest, run_verification
     from advisor.text.units import parse_bytes
     from advisor.workload.source import resolve_source
@@ -355,17 +158,28 @@ def _verify(options: argparse.Namespace) -> int:
         device=options.device,
         memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
     )
-    with SafeConsole(stderr=True).status("starting") as status:  # nothing is shown where stderr is no terminal
-        found = run_verification(request, lambda doing: status.update(Text(doing)))
-    if options.json:
-        from advisor.report.verification_json import json_verification
-
-        print(json_verification(found))
-    else:
-        from advisor.report.verification_view import VerificationView
-
-        _console().print(VerificationView(found), crop=False)
+    found = _with_status(run_verification, request)
+    _print(options, lambda: json_verification(found), VerificationView(found))
     return EXIT_OK if found.kept else EXIT_NOT_KEPT
+
+
+def _with_status(run: Callable[[_Request, Callable[[str], None]], _Result], request: _Request) -> _Result:
+    """Run it, and show meanwhile what it is doing, where stderr is a terminal."""
+    from rich.text import Text
+
+    from advisor.report.console import SafeConsole
+
+    with SafeConsole(stderr=True).status("starting") as status:
+        return run(request, lambda doing: status.update(Text(doing)))
+
+
+def _print(options: argparse.Namespace, document: Callable[[], str], view: RenderableType) -> None:
+    from advisor.report.console import SafeConsole
+
+    if options.json:
+        print(document())
+    else:
+        SafeConsole().print(view, crop=False)
 
 
 def _follow(options: argparse.Namespace) -> int:
@@ -389,9 +203,12 @@ def _follow(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _print_answer(answer: Answer, *, with_timings: bool) -> None:
+def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
+    from rich.console import Group
+
     from advisor.policy.wrapper import apply_lines, size_lines
     from advisor.report.answer import AnswerView
+    from advisor.report.timings import timings_table
 
     notes = list(answer.notes)
     if answer.cached:
@@ -408,11 +225,7 @@ def _print_answer(answer: Answer, *, with_timings: bool) -> None:
         ),
         notes=notes,
     )
-    _console().print(view, crop=False)
-    if with_timings:
-        from advisor.report.timings import TimingsTable
-
-        _console().print(TimingsTable(answer.timings))
+    return Group(view, timings_table(answer.timings)) if with_timings else view
 
 
 def _as_seen_from_here(path: Path) -> Path:
@@ -430,7 +243,7 @@ def _catalogue(arguments: list[str]) -> int:
     verb, *names = arguments
     if any(name.startswith("-") for name in names) or len(names) > (1 if verb == "methods" else 0):
         if names in (["-h"], ["--help"]):
-            sys.stdout.write(_HELP)
+            sys.stdout.write(tune_parser().format_help())
             return EXIT_OK
         print(f"momadvise: error: usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ''}", file=sys.stderr)
         return EXIT_USER_ERROR
@@ -449,8 +262,9 @@ def _print_hardware() -> None:
     from advisor.hardware.detect import choose_device, list_devices
     from advisor.hardware.profiles import load_profiles
     from advisor.report.catalogue_view import hardware_view
+    from advisor.report.console import SafeConsole
 
-    console = _console()
+    console = SafeConsole()
     profiles = load_profiles()
     for hardware in list_devices():
         console.print(hardware_view(hardware, profiles.get(hardware.profile or "")))
@@ -462,34 +276,18 @@ def _print_methods(name: str | None) -> None:
     from advisor.hardware.detect import detect_hardware
     from advisor.methods.catalogue import CATALOGUE, get_method
     from advisor.report.catalogue_view import method_view, methods_view
+    from advisor.report.console import SafeConsole
 
     hardware = detect_hardware()
     view = methods_view(CATALOGUE, hardware) if name is None else method_view(get_method(name), hardware)
-    _console().print(view)
-
-
-def _console() -> Console:
-    """A console on stdout."""
-    from advisor.report.console import SafeConsole
-
-    return SafeConsole()
+    SafeConsole().print(view)
 
 
 def _print_error(error: BaseException) -> None:
     traceback_text = getattr(error, "traceback_text", None)
     if traceback_text:
         print(printable(traceback_text.rstrip()), file=sys.stderr)
-    _complain(str(error))
-
-
-def _complain(message: str) -> None:
-    print(f"momadvise: error: {printable(message)}", file=sys.stderr)
-
-
-def _shortened(message: str) -> str:
-    """What argparse says, with whatever was typed in it, on one line that nobody has to scroll."""
-    line = " ".join(message.splitlines())
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 100]}...{line[-97:]}"
+    complain(str(error))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,4 @@
-"""What the machine is: devices, their memory and rates, profiles of others, prices. Read by session and predict."""
+"""What the machine is: devices, their memory and rates, profiles of machines that are not here, prices.
+
+Called by most rooms.
+"""

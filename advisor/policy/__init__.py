@@ -1,1 +1,4 @@
-"""A choice of methods and batch: the record, its file, its application, the emitted wrapper."""
+"""A choice of methods and batch: the record, its file, its application, the emitted wrapper.
+
+Called by cli, decide, predict, report, search, session and trial.
+"""

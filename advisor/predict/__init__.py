@@ -1,1 +1,4 @@
-"""Before running: what a policy will need, from a trace without memory."""
+"""What a policy will need before it runs: memory and time, from a trace.
+
+Called by report, search, session, trial and its own folders.
+"""

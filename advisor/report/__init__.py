@@ -1,1 +1,4 @@
-"""Explain: tables, reasons, live display, JSON."""
+"""Explain an answer: tables, reasons, the live display, JSON.
+
+Called by api, cli and session.
+"""

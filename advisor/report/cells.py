@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Folded", "aligned", "plain_table"]
+__all__ = ["Folded", "aligned", "plain_table", "two_lines"]
 
 _LEFT = ("#", "fidelity")
 """Columns whose words start at their left edge; figures end at the right edge of theirs."""
@@ -82,3 +83,27 @@ def aligned(cells: Sequence[Text], columns: Mapping[str, int]) -> Text:
         else:
             line.append(blank).append(cell).append(" ")
     return line
+
+
+def two_lines(
+    head: Text, words: Sequence[str], figures: Text, role: Text, *, style: str, gap: int, width: int
+) -> RenderResult:
+    """A row that is too wide for one line: number and methods, and the figures below them.
+
+    Args:
+        head: The number, as wide as its column.
+        words: The methods.
+        figures: The other cells, indented as wide as the number.
+        role: Ends the line of figures where it is short enough, else gets a line of its own.
+        style: Of everything; the methods are bold without one.
+        gap: Blanks before the role.
+        width: Of the console.
+    """
+    for position, line in enumerate(Folded(words).lines(width - len(head))):
+        yield Text(head.plain if position == 0 else " " * len(head), style=style).append(line, style=style or "bold")
+    figures.stylize(style)
+    if len(figures) + gap + len(role) <= width:
+        yield figures.append(" " * gap).append(role)
+    else:
+        yield figures
+        yield Padding(role, (0, 0, 0, len(head)))

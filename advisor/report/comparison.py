@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from rich.text import Text
+
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import NOT_FINITE, drift_tolerance
 from advisor.decide.guard import observed_class, why_worse
 from advisor.measure.fidelity import FidelityMeasurement
 from advisor.text.units import format_percent
 
-__all__ = ["COMPARED", "comparison_sentence", "comparison_words", "drift_words"]
+__all__ = ["comparison_sentence", "comparison_words", "drift_cell", "drift_legend", "drift_words"]
 
-COMPARED = "*"
+_COMPARED = "*"
 """Behind a drift over tens of steps, in tables; without it, it is one of the first three losses."""
 
 
@@ -22,7 +26,7 @@ def drift_words(candidate: Candidate) -> str:
     """The loss drift of a candidate; ``"!"`` behind it when it is above the tolerance of what it declares."""
     guard = candidate.guard
     if guard is not None:
-        mark = COMPARED if observed_class(candidate.fidelity, guard) is candidate.fidelity else f"{COMPARED}!"
+        mark = _COMPARED if observed_class(candidate.fidelity, guard) is candidate.fidelity else f"{_COMPARED}!"
         return (format_percent(guard.loss_drift) if guard.is_finite else "not finite") + mark
     if candidate.loss_drift is None:
         return "-"
@@ -30,6 +34,18 @@ def drift_words(candidate: Candidate) -> str:
         return "not finite!"
     mark = "!" if candidate.loss_drift > drift_tolerance(candidate.fidelity) else ""
     return format_percent(candidate.loss_drift) + mark
+
+
+def drift_cell(candidate: Candidate) -> Text:
+    """The loss drift of a candidate, red where it is above the tolerance."""
+    words = drift_words(candidate)
+    return Text(words, style="red" if words.endswith("!") else "")
+
+
+def drift_legend(candidates: Iterable[Candidate]) -> str:
+    """What the mark behind a drift means; empty where no candidate has one."""
+    steps = max((one.guard.steps for one in candidates if one.guard is not None), default=0)
+    return f"; {_COMPARED}: smoothed, over {steps} steps" if steps else ""
 
 
 def comparison_words(found: FidelityMeasurement) -> str:

@@ -5,11 +5,9 @@ Nothing that they are given steers the terminal: names and exceptions of the use
 
 from __future__ import annotations
 
-import io
 import os
-import sys
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -17,7 +15,7 @@ from rich.segment import Segment
 from advisor.text.printable import printable
 from advisor.text.ranges import digits
 
-__all__ = ["SafeConsole", "open_console", "speaks_unicode"]
+__all__ = ["SafeConsole", "speaks_unicode"]
 
 _SIZES = ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES")
 _LARGEST_SIZE = 10_000
@@ -43,23 +41,6 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield Segment(printable(text), segment.style)
-
-
-def open_console(*, stderr: bool = False, stream: TextIO | None = None, width: int | None = None) -> Console:
-    """Open a console.
-
-    A character that the stream cannot encode is replaced instead of raised: a table must not fail for a ``±``.
-    Colour and width follow rich's rules (``NO_COLOR``, ``COLUMNS``; 80 columns and no colour in a pipe).
-
-    Args:
-        stderr: Whether to write to standard error rather than to standard output.
-        stream: Another stream to write to.
-        width: Fixed width in columns.
-    """
-    target = stream if stream is not None else (sys.stderr if stderr else sys.stdout)
-    if isinstance(target, io.TextIOWrapper) and target.errors == "strict":
-        target.reconfigure(errors="replace")
-    return SafeConsole(file=target, width=width, highlight=False, soft_wrap=False)
 
 
 def speaks_unicode(console: Console) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
@@ -13,10 +12,10 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.goal import Goal
-from advisor.report.cells import Folded, aligned, plain_table
-from advisor.report.comparison import COMPARED, drift_words
+from advisor.report.cells import Folded, aligned, plain_table, two_lines
+from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.points import ITERATIONS, Entry, entries, worse_words
-from advisor.report.wording import batch_words, methods_words
+from advisor.report.wording import batch_words, methods_words, role_words
 from advisor.text.units import (
     format_bytes,
     format_count,
@@ -78,26 +77,21 @@ class FrontierTable:
     def _point(self, entry: Entry, width: int) -> RenderResult:
         picked = entry.number - 1 == self._frontier.pick
         style = "bold green" if picked else ""
-        head = aligned([Text(f"[{entry.number}]" if picked else str(entry.number))], self._columns).plain
-        policy = Folded(methods_words(entry.point.policy))
-        for position, line in enumerate(policy.lines(width - len(head))):
-            yield Text(head if position == 0 else " " * len(head), style=style).append(line, style=style or "bold")
-        figures = aligned([Text(), *self._figures(entry)], self._columns)
-        figures.stylize(style)
-        role = Text(self._role(entry), style=style or "bold")
-        # A short role ends the line of figures; a longer one gets its own.
-        if len(figures) + 1 + len(role) <= width:
-            yield figures.append(" ").append(role)
-        else:
-            yield figures
-            yield Padding(role, (0, 0, 0, len(head)))
+        return two_lines(
+            aligned([Text(f"[{entry.number}]" if picked else str(entry.number))], self._columns),
+            methods_words(entry.point.policy),
+            aligned([Text(), *self._figures(entry)], self._columns),
+            Text(self._role(entry), style=style or "bold"),
+            style=style,
+            gap=1,
+            width=width,
+        )
 
     def _figures(self, entry: Entry) -> list[Text]:
         candidate, point = entry.candidate, entry.point
         measurement = candidate.measurement
         assert measurement is not None
         spread = "early" if is_outpaced(candidate) else format_spread(measurement.relative_spread)
-        drift = drift_words(candidate)
         cells = {
             "GPUs": Text(str(point.policy.gpu_count)),
             "latency": Text.assemble(format_seconds(point.latency_seconds), (f" {spread:>5}", "dim")),
@@ -106,7 +100,7 @@ class FrontierTable:
             "batch": Text(batch_words(point.policy)),
             "peak": Text(format_bytes(measurement.memory.peak_bytes)),
             "fidelity": Text(candidate.fidelity.value),
-            "drift": Text(drift, style="red" if drift.endswith("!") else ""),
+            "drift": drift_cell(candidate),
         }
         return [cells[heading] for heading in self._columns if heading != "#"]
 
@@ -143,11 +137,10 @@ class FrontierTable:
 
     def _cells(self, candidate: Candidate) -> list[RenderableType]:
         cost = cost_of(candidate, self._goal)
-        methods = methods_words(candidate.policy)
-        role = "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
+        *methods, last = methods_words(candidate.policy)
         return [
             str(candidate.policy.gpu_count),
-            Folded([*methods[:-1], methods[-1] + role]),
+            Folded([*methods, last + role_words(candidate)]),
             batch_words(candidate.policy),
             ("~" if is_outpaced(candidate) else "") + format_seconds(cost.latency_seconds),
             format_usd(cost.usd * ITERATIONS),
@@ -156,13 +149,11 @@ class FrontierTable:
     def _legend(self) -> Text:
         price = self._goal.price
         assert price is not None
-        steps = max((one.guard.steps for one in self._answer.ranking if one.guard is not None), default=0)
-        compared = f"; {COMPARED}: smoothed, over {steps} steps" if steps else ""
         energy = "energy: of all devices, per iteration. " if "energy" in self._columns else ""
         return Text(
             "latency: of an iteration (optimizer step). ±: half the 95% interval. $/1000: US dollars for "
             f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each GPU. drift: of the "
-            f"loss, from plain training{compared}.\n"
+            f"loss, from plain training{drift_legend(self._answer.ranking)}.\n"
             f"price: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, {price.date}{self._shared()}",
             style="dim",
         )

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from advisor.decide.candidate import Candidate, Role
+from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_measured
 from advisor.goal import GoalKind
 from advisor.policy.policy import Policy
@@ -30,6 +30,7 @@ from advisor.report.wording import (
     parameters_words,
     policy_words,
     rate_words,
+    role_words,
 )
 from advisor.text.units import format_bytes, format_duration, format_rate
 
@@ -45,7 +46,7 @@ def open_progress(console: Console) -> Progress:
     return PlainProgress(console)
 
 
-class PlainProgress:
+class PlainProgress(Progress):
     """One line per event, for pipes and log files.
 
     Args:
@@ -59,15 +60,6 @@ class PlainProgress:
         self._started = clock()
         self._goal = ""
 
-    def __enter__(self) -> PlainProgress:
-        """Start."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop; nothing to put back."""
-
     def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
         """One line that says what is asked."""
         self._started = self._clock()
@@ -79,9 +71,6 @@ class PlainProgress:
     def stage(self, text: str) -> None:
         """One line."""
         self._line(text)
-
-    def trial_started(self, number: int, policy: Policy, doing: str) -> None:
-        """Nothing: a line at the end of the trial is enough for a log."""
 
     def trial_ended(
         self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
@@ -114,7 +103,7 @@ class _State(msgspec.Struct, frozen=True):
     baseline: Candidate | None = None
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """A few lines that are drawn anew: the trial under way, the best so far, the time left, recent outcomes.
 
     Args:
@@ -244,8 +233,7 @@ class LiveProgress:
 
 
 def _what(candidate: Candidate) -> str:
-    role = "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
-    return f"{' + '.join(candidate_words(candidate))}, batch {batch_words(candidate.policy)}{role}"
+    return f"{' + '.join(candidate_words(candidate))}, batch {batch_words(candidate.policy)}{role_words(candidate)}"
 
 
 def _result(candidate: Candidate) -> str:

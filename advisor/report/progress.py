@@ -1,10 +1,10 @@
-"""What a session tells while it works, and the listener that stays silent."""
+"""What a session reports while it works."""
 
 from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from advisor.decide.candidate import Candidate
 from advisor.policy.policy import Policy
@@ -14,11 +14,15 @@ from advisor.text.printable import printable
 __all__ = ["LoggingProgress", "Progress", "SilentProgress"]
 
 
-class Progress(Protocol):
-    """Hears what happens during a tuning, in order. Used as a context manager: leaving gives the terminal back."""
+class Progress:
+    """Hears what happens during a tuning, in order; on its own it shows nothing of that.
+
+    Used as a context manager: leaving gives the terminal back.
+    """
 
     def __enter__(self) -> Self:
         """Start showing."""
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -64,34 +68,8 @@ class Progress(Protocol):
         """Something that the user should know."""
 
 
-class SilentProgress:
+class SilentProgress(Progress):
     """Shows nothing."""
-
-    def __enter__(self) -> Self:
-        """Nothing to start."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing to stop."""
-
-    def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
-        """Stay silent."""
-
-    def stage(self, text: str) -> None:
-        """Stay silent."""
-
-    def trial_started(self, number: int, policy: Policy, doing: str) -> None:
-        """Stay silent."""
-
-    def trial_ended(
-        self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
-    ) -> None:
-        """Stay silent."""
-
-    def note(self, text: str) -> None:
-        """Stay silent."""
 
 
 class LoggingProgress(SilentProgress):

@@ -15,6 +15,7 @@ __all__ = [
     "GO_ON",
     "compared_sentence",
     "fidelity_sentence",
+    "hand_tuned_sentence",
     "measured_methods",
     "measured_too_little",
     "not_measured_sentence",
@@ -100,6 +101,14 @@ def measured_methods(answer: Recommendation) -> set[str]:
     compared = [one for one in answer.not_measured if one.outcome is Outcome.COMPARED]
     combinations = (Combination.of(one.policy) for one in (*answer.ranking, *compared))
     return {combination.label for combination in combinations if combination.uses}
+
+
+def hand_tuned_sentence(answer: Recommendation) -> str:
+    """What to say of the hand-tuned default where it is the winner, or has no figure."""
+    if answer.hand_tuned is not None:
+        return "It is what an experienced person would pick without measuring (the hand-tuned default)."
+    failed = any(one.role is Role.HAND_TUNED for one in answer.not_measured)
+    return not_measured_sentence(answer, Role.HAND_TUNED, "The hand-tuned default") if failed else ""
 
 
 def not_measured_sentence(answer: Recommendation, role: Role, name: str) -> str:

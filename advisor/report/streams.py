@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["KeptStreams", "streams_kept"]
+__all__ = ["ERRORS", "KeptStreams", "streams_kept"]
 
-_ERRORS = "momadvise"
+ERRORS = "momadvise"
+"""The name under which codecs know how these streams write characters that they do not have."""
 _IN_ASCII = {
     **dict.fromkeys("─━╌═╶╴", "-"),
     **dict.fromkeys("│┃║", "|"),
@@ -60,7 +61,7 @@ class KeptStreams:
         return io.TextIOWrapper(
             io.BufferedWriter(raw),
             encoding=stream.encoding,
-            errors=_ERRORS,
+            errors=ERRORS,
             line_buffering=stream.line_buffering or name == "stderr",
         )
 
@@ -123,4 +124,4 @@ def _escaped(character: str) -> str:
     return _IN_ASCII.get(character) or "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs)
 
 
-codecs.register_error(_ERRORS, _in_ascii)
+codecs.register_error(ERRORS, _in_ascii)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
@@ -18,9 +17,9 @@ from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.floor import keeps
 from advisor.decide.score import gain_over
 from advisor.goal import Goal, GoalKind
-from advisor.report.cells import Folded, aligned, plain_table
-from advisor.report.comparison import COMPARED, drift_words
-from advisor.report.wording import batch_words, candidate_words, gain_words, outcome_style, rate_words
+from advisor.report.cells import Folded, aligned, plain_table, two_lines
+from advisor.report.comparison import drift_cell, drift_legend
+from advisor.report.wording import batch_words, candidate_words, gain_words, outcome_style, rate_words, role_words
 from advisor.text.units import format_bytes, format_spread
 
 __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
@@ -72,12 +71,10 @@ class RankingTable:
 
     def _legend(self, shown: Sequence[tuple[int, Candidate]]) -> Text:
         each = " of each device" if any(one.policy.gpu_count > 1 for _, one in shown) else ""
-        steps = max((one.guard.steps for _, one in shown if one.guard is not None), default=0)
-        compared = f"; {COMPARED}: smoothed, over {steps} steps" if steps else ""
         size = "vs base: size of the model. " if self._goal.kind is GoalKind.BIGGER else ""
         return Text(
             f"{size}batch: micro-batch x accumulation steps{each}. ±: half the 95% interval. "
-            f"Loss drift: from plain training, same seed and batches{compared}.",
+            f"Loss drift: from plain training, same seed and batches{drift_legend(one for _, one in shown)}.",
             style="dim",
         )
 
@@ -104,27 +101,21 @@ class RankingTable:
 
     def _two_lines(self, rank: int, candidate: Candidate, width: int) -> RenderResult:
         number, *figures = self._figures(rank, candidate)
-        style = self._style(candidate)
-        policy = Folded(candidate_words(candidate), style=style or "bold")
-        head = aligned([number], _COLUMNS).plain
-        for position, line in enumerate(policy.lines(width - len(head))):
-            yield Text(head if position == 0 else " " * len(head), style=style).append(line, style=style or "bold")
-        numbers = aligned([Text(), *figures], _COLUMNS)
-        numbers.stylize(style)
-        role = self._role(candidate)
-        # A short role ends the line of figures; a reason gets its own.
-        if len(numbers) + 2 + len(role) <= width:
-            yield numbers.append("  ").append(role)
-        else:
-            yield numbers
-            yield Padding(role, (0, 0, 0, len(head)))
+        return two_lines(
+            aligned([number], _COLUMNS),
+            candidate_words(candidate),
+            aligned([Text(), *figures], _COLUMNS),
+            self._role(candidate),
+            style=self._style(candidate),
+            gap=2,
+            width=width,
+        )
 
     def _figures(self, rank: int, candidate: Candidate) -> list[Text]:
         measurement = candidate.measurement
         assert measurement is not None
         # Where timing was ended early its few steps say nothing about their spread.
         spread = "early" if is_outpaced(candidate) else format_spread(measurement.relative_spread)
-        drift = drift_words(candidate)
         return [
             Text(str(rank)),
             Text.assemble(rate_words(candidate), (f" {spread:>5}", "dim")),
@@ -132,7 +123,7 @@ class RankingTable:
             Text(batch_words(candidate.policy)),
             Text(format_bytes(measurement.memory.peak_bytes)),
             Text(candidate.fidelity.value),
-            Text(drift, style="red" if drift.endswith("!") else ""),
+            drift_cell(candidate),
         ]
 
     def _gain(self, candidate: Candidate) -> Text:
@@ -203,9 +194,9 @@ class NotMeasuredTable:
             batches = list(dict.fromkeys(batch_words(one.policy) for one in group))
             needs = [one.predicted_peak_bytes for one in group if one.predicted_peak_bytes is not None]
             outcome = Text(first.outcome.value, style=outcome_style(first.outcome))
-            role = "" if first.role is Role.SEARCHED else f" [{first.role.value}]"
+            *words, last = candidate_words(first)
             cells: list[RenderableType] = [
-                Folded([*candidate_words(first)[:-1], candidate_words(first)[-1] + role]),
+                Folded([*words, last + role_words(first)]),
                 Text("\n".join([*batches[:3], *(["..."] if len(batches) > 3 else [])])),
             ]
             if predicted:

@@ -6,7 +6,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.decide.ranking import noise_of_lead
+from advisor.decide.ranking import measurement_of, noise_of_lead
 from advisor.decide.score import gain, score
 from advisor.decide.simplicity import simplicity
 from advisor.goal import Goal, GoalKind
@@ -16,6 +16,7 @@ from advisor.report.sentences import (
     GO_ON,
     compared_sentence,
     fidelity_sentence,
+    hand_tuned_sentence,
     measured_methods,
     measured_too_little,
     not_measured_sentence,
@@ -24,7 +25,7 @@ from advisor.report.sentences import (
 )
 from advisor.report.why_cheapest import explain_cheapest
 from advisor.report.why_larger import explain_size
-from advisor.report.wording import training_words
+from advisor.report.wording import early_words, gain_words, subject_words, training_words
 from advisor.search.space.space import Combination
 from advisor.text.units import (
     format_bytes,
@@ -88,7 +89,7 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     rate = _rate(baseline)
     spread = format_times_spread(promise.low, promise.high, promise.value)
     return (
-        f"{_subject(answer.winner)} is {format_times(promise.value)} as fast as the baseline, {spread} "
+        f"{subject_words(answer.winner)} is {format_times(promise.value)} as fast as the baseline, {spread} "
         f"({training_words(baseline)}), in turn with it in fresh processes.",
         f"At the speed that the machine had for the baseline that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
@@ -106,20 +107,20 @@ def _speed(answer: Recommendation, goal: Goal) -> tuple[str, ...]:
 
 def _data_bound(answer: Recommendation) -> str:
     """What a whole step is where making a batch takes longer than training on it."""
-    own = _measurement(answer.winner)
+    own = measurement_of(answer.winner)
     if own.making_seconds <= own.step_seconds:
         return ""
     making, samples = format_seconds(own.making_seconds), format_count(answer.winner.policy.global_batch, "sample")
     longer = f"make_batch takes {making} for {samples}, longer than the step itself"
     whole = _whole_rate(own)
-    is_known = answer.baseline is not None and _measurement(answer.baseline).making_seconds > 0
+    is_known = answer.baseline is not None and measurement_of(answer.baseline).making_seconds > 0
     if answer.baseline is None or answer.baseline.policy == answer.winner.policy or not is_known:
         rate = f"{format_rate(whole)} samples/s"
-        return f"{_subject(answer.winner)} does {rate} where it waits for its data, which is the bound: {longer}."
-    times = whole / _whole_rate(_measurement(answer.baseline))
+        return f"{subject_words(answer.winner)} does {rate} where it waits for its data, which is the bound: {longer}."
+    times = whole / _whole_rate(measurement_of(answer.baseline))
     return (
-        f"{_subject(answer.winner)} is {format_times(times)} as fast as the baseline where both wait for their data, "
-        f"which is the bound: {longer}. More loader workers help, methods do not."
+        f"{subject_words(answer.winner)} is {format_times(times)} as fast as the baseline where both wait for their "
+        f"data, which is the bound: {longer}. More loader workers help, methods do not."
     )
 
 
@@ -144,17 +145,11 @@ def _what_may_change(winner: Candidate) -> list[str]:
     return [method.rests_on for use in winner.policy.methods if (method := get_method(use.name)).rests_on]
 
 
-def _subject(winner: Candidate) -> str:
-    name = training_words(winner)
-    return f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
-
-
 def _what(winner: Candidate) -> str:
-    measured = _measurement(winner)
-    early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
+    measured = measurement_of(winner)
     return (
-        f"{_subject(winner)} runs {format_rate(measured.samples_per_second)} samples/s "
-        f"({format_spread(measured.relative_spread)}){early}."
+        f"{subject_words(winner)} runs {format_rate(measured.samples_per_second)} samples/s "
+        f"({format_spread(measured.relative_spread)}){early_words(winner)}."
     )
 
 
@@ -190,7 +185,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     ahead = _gain(winner, baseline, goal)
     reference = f"the baseline ({training_words(baseline)}: {format_rate(_rate(baseline))})"
     if answer.tie:
-        return f"It ties with {reference}: {_signed(ahead)}, inside the noise of {noise}."
+        return f"It ties with {reference}: {gain_words(ahead)}, inside the noise of {noise}."
     if ahead >= 0:
         return f"That is {format_times(1 + ahead)} {reference}, where the noise is {noise}."
     reason = why_not_eligible(baseline, goal)
@@ -210,11 +205,8 @@ def _unconfirmed(answer: Recommendation, goal: Goal) -> bool:
 
 def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
     winner, tuned = answer.winner, answer.hand_tuned
-    if tuned is None:
-        failed = any(one.role is Role.HAND_TUNED for one in answer.not_measured)
-        return not_measured_sentence(answer, Role.HAND_TUNED, "The hand-tuned default") if failed else ""
-    if winner == tuned:
-        return "It is what an experienced person would pick without measuring (the hand-tuned default)."
+    if tuned is None or tuned == winner:
+        return hand_tuned_sentence(answer)
     ahead = _gain(winner, tuned, goal)
     noise = _noise(answer, winner, tuned)
     # The search's figure of one setting says nothing beside another's from its confirmation: they are of two moments.
@@ -226,7 +218,7 @@ def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
         faster = format_percent(_gain(tuned, winner, goal))
         return f"The hand-tuned default ({training_words(tuned)}) is {faster} faster, but {reason}."
     if abs(ahead) <= noise:
-        return f"Against {reference} it is a tie: {_signed(ahead)}, noise {format_percent(noise)}."
+        return f"Against {reference} it is a tie: {gain_words(ahead)}, noise {format_percent(noise)}."
     return f"It is {format_percent(ahead)} faster than {reference}."
 
 
@@ -262,7 +254,7 @@ def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
 
 def _what_limits(answer: Recommendation, goal: Goal) -> str:
     winner = answer.winner
-    memory = _measurement(winner).memory
+    memory = measurement_of(winner).memory
     limit_bytes = goal.limit_on(winner.policy.gpu_count)
     share = memory.peak_bytes / limit_bytes
     limit = format_bytes(limit_bytes)
@@ -315,13 +307,4 @@ def _gain(candidate: Candidate, reference: Candidate, goal: Goal) -> float:
 
 
 def _rate(candidate: Candidate) -> float:
-    return _measurement(candidate).samples_per_second
-
-
-def _measurement(candidate: Candidate) -> Measurement:
-    assert candidate.measurement is not None
-    return candidate.measurement
-
-
-def _signed(share: float) -> str:
-    return f"{'+' if share >= 0 else ''}{format_percent(share)}"
+    return measurement_of(candidate).samples_per_second

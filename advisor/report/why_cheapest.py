@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, FrontierPoint, Recommendation, Role
 from advisor.decide.cost import cost_of
-from advisor.decide.eligible import is_outpaced, why_not_eligible
+from advisor.decide.eligible import why_not_eligible
 from advisor.decide.ranking import measurement_of
 from advisor.goal import Goal, Preference
 from advisor.report.points import ITERATIONS
 from advisor.report.sentences import (
     fidelity_sentence,
+    hand_tuned_sentence,
     not_measured_sentence,
     nothing_else_sentence,
     untried_sentence,
 )
-from advisor.report.wording import price_words, training_words
+from advisor.report.wording import early_words, price_words, subject_words, training_words
 from advisor.text.units import (
     format_bytes,
     format_count,
@@ -59,12 +60,10 @@ def explain_cheapest(recommendation: Recommendation, goal: Goal) -> tuple[str, .
 def _what(winner: Candidate, goal: Goal) -> str:
     measured, price = measurement_of(winner), goal.price
     assert price is not None
-    early = " (an early figure: its timing was cut short)" if is_outpaced(winner) else ""
-    name = training_words(winner)
-    subject = f"Training with {name}" if winner.policy.methods else name[0].upper() + name[1:]
     return (
-        f"{subject} takes {format_seconds(measured.step_seconds)} ({format_spread(measured.relative_spread)}) per "
-        f"iteration{early} and costs {_dollars(cost_of(winner, goal).usd)} at {price_words(price)}."
+        f"{subject_words(winner)} takes {format_seconds(measured.step_seconds)} "
+        f"({format_spread(measured.relative_spread)}) per iteration{early_words(winner)} and costs "
+        f"{_dollars(cost_of(winner, goal).usd)} at {price_words(price)}."
     )
 
 
@@ -128,11 +127,8 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
 
 def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
     winner, tuned = answer.winner, answer.hand_tuned
-    if tuned is None:
-        failed = any(one.role is Role.HAND_TUNED for one in answer.not_measured)
-        return not_measured_sentence(answer, Role.HAND_TUNED, "The hand-tuned default") if failed else ""
-    if winner == tuned:
-        return "It is what an experienced person would pick without measuring (the hand-tuned default)."
+    if tuned is None or tuned == winner:
+        return hand_tuned_sentence(answer)
     reason = why_not_eligible(tuned, goal)
     may_not = f"; that may not win: {reason}" if reason else ""
     return f"{_compared(winner, tuned, goal, 'the hand-tuned default')}{may_not}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeFigure
 from advisor.decide.growth import plain_among
+from advisor.decide.ranking import measurement_of
 from advisor.goal import Goal
 from advisor.report.sentences import GO_ON
 from advisor.report.wording import combination_words, parameters_words, training_words
@@ -38,13 +39,11 @@ def _what(winner: Candidate, growth: Growth, goal: Goal, baseline: Candidate | N
     if share is not None and baseline is not None:
         plainly = _plain_words(Combination.of(baseline.policy))
         floor += f" ({share:g} times the {format_rate(_rate(baseline))} of {plainly} at its own size)"
-    measurement = winner.measurement
-    assert measurement is not None, "a winner is measured"
     trained = "trained with" if winner.policy.methods else "with"
     return (
         f"The largest size found that keeps {floor} is {size_words(winner.model_size)} with {_parameters(winner)}: "
         f"{trained} {training_words(winner)} it runs {format_rate(_rate(winner))} samples/s "
-        f"({format_spread(measurement.relative_spread)})."
+        f"({format_spread(measurement_of(winner).relative_spread)})."
     )
 
 
@@ -129,5 +128,4 @@ def _parameters(candidate: Candidate) -> str:
 
 
 def _rate(candidate: Candidate) -> float:
-    assert candidate.measurement is not None, "only measured candidates are compared"
-    return candidate.measurement.samples_per_second
+    return measurement_of(candidate).samples_per_second

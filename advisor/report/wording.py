@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.decide.candidate import Candidate, Comparison
+from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.eligible import is_outpaced
 from advisor.goal import Price
 from advisor.methods.use import MethodUse
@@ -18,6 +18,7 @@ __all__ = [
     "combination_words",
     "comparison_words",
     "device_words",
+    "early_words",
     "gain_words",
     "method_words",
     "methods_words",
@@ -27,6 +28,8 @@ __all__ = [
     "policy_words",
     "price_words",
     "rate_words",
+    "role_words",
+    "subject_words",
     "training_words",
 ]
 
@@ -131,6 +134,22 @@ def rate_words(candidate: Candidate) -> str:
     """Samples per second, with a mark in front when the timing was ended early."""
     assert candidate.measurement is not None
     return ("~" if is_outpaced(candidate) else "") + format_rate(candidate.measurement.samples_per_second)
+
+
+def role_words(candidate: Candidate) -> str:
+    """``" [baseline]"`` behind the methods; nothing for what the search proposed."""
+    return "" if candidate.role is Role.SEARCHED else f" [{candidate.role.value}]"
+
+
+def subject_words(candidate: Candidate) -> str:
+    """A training as a sentence begins with it: ``"Training with precision bf16 at batch 16"``."""
+    name = training_words(candidate)
+    return f"Training with {name}" if candidate.policy.methods else name[0].upper() + name[1:]
+
+
+def early_words(candidate: Candidate) -> str:
+    """A mark behind a figure whose timing was ended early."""
+    return " (an early figure: its timing was cut short)" if is_outpaced(candidate) else ""
 
 
 def gain_words(share: float) -> str:

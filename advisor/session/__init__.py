@@ -1,1 +1,4 @@
-"""Propose, run, score, record, confirm: the one room that sees all others."""
+"""Propose, run, score, record, confirm: the one room that sees all others.
+
+Called by api, cli and its own folders.
+"""

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from pathlib import Path
 
 import msgspec
 
 from advisor.errors import OptionError
 from advisor.goal import Fidelity, Floor, GoalKind, Preference, Price
+from advisor.options import TUNE, Option, options_of
 from advisor.search.propose.proposal import SamplerName
 from advisor.text.ranges import MOST, check_above_zero, whole
-from advisor.text.units import MOST_BYTES
 from advisor.trial.nodes import Nodes
 from advisor.workload.workload import WorkloadSource
 
-__all__ = ["DEFAULT_TIME_LIMIT_SECONDS", "DEFAULT_TRIALS", "TuneRequest"]
-
-DEFAULT_TIME_LIMIT_SECONDS = 210.0
-DEFAULT_TRIALS = 40
-
-_MOST_ITERATIONS = 10**12
+__all__ = ["TuneRequest"]
 
 
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +57,8 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     methods: tuple[str, ...] = ()
     sampler: SamplerName = SamplerName.MODEL
     storage: str | None = None
-    trials: int = DEFAULT_TRIALS
-    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
+    trials: int = 40
+    time_limit_seconds: float = 210.0
     global_batch: int | None = None
     gpu_counts: tuple[int, ...] | None = None
     nodes: Nodes = Nodes()
@@ -80,51 +76,39 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             OptionError: An option is outside its rule.
         """
-        whole(self.trials, "--trials")
         if not 0 < self.time_limit_seconds <= MOST:
             raise OptionError(
                 f"--time-limit must be longer than zero and at most {MOST} s, but got {self.time_limit_seconds:g} s."
             )
-        if self.global_batch is not None:
-            whole(self.global_batch, "--global-batch")
-        if self.memory_limit_bytes is not None:
-            whole(self.memory_limit_bytes, "--memory-limit", most=MOST_BYTES)
-        whole(self.seed, "seed", least=0, most=2**32 - 1)
         if self.storage is not None and self.goal is GoalKind.BIGGER:
             raise OptionError(
                 "--storage belongs to --goal faster and cheapest, whose workers share what they measure, but the goal "
                 f"is {self.goal.value!r}. Leave it out."
             )
-        if self.gpu_counts is not None and any(count < 1 for count in self.gpu_counts):
-            raise OptionError(f"--gpus must be numbers from 1, such as 1,2,4, but got {self._gpus}.")
         self._check_goal()
 
     def _check_goal(self) -> None:
         """Options that belong to one goal are not taken by another, and each goal gets what it needs."""
-        only_cheapest: dict[str, float | None] = {
-            "--max-latency": self.preference.max_latency_seconds,
-            "--max-cost": self.preference.max_cost_usd,
-            "--deadline": self.preference.deadline_seconds,
-            "--iterations": self.preference.iterations,
-            "--price": None if self.price is None else self.price.usd_per_hour,
-            "--kwh-price": self.usd_per_kilowatt_hour,
-        }
-        given = [name for name, value in only_cheapest.items() if value is not None]
-        if given and self.goal is not GoalKind.CHEAPEST:
-            raise OptionError(f"{given[0]} belongs to --goal cheapest, but the goal is {self.goal.value!r}.")
-        limits = [name for name in given if name in ("--max-latency", "--max-cost", "--deadline")]
+        given = [
+            (option, section.goal, value)
+            for section in TUNE
+            if section.goal
+            for option in options_of(section)
+            if (value := self._value(option)) is not None
+        ]
+        for option, goal, _ in given:
+            if goal != self.goal.value:
+                raise OptionError(f"{option.flag} belongs to --goal {goal}, but the goal is {self.goal.value!r}.")
+        limits = [one.flag for one, _, _ in given if one.flag in ("--max-latency", "--max-cost", "--deadline")]
         if len(limits) > 1:
             raise OptionError(f"At most one preference picks the point, but got {' and '.join(limits)}. Keep one.")
-        for name in given:
-            value = only_cheapest[name]
-            if name == "--iterations":
-                whole(value, name, most=_MOST_ITERATIONS)
-            else:
-                check_above_zero(value, name)
+        for option, _, value in given:
+            if option.kind == "count":
+                whole(value, option.flag, most=option.most or MOST)
+            elif option.kind != "throughput":
+                check_above_zero(value, option.flag)
         if self.preference.deadline_seconds is not None and self.preference.iterations is None:
             raise OptionError("--deadline needs --iterations: how many of them must be done by then.")
-        if self.floor is not None and self.goal is not GoalKind.BIGGER:
-            raise OptionError(f"--min-throughput belongs to --goal bigger, but the goal is {self.goal.value!r}.")
         if self.goal is GoalKind.BIGGER and self.floor is None:
             raise OptionError(
                 "--goal bigger needs --min-throughput: samples per second such as 20, or 0.5x for half of what plain "
@@ -136,9 +120,9 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether somebody wants to train on several devices, instead of on what there happens to be."""
         return self.gpu_counts is not None or self.nodes.count > 1
 
-    @property
-    def _gpus(self) -> str:
-        return ",".join(str(count) for count in self.gpu_counts or ())
+    def _value(self, option: Option) -> object:
+        value = operator.attrgetter(option.field or option.keyword)(self)
+        return value.usd_per_hour if isinstance(value, Price) else value
 
     def fingerprint(self, space_text: str) -> str:
         """Hash over everything that decides what is measured except budgets (trials, time), source and hardware.

@@ -1,1 +1,4 @@
-"""Values from text and text from values: numbers with units, ranges, paths, YAML, records. Used by every room."""
+"""Values from text and text from values: numbers with units, ranges, paths, YAML, records.
+
+Called by most rooms.
+"""

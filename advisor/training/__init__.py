@@ -1,1 +1,6 @@
-"""The runtime of trials and wrappers: Training, and what methods change in it. Loads torch; knows no method."""
+"""The runtime that trials and wrappers share: Training, and what methods change in it.
+
+Loads torch; knows no method.
+
+Called by measure, methods, policy, predict, trial and its own folders.
+"""

@@ -1,1 +1,4 @@
-"""What the user brings: the model's file, its functions and facts. Read by session and, with torch, by trial."""
+"""What the user brings: the model's file, its functions, what it reads, and the facts that a probe learns of it.
+
+Called by most rooms.
+"""

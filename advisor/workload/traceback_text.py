@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["user_traceback"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_MACHINERY = (_PACKAGE / "trial", _PACKAGE / "problem", _PACKAGE / "measure")
+_MACHINERY = (_PACKAGE / "trial", _PACKAGE / "workload", _PACKAGE / "measure")
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 _PASSING_ON = ("__torch_function__", "__torch_dispatch__")

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import advisor
+from advisor import command_line
 from advisor.cli import main
+from advisor.command_line import tune_parser
 from advisor.methods.catalogue import CATALOGUE
 from tests.session.command import COMMAND, run_command, run_here
 
@@ -95,18 +97,14 @@ def test_help_fits_on_one_screen(arguments: tuple[str, ...], tmp_path: Path) -> 
 
 
 def test_help_names_every_option_and_no_other(tmp_path: Path) -> None:
-    from advisor.cli import _parser
-
-    options = {text for action in _parser()._actions for text in action.option_strings} | {"--version"}
+    options = {text for action in tune_parser()._actions for text in action.option_strings} | {"--version"}
     words = run_command("--help", cwd=tmp_path).stdout.replace(",", " ").split()
     assert {word for word in words if word.startswith("-")} == options
 
 
 @pytest.mark.parametrize("verb", ["predict", "verify"])
 def test_the_help_of_a_verb_names_every_option_and_no_other(verb: str, tmp_path: Path) -> None:
-    from advisor import cli
-
-    parser = getattr(cli, f"_{verb}_parser")()
+    parser = getattr(command_line, f"{verb}_parser")()
     options = {text for action in parser._actions for text in action.option_strings}
     words = run_command(verb, "--help", cwd=tmp_path).stdout.replace(",", " ").split()
     assert {word for word in words if word.startswith("-")} == options

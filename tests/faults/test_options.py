@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import advisor
-from advisor import cli
+from advisor.command_line import predict_parser, tune_parser, verify_parser
 from advisor.errors import UserError
 from advisor.session.setup.ranks import launch_identity
 from tests.session.command import run_here
@@ -72,9 +72,9 @@ def ends_well(folder: Path, *arguments: str, environment: dict[str, str] | None 
 
 
 COMMANDS = {
-    "": (cli._parser(), ["model.py"]),
-    "predict": (cli._predict_parser(), ["predict", "model.py"]),
-    "verify": (cli._verify_parser(), ["verify", "policy.yaml", "model.py"]),
+    "": (tune_parser(), ["model.py"]),
+    "predict": (predict_parser(), ["predict", "model.py"]),
+    "verify": (verify_parser(), ["verify", "policy.yaml", "model.py"]),
 }
 
 NEEDED = {

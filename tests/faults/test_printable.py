@@ -14,7 +14,7 @@ from rich.table import Table
 from advisor import cli
 from advisor.errors import UserError, WorkloadError
 from advisor.report.console import SafeConsole
-from advisor.report.jsonout import json_error
+from advisor.report.json_documents import json_error
 from advisor.report.live import LiveProgress, PlainProgress
 from advisor.text.printable import printable, quoted, shown
 from advisor.trial.outcome import Outcome

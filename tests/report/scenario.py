@@ -7,15 +7,17 @@ import io
 import msgspec
 from rich.console import Console, RenderableType
 
+from advisor.decide.answer import Answer
 from advisor.decide.candidate import Confirmation, Recommendation, Role
 from advisor.decide.choose import choose
-from advisor.goal import Fidelity
+from advisor.goal import Fidelity, Goal
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
 from advisor.report.why import explained
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import GIB, baseline, goal, lost, measured, measurement
+from tests.search.test_resolve import FACTS
 
 BF16 = use("precision", dtype="bf16")
 CHECKPOINT = use("checkpoint", every=2)
@@ -61,6 +63,27 @@ def recommendation(*, confirmation: Confirmation | None = CONFIRMED) -> Recommen
         CANDIDATES, goal(), refused_settings=REFUSED, untried=274, stopped_because="the time limit of 5m00s was reached"
     )
     return explained(msgspec.structs.replace(answer, confirmation=confirmation), goal())
+
+
+def answered(found: Recommendation, aim: Goal) -> Answer:
+    """The recommendation as the answer of a whole run."""
+    return Answer(
+        recommendation=found,
+        workload="gpt2",
+        goal=aim,
+        folder="out",
+        hardware=CPU,
+        facts=FACTS,
+        versions={"torch": "2.13.0"},
+        date="2026-01-01",
+        trials=10,
+        trial_budget=40,
+        time_budget_seconds=210.0,
+        complete=True,
+        exhausted=False,
+        notes=("a note",),
+        timings={"trials": 12.5},
+    )
 
 
 def shown(renderable: RenderableType, *, width: int = 80, color: bool = False) -> str:

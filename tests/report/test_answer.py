@@ -13,7 +13,8 @@ from advisor.goal import Preference
 from advisor.measure.in_turn import Speedup
 from advisor.methods.use import MethodUse
 from advisor.report.answer import AnswerView, confirmation_words
-from advisor.report.console import open_console
+from advisor.report.console import SafeConsole
+from advisor.report.streams import ERRORS
 from advisor.report.why import explained
 from advisor.trial.outcome import Outcome
 from tests.decide.costs import timed
@@ -169,11 +170,11 @@ def test_a_run_far_from_its_promise_with_nothing_beside_it_is_explained() -> Non
 
 def test_a_stream_that_knows_only_ascii_gets_the_answer_too() -> None:
     raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    open_console(stream=stream, width=80).print(view())
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors=ERRORS)  # as the command's streams are
+    SafeConsole(file=stream, width=80).print(view())
     stream.flush()
     text = raw.getvalue().decode("ascii")
-    assert "132 ?1.0%" in text
+    assert "132 +-1.0%" in text
     assert "Confirmed in a fresh process" in text
 
 

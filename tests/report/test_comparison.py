@@ -13,13 +13,13 @@ from advisor.goal import Fidelity
 from advisor.measure.fidelity import NOT_FINITE, FidelityMeasurement, GradientError, NoiseFloor
 from advisor.policy.file import ComparisonEvidence
 from advisor.report.comparison import comparison_sentence, drift_words
-from advisor.report.jsonout import json_answer
+from advisor.report.json_documents import json_answer
 from advisor.report.table import RankingTable
 from advisor.report.why import explain
 from tests.decide.examples import baseline, goal, measured
 from tests.decide.test_guard import found
 
-from .scenario import ADAM, BF16, CPU, shown, words
+from .scenario import ADAM, BF16, answered, shown, words
 
 _GRADIENT = GradientError(error=0.004, cosine=1.0, norm_ratio=1.0)
 
@@ -114,9 +114,7 @@ def test_scripts_get_the_figures() -> None:
         untried=0,
         stopped_because="",
     )
-    document = yaml.safe_load(
-        json_answer(answer, workload="x", goal=goal(), hardware=CPU, versions={}, files={}, notes=())
-    )
+    document = yaml.safe_load(json_answer(answered(answer, goal())))
     comparison = msgspec.convert(document["winner"]["comparison"], ComparisonEvidence)
     assert (comparison.steps, comparison.loss_drift, comparison.gradient_error) == (30, 0.003, 0.004)
     assert comparison.observed_fidelity == "precision"

@@ -8,7 +8,7 @@ from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.score import gain_over
 from advisor.report.answer import AnswerView, confirmation_words
 from advisor.report.growth import GrowthTable
-from advisor.report.jsonout import json_answer
+from advisor.report.json_documents import json_answer
 from advisor.report.table import RankingTable
 from advisor.report.why import explained
 from advisor.report.wording import parameters_words
@@ -16,7 +16,7 @@ from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, lost, measured, measurement, on
 from tests.decide.test_largest import CANDIDATES, CHECKPOINT, DDP, HALF, ON_TWO, chosen, sized
 
-from .scenario import CPU, shown, words
+from .scenario import answered, shown, words
 
 
 def answer() -> Recommendation:
@@ -111,7 +111,7 @@ def test_processes_that_share_memory_are_told_their_part_of_the_limit() -> None:
 
 
 def test_a_gain_is_one_of_size_and_never_of_throughput() -> None:
-    document = json.loads(json_answer(answer(), workload="w", goal=HALF, hardware=CPU, versions={}, files={}))
+    document = json.loads(json_answer(answered(answer(), HALF)))
     assert document["winner"]["gain_over_baseline"] == 1.5  # 50 M parameters after 20 M, at half the rate
     text = words(shown(RankingTable(answer(), HALF), width=160))
     assert "52.0 ±1.0% +150% 8" in text
@@ -154,9 +154,7 @@ def test_a_confirmation_below_the_floor_says_so() -> None:
 
 
 def test_the_json_winner_has_its_size_and_the_growth_is_in_the_recommendation() -> None:
-    document = json.loads(
-        json_answer(answer(), workload="w", goal=HALF, hardware=CPU, versions={}, files={}),
-    )
+    document = json.loads(json_answer(answered(answer(), HALF)))
     assert document["winner"]["model_size"] == {"layers": 5}
     assert document["winner"]["parameter_count"] == 50_000_000
     assert document["recommendation"]["growth"]["floor_samples_per_second"] == 50.0

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 ROOMS = "advisor.search.study.sampler, advisor.search.space.build_space, advisor.decide.choose, advisor.decide.effects"
-REPORT = "advisor.report.answer, advisor.report.live, advisor.report.jsonout, advisor.report.catalogue_view"
-PREDICT = "advisor.predict.calibration, advisor.report.why_time, advisor.report.outlook_json, advisor.session.predict"
+REPORT = "advisor.report.answer, advisor.report.live, advisor.report.json_documents, advisor.report.catalogue_view"
+PREDICT = "advisor.predict.calibration, advisor.report.why_time, advisor.report.json_documents, advisor.session.predict"
 
 
 @pytest.mark.slow

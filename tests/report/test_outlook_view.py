@@ -14,7 +14,7 @@ from advisor.policy.policy import Policy
 from advisor.predict.outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner, Reserved
 from advisor.predict.roofline import Bound, PredictedPhase, PredictedStep
-from advisor.report.outlook_json import json_outlook
+from advisor.report.json_documents import json_outlook
 from advisor.report.outlook_view import OutlookView
 
 GIB = 2**30

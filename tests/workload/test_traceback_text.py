@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import advisor
@@ -112,10 +113,12 @@ def test_a_hook_of_ours_that_raised_is_not_hidden() -> None:
     assert "methods/swap.py" in text_of(WORKER, user)
 
 
-def test_an_error_in_a_method_keeps_the_method_and_drops_the_machinery() -> None:
-    text = text_of(WORKER, RAISE)
+@pytest.mark.parametrize("place", ["trial/worker/work.py", "workload/_loading.py", "measure/memory/peak.py"])
+def test_an_error_in_a_method_keeps_the_method_and_drops_the_machinery(place: str) -> None:
+    assert (PACKAGE / place).parent.is_dir(), "a folder that there is"
+    text = text_of(ours(place, CALL), RAISE)
     assert "methods/swap.py" in text
-    assert "trial/worker.py" not in text
+    assert place not in text
 
 
 def test_causes_are_shown_and_stripped_too() -> None:

@@ -1,1 +1,6 @@
-"""Batches of a workload: how they are made, where their samples are, how they are split and weighed. Loads torch."""
+"""How batches are made, where their samples are, and how they are split and weighted.
+
+Loads torch.
+
+Called by trial.
+"""

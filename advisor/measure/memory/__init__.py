@@ -1,1 +1,6 @@
-"""Peak memory by category, on the CPU and on CUDA devices. Called by trial.worker; loads torch."""
+"""Peak memory by category, on the CPU and on CUDA devices.
+
+Loads torch.
+
+Called by measure/batches, predict and trial.
+"""

@@ -1,1 +1,6 @@
-"""What a device does in a second, and what it draws. Loads torch."""
+"""How fast a device is, and how much power it draws.
+
+Loads torch.
+
+Called by measure/memory and trial.
+"""

@@ -1,1 +1,6 @@
-"""What a step leaves in a model, its gradients and whatever else it holds. Loads torch."""
+"""What a step leaves behind in the model, its gradients and the rest of the process.
+
+Loads torch.
+
+Called by measure/batches and trial.
+"""

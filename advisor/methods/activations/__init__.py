@@ -1,1 +1,4 @@
-"""Methods that keep activations in fewer bytes, or on the host."""
+"""Methods that keep activations in fewer bits, or on the host.
+
+Called by methods.
+"""

@@ -1,1 +1,4 @@
-"""Methods that change which weights are trained."""
+"""Methods that change which weights are trained.
+
+Called by methods.
+"""

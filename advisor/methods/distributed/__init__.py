@@ -1,1 +1,4 @@
-"""Methods that spread a training over several devices."""
+"""Methods that spread a training over several devices.
+
+Called by methods.
+"""

@@ -1,1 +1,4 @@
-"""Methods that compute or store weights in lower number formats."""
+"""Methods that compute or store weights in lower number formats.
+
+Called by methods.
+"""

@@ -1,1 +1,4 @@
-"""Methods that compute the same by other kernels: compiled, fused, chunked, in another layout."""
+"""Methods that compute the same with other kernels: compiled, fused, chunked, in another layout.
+
+Called by methods and trial.
+"""

@@ -1,1 +1,4 @@
-"""Methods that change the optimizer, its state or when it steps."""
+"""Methods that change the optimizer, its state, or when it steps.
+
+Called by methods, methods/distributed, methods/formats and trial.
+"""

@@ -1,1 +1,6 @@
-"""Buffers that CUDA kernels take inside of themselves, from shapes. Loads torch; read by trace and cuda."""
+"""Buffers that CUDA kernels allocate for themselves, from the shapes of their operands.
+
+Loads torch.
+
+Called by predict/cuda and predict/trace.
+"""

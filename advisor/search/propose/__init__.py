@@ -1,1 +1,4 @@
-"""The model of cost and failures, and what it proposes next."""
+"""A model of costs and failures, and what it proposes next.
+
+Called by api, decide, search/study and session.
+"""

@@ -1,1 +1,4 @@
-"""Which batch or model size to try: memory from few runs."""
+"""Which batch or model size to try, from the memory of a few runs.
+
+Called by decide and session.
+"""

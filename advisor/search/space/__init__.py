@@ -1,1 +1,4 @@
-"""Which combinations exist on this machine for this workload, and which of them were tried."""
+"""Which combinations exist on this machine for this workload, and which have been tried.
+
+Called by decide, report, search/propose, search/study and session.
+"""

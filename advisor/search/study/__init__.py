@@ -1,1 +1,4 @@
-"""Optuna's study: what is stored, and kept in line with other workers."""
+"""Optuna's study: what it stores, and how it is kept in step with other workers.
+
+Called by session.
+"""

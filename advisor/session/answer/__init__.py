@@ -1,1 +1,4 @@
-"""From candidates to the answer: leaders measured again, the winner confirmed, files written."""
+"""From candidates to the answer: measure the leaders again, confirm the winner, write the files.
+
+Called by session.
+"""

@@ -1,1 +1,4 @@
-"""What is settled before the first trial: devices, limits, ranks, versions, what an earlier study still says."""
+"""What is decided before the first trial: devices, limits, ranks, versions, what an earlier study still holds.
+
+Called by api, cli, session and session/trials.
+"""

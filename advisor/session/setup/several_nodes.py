@@ -15,7 +15,7 @@ _HOST = re.compile(r"[\w.:%\[\]-]{1,255}")
 """A name or an address."""
 
 
-def nodes_from(count: int | None, endpoint: str | None, rank: int | None) -> Nodes:
+def nodes_from(count: int | None = None, endpoint: str | None = None, rank: int | None = None) -> Nodes:
     """Check what was said, with the names that ``torchrun`` has for it.
 
     Args:

@@ -1,1 +1,4 @@
-"""Runs trials and makes candidates of them: sizes, comparisons in turn, the fidelity guard."""
+"""Run trials and make candidates of them: sizes, comparisons in turn, the fidelity guard.
+
+Called by session and session/answer.
+"""

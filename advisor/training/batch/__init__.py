@@ -1,1 +1,6 @@
-"""Batches as trees of tensors, their micro-batches, and what each counts. Called by Training and measure."""
+"""Batches as trees of tensors, their micro-batches, and how much each counts.
+
+Loads torch.
+
+Called by measure, methods, predict, training and trial.
+"""

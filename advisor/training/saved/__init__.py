@@ -1,1 +1,6 @@
-"""What becomes of the tensors that autograd saves: one pipeline, which Training runs and methods add stages to."""
+"""What happens to the tensors that autograd saves: one pipeline, to which methods add stages.
+
+Loads torch.
+
+Called by methods and training.
+"""

@@ -1,1 +1,6 @@
-"""The parent's side of a trial: starting the child, talking to it, ending it. Loads no torch."""
+"""The parent's side of a trial: start the child, talk to it, end it.
+
+Loads no torch.
+
+Called by cli and session.
+"""

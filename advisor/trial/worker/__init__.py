@@ -1,1 +1,6 @@
-"""What a trial does in the child process. Loads torch; started by trial's entry points."""
+"""What a trial does in the child process.
+
+Loads torch.
+
+Called by trial and trial/ranks.
+"""

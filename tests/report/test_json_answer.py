@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,24 +8,15 @@ import pytest
 from advisor.decide.candidate import Recommendation
 from advisor.errors import NothingFitsError
 from advisor.goal import Goal
-from advisor.report.jsonout import JSON_SCHEMA_VERSION, json_answer, json_error
+from advisor.report.json_documents import JSON_SCHEMA_VERSION, json_answer, json_error
 from tests.decide.examples import GIB, goal
 
 from .cost_scenario import cost_goal, cost_recommendation
-from .scenario import CPU, recommendation
+from .scenario import answered, recommendation
 
 
 def document(answer: Recommendation, aim: Goal | None = None) -> dict[str, object]:
-    text = json_answer(
-        answer,
-        workload="gpt2",
-        goal=aim or goal(),
-        hardware=CPU,
-        versions={"torch": "2.13.0"},
-        files={"policy": Path("out/policy.yaml")},
-        notes=("a note",),
-    )
-    loaded = json.loads(text)
+    loaded = json.loads(json_answer(answered(answer, aim or goal())))
     assert isinstance(loaded, dict)
     return loaded
 
@@ -52,7 +42,11 @@ def test_the_peak_to_plan_with_is_the_larger_of_search_and_confirmation() -> Non
 def test_everything_that_was_tried_can_be_read_back() -> None:
     loaded = document(recommendation())
     assert msgspec.convert(loaded["recommendation"], Recommendation) == recommendation()
-    assert loaded["files"] == {"policy": "out/policy.yaml"}
+    assert loaded["files"] == {
+        "policy": "out/policy.yaml",
+        "wrapper": "out/wrapper.py",
+        "study": "out/study.db",
+    }
     assert loaded["notes"] == ["a note"]
     assert loaded["versions"] == {"torch": "2.13.0"}
 

@@ -1,0 +1,148 @@
+"""The parser and the help of each command, made from the table of options."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import NoReturn
+
+from advisor.options import GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
+from advisor.text.printable import printable
+
+__all__ = ["EXIT_USER_ERROR", "Parser", "complain", "predict_parser", "tune_parser", "verify_parser"]
+
+EXIT_USER_ERROR = 2
+
+_LEFT_COLUMN = 25
+_WIDTH = 80
+_LONGEST_LINE = 500
+
+_TUNE = """\
+usage: momadvise --goal faster|bigger|cheapest MODEL [options]
+       momadvise predict MODEL         without running it: will it fit?
+       momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
+       momadvise methods [NAME]        the methods, and which apply here
+       momadvise hardware              the devices, their memory and rates
+
+Measures on your own devices how to train MODEL (a Python file with
+build_model() and make_batch(batch_size), or hf:TYPE, or a config.json), and
+writes policy.yaml and wrapper.py, which apply what it found. Ctrl-C keeps the
+best so far; the same command again continues.
+
+{sections}
+  --version, -h, --help
+"""
+
+_PREDICT = """\
+usage: momadvise predict MODEL [options]
+
+Says in seconds, without training anything, whether MODEL fits, the largest
+batch that does, and what takes the memory. It traces one step on tensors that
+have shapes and no memory. Every figure is predicted; nothing is measured.
+
+{sections}
+  -h, --help
+
+Exit status: 0 it fits, 3 it does not, 1 it cannot be predicted, 2 a mistake
+that you can fix.
+"""
+
+_VERIFY = """\
+usage: momadvise verify POLICY MODEL [options]
+
+Does POLICY, a policy.yaml, keep its promise on MODEL? In about a minute, it
+compares three real steps of the wrapper with three of a plain loop, from the
+same seeds and batches (losses, first gradient, updates), then measures peak
+memory and speed in turn with plain training. It keeps nothing.
+
+{sections}
+  -h, --help
+
+Exit status: 0 it keeps its promise, 4 it does not, 1 it cannot be verified
+(plain training does not run, or time ran out), 2 a mistake that you can fix.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of the options in a table, whose errors are one line and say where the help is.
+
+    Args:
+        prog: The command.
+        help_text: Its help, with a place for the sections.
+        sections: The options, as the help shows them.
+        arguments: What is typed without a flag, and how often: ``"?"`` for at most once.
+        unlisted: Options that the help does not list, because its usage line has them.
+    """
+
+    def __init__(
+        self,
+        prog: str,
+        help_text: str,
+        sections: tuple[Section, ...],
+        arguments: dict[str, str | None],
+        unlisted: tuple[Option, ...] = (),
+    ) -> None:
+        super().__init__(prog=prog, allow_abbrev=False)
+        self._help_text, self._sections = help_text, sections
+        for name, times in arguments.items():
+            self.add_argument(name, metavar=name.upper(), nargs=times)
+        for option in (*unlisted, *options_of(*sections)):
+            if option.kind == "switch":
+                self.add_argument(option.flag, action="store_true")
+            else:
+                number = {"count": int, "number": float, "price": float}.get(option.kind, str)
+                self.add_argument(option.flag, type=number, default=option.default, choices=option.choices or None)
+
+    def format_help(self) -> str:
+        """Its help."""
+        return self._help_text.format(sections="\n".join(line for one in self._sections for line in _lines(one)))
+
+    def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse them; argparse itself lets ``--option=--`` pass as a list of nothing."""
+        options = self.parse_args(arguments)
+        for name, value in vars(options).items():
+            if isinstance(value, list):
+                self.error(f"argument {name}: expected one argument")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and end with status 2."""
+        line = " ".join(message.splitlines())
+        complain(line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 100]}...{line[-97:]}")
+        self.exit(EXIT_USER_ERROR, f"Try: {self.prog} --help\n")
+
+
+def tune_parser() -> Parser:
+    """Of ``momadvise MODEL``, which needs no model on machines that follow another."""
+    return Parser("momadvise", _TUNE, TUNE, {"model": "?"}, (GOAL,))
+
+
+def predict_parser() -> Parser:
+    """Of ``momadvise predict MODEL``."""
+    return Parser("momadvise predict", _PREDICT, PREDICT, {"model": None})
+
+
+def verify_parser() -> Parser:
+    """Of ``momadvise verify POLICY MODEL``."""
+    return Parser("momadvise verify", _VERIFY, VERIFY, {"policy": None, "model": None})
+
+
+def complain(message: str) -> None:
+    """Print an error on one line of stderr."""
+    print(f"momadvise: error: {printable(message)}", file=sys.stderr)
+
+
+def _lines(section: Section) -> list[str]:
+    lines = [section.title]
+    for row in section.rows:
+        flags = "  " + " ".join(f"{option.flag} {option.value}".rstrip() for option in row)
+        indent = " " * _LEFT_COLUMN
+        lines += textwrap.wrap(
+            row[0].meaning,
+            _WIDTH,
+            initial_indent=f"{flags}  " if len(flags) >= _LEFT_COLUMN - 1 else flags.ljust(_LEFT_COLUMN),
+            subsequent_indent=indent,
+        )
+    return lines

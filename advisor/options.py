@@ -1,0 +1,179 @@
+"""The table of options: what each is called, takes and means. Parser, help, request and library call follow it.
+
+The help shows ``meaning`` as it is, and so begins what the docstring of :func:`advisor.tune` says of the keyword. This
+module imports nothing that takes time: ``momadvise --help`` reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+__all__ = ["GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
+
+Kind = Literal[
+    "text", "path", "names", "count", "number", "bytes", "duration", "devices", "throughput", "price", "switch"
+]
+"""How a value is read."""
+
+
+class Option(NamedTuple):
+    """One option of the command.
+
+    Attributes:
+        flag: As it is typed.
+        value: What stands for its value in the help; empty for a switch.
+        meaning: What it does, in a few words.
+        kind: How its value is read.
+        default: Its value where none is given.
+        choices: The only valid values, if they can be listed.
+        most: The largest valid count, where it is another than usual.
+        field: The field of the request that it fills, where that has another name; ``record.field`` for one below it.
+        in_library: Whether it is a keyword of :func:`advisor.tune`.
+    """
+
+    flag: str
+    value: str
+    meaning: str
+    kind: Kind = "text"
+    default: str | int | None = None
+    choices: tuple[str, ...] = ()
+    most: int | None = None
+    field: str = ""
+    in_library: bool = True
+
+    @property
+    def keyword(self) -> str:
+        """Its name as an argument."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+
+class Section(NamedTuple):
+    """Options that the help shows together.
+
+    Attributes:
+        title: The line above them.
+        rows: The options on each line; the meaning shown is that of the first.
+        goal: The only goal that takes them, if they belong to one.
+    """
+
+    title: str
+    rows: tuple[tuple[Option, ...], ...]
+    goal: str = ""
+
+
+def options_of(*sections: Section) -> tuple[Option, ...]:
+    """The options of some sections, in the order of the help."""
+    return tuple(option for section in sections for row in section.rows for option in row)
+
+
+GOAL = Option(
+    "--goal", "NAME", "faster, bigger or cheapest", default="faster", choices=("faster", "bigger", "cheapest")
+)
+"""Shown in the usage line."""
+
+_DEVICE = Option("--device", "NAME", "cpu, cuda or cuda:1 (default: the first GPU)")
+_MEMORY_LIMIT = Option(
+    "--memory-limit", "SIZE", "per device, such as 8GiB (default: the free memory)", "bytes", field="memory_limit_bytes"
+)
+_JSON = Option("--json", "", "print the result as JSON on stdout, and nothing else", "switch", in_library=False)
+
+_BIGGER = (
+    Option(
+        "--min-throughput", "X", "samples/s (20), or relative to plain training (0.5x)", "throughput", field="floor"
+    ),
+)
+_CHEAPEST = (
+    Option(
+        "--max-latency",
+        "TIME",
+        "pick the lowest cost within this time per iteration",
+        "duration",
+        field="preference.max_latency_seconds",
+    ),
+    Option(
+        "--max-cost",
+        "USD",
+        "pick the fastest within this cost per iteration or run",
+        "number",
+        field="preference.max_cost_usd",
+    ),
+    Option(
+        "--deadline",
+        "TIME",
+        "pick the lowest cost that ends the run within this time",
+        "duration",
+        field="preference.deadline_seconds",
+    ),
+    Option("--iterations", "N", "iterations of the whole run", "count", most=10**12, field="preference.iterations"),
+    Option("--price", "USD", "per hour of one GPU (default: its list price)", "price"),
+    Option("--kwh-price", "USD", "per kilowatt-hour, to count energy as well", "number", field="usd_per_kilowatt_hour"),
+)
+_SHARED = (
+    Option(
+        "--gpus",
+        "1,2,4",
+        "how many devices may train together (default: 1; for cheapest, and on N machines, 1,2,4,... up to all)",
+        "devices",
+        field="gpu_counts",
+    ),
+    _DEVICE,
+    _MEMORY_LIMIT,
+    Option("--global-batch", "N", "keep N samples per optimizer step", "count"),
+    Option(
+        "--fidelity",
+        "CLASS",
+        "exact, rounding, precision, lossy (default) or model: how far training may differ from plain training",
+        choices=("exact", "rounding", "precision", "lossy", "model"),
+    ),
+    Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
+    Option("--methods", "A,B", "only these, and each must apply", "names"),
+    Option(
+        "--sampler",
+        "NAME",
+        "model, tpe or random: how the next trial is chosen",
+        default="model",
+        choices=("model", "tpe", "random"),
+    ),
+    Option("--storage", "URL", "a database or a journal file that workers share"),
+    Option("--trials", "N", "stop after N policies (default: 40)", "count", default=40),
+    Option("--time-limit", "TIME", "stop after this time (default: 3m30s)", "duration", field="time_limit_seconds"),
+    Option("--output", "DIR", "where to write (default: momadvise-runs/...)", "path"),
+    Option("--timings", "", "show where the time of the run went", "switch", in_library=False),
+    _JSON,
+)
+_NODES = (
+    Option("--nnodes", "N", "train on N machines", "count", field="nodes.count"),
+    Option("--rdzv-endpoint", "HOST:PORT", "where they meet", field="nodes.endpoint"),
+    Option("--node-rank", "K", "which machine this is", "count", field="nodes.rank", in_library=False),
+)
+
+
+def _each(*options: Option) -> tuple[tuple[Option, ...], ...]:
+    return tuple((option,) for option in options)
+
+
+TUNE = (
+    Section("goal faster (the default): the most samples per second", ()),
+    Section("goal bigger: the largest model that keeps a throughput", _each(*_BIGGER), goal="bigger"),
+    Section("goal cheapest: cost against latency, and a pick (default: the knee)", _each(*_CHEAPEST), goal="cheapest"),
+    Section("options", (_SHARED[:1], _NODES, *_each(*_SHARED[1:]))),
+)
+PREDICT = (
+    Section(
+        "options",
+        _each(
+            Option("--policy", "FILE", "a policy.yaml to apply (default: plain training)", "path"),
+            Option(
+                "--batch",
+                "N",
+                "samples per forward pass (default: the policy's, or BATCH_SIZE of the model file)",
+                "count",
+            ),
+            _DEVICE,
+            Option("--profile", "NAME", "a GPU that is not here, such as h200 or h100_80gb"),
+            _MEMORY_LIMIT,
+            _JSON,
+        ),
+    ),
+)
+VERIFY = (Section("options", _each(_DEVICE, _MEMORY_LIMIT, _JSON)),)

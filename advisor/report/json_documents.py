@@ -1,0 +1,135 @@
+"""The documents that ``--json`` prints on standard output.
+
+Fields are those of the records they come from (:class:`~advisor.decide.answer.Answer`,
+:class:`~advisor.predict.outlook.Outlook`, :class:`~advisor.decide.verification.Verification`) unless a function says
+otherwise. Every document has a ``schema``: :data:`JSON_SCHEMA_VERSION`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from advisor.decide.answer import Answer
+from advisor.decide.candidate import Candidate
+from advisor.decide.cost import cost_of
+from advisor.decide.guard import comparison_evidence
+from advisor.decide.score import gain_over
+from advisor.decide.verification import Verification
+from advisor.errors import MomadviseError
+from advisor.goal import GoalKind
+from advisor.policy.policy import Policy
+from advisor.predict.outlook import Outlook
+from advisor.text.printable import printable
+from advisor.text.records import encode_record
+
+__all__ = ["JSON_SCHEMA_VERSION", "json_answer", "json_error", "json_outlook", "json_verification"]
+
+JSON_SCHEMA_VERSION = 1
+"""Grows when a field changes its meaning or goes; new fields alone do not change it."""
+
+
+def json_answer(answer: Answer) -> str:
+    """A whole answer, with the figures that a script asks for first as ``winner``.
+
+    In ``winner``, which is measured throughout: ``latency_seconds`` is the time per iteration (optimizer step);
+    ``cost_usd`` is per iteration, and ``null`` unless the goal is ``cheapest``; ``gain_over_baseline`` is relative to
+    the baseline in the metric of the goal (0.31 is 31 %; for ``cheapest`` that is cost; for ``bigger`` parameters, or
+    the size where these do not change), or ``null`` without a baseline or a size to compare; ``tie`` says whether that
+    gain is inside the noise; ``peak_bytes`` is the larger of search and confirmation, the one to plan with;
+    ``comparison`` holds its training beside the reference run's over some tens of steps, or ``null``, and
+    ``not_compared`` the reason; ``promise`` is samples per second over the baseline's with an interval, from turns in
+    fresh processes, or ``null``.
+    """
+    return _document(
+        _picked(answer, "workload", "goal", "hardware", "versions"),
+        winner=_winner(answer),
+        recommendation=answer.recommendation,
+        files={what: str(path) for what, path in answer.files.items()},
+        notes=answer.notes,
+        timings=answer.timings,
+    )
+
+
+def json_error(error: MomadviseError) -> str:
+    """What is printed instead when there is no answer: the error's class, as in :mod:`advisor.errors`, and its text."""
+    return _document(error=type(error).__name__, message=str(error))
+
+
+def json_outlook(outlook: Outlook) -> str:
+    """A prediction. ``predicted`` is always true: it tells this document from those that hold measurements."""
+    return _document(
+        {"predicted": True},
+        _picked(outlook, "workload", "device"),
+        _picked(outlook.policy, "methods", "accumulation_steps"),
+        _picked(outlook, "fits", "limit_bytes", "limit_from", "asked", "batch_from", "reserved", "largest", "manner"),
+        _picked(outlook, "traced_at", "trace_seconds", "times", "notes"),
+    )
+
+
+def json_verification(found: Verification) -> str:
+    """What was measured of a policy, beside what it promises.
+
+    Fields that begin with ``plain_`` are those of plain training at the baseline's batch; ``gradient_error`` and
+    ``update_errors`` are relative L2 errors of the first gradient and, after each step, of how far the parameters have
+    moved. What was not measured is ``null``.
+    """
+    own, measured, plain = found.wrapper, found.measurement, found.plain_measurement
+    return _document(
+        _picked(found, "kept", "workload", "device"),
+        _picked(found.policy, "methods", "micro_batch", "accumulation_steps"),
+        fidelity=found.fidelity,
+        compared_samples=found.samples,
+        outcome=found.outcome,
+        reason=found.reason,
+        checks=found.checks,
+        plain_losses=found.plain.losses,
+        losses=() if own is None else own.losses,
+        gradient_error=None if own is None or own.gradient is None else own.gradient.error,
+        update_errors=() if own is None else own.update_errors,
+        peak_bytes=None if measured is None else measured.memory.peak_bytes,
+        plain_peak_bytes=None if plain is None else plain.memory.peak_bytes,
+        samples_per_second=None if measured is None else measured.samples_per_second,
+        plain_samples_per_second=None if plain is None else plain.samples_per_second,
+        notes=found.notes,
+    )
+
+
+def _winner(answer: Answer) -> dict[str, Any]:
+    found, goal = answer.recommendation, answer.goal
+    winner, baseline, confirmation = found.winner, found.baseline, found.confirmation
+    measurement = winner.measurement
+    assert measurement is not None, "a winner is measured"
+    peaks = [one.memory.peak_bytes for one in (measurement, confirmation and confirmation.measurement) if one]
+    return {
+        **_picked(winner.policy, "label", "methods", "micro_batch", "accumulation_steps", "gpu_count"),
+        "samples_per_second": measurement.samples_per_second,
+        "latency_seconds": measurement.step_seconds,
+        "cost_usd": cost_of(winner, goal).usd if goal.kind is GoalKind.CHEAPEST else None,
+        "gain_over_baseline": None
+        if baseline is None or baseline.measurement is None
+        else gain_over(winner, baseline, goal),
+        "tie": found.tie,
+        "peak_bytes": max(peaks),
+        **_picked(winner, "fidelity", "loss_drift"),
+        "comparison": comparison_evidence(winner),
+        **_picked(winner, "not_compared", "model_size", "parameter_count"),
+        "promise": None if confirmation is None else confirmation.promise,
+    }
+
+
+def _picked(record: Answer | Candidate | Outlook | Policy | Verification, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
+def _document(*parts: dict[str, Any], **fields: Any) -> str:
+    """Indented JSON with escapes for characters that steer a terminal: they are all inside texts."""
+    document = {"schema": JSON_SCHEMA_VERSION}
+    for part in (*parts, fields):
+        document |= part
+    text = msgspec.json.format(encode_record(document), indent=2).decode()
+    if printable(text) == text:
+        return text
+    return "".join(one if printable(one) == one else json.dumps(one)[1:-1] for one in text)

@@ -1,0 +1,176 @@
+"""An option has one name, type, default and meaning: in the table, the parser, the help, the call and the request."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import advisor
+from advisor import api
+from advisor.cli import main
+from advisor.command_line import Parser, predict_parser, tune_parser, verify_parser
+from advisor.goal import Preference
+from advisor.options import GOAL, PREDICT, TUNE, VERIFY, Option, options_of
+from advisor.session.request import TuneRequest
+from advisor.text.units import parse_duration
+from advisor.trial.nodes import Nodes
+
+OPTIONS = (GOAL, *options_of(*TUNE))
+IN_LIBRARY = [option for option in OPTIONS if option.in_library]
+OF_THE_CALL_ALONE = {"model", "seed", "progress", "wait", *api._FUNCTIONS}
+
+SIGNATURE = inspect.signature(advisor.tune)
+TYPES = typing.get_type_hints(advisor.tune, {**vars(api), "torch": pytest.importorskip("torch"), "Progress": object})
+MEANINGS = dict(re.findall(r"^    (\w+): (.*(?:\n        .*)*)", inspect.getdoc(advisor.tune) or "", re.MULTILINE))
+
+GIVEN: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "goal": (["--goal=bigger", "--min-throughput=20"], {"goal": "bigger", "min_throughput": 20}),
+    "min_throughput": (["--goal=bigger", "--min-throughput=0.5x"], {"goal": "bigger", "min_throughput": "0.5x"}),
+    "max_latency": (["--goal=cheapest", "--max-latency=200ms"], {"goal": "cheapest", "max_latency": 0.2}),
+    "max_cost": (["--goal=cheapest", "--max-cost=0.5"], {"goal": "cheapest", "max_cost": 0.5}),
+    "deadline": (
+        ["--goal=cheapest", "--deadline=8h", "--iterations=9"],
+        {"goal": "cheapest", "deadline": 28800, "iterations": 9},
+    ),
+    "iterations": (["--goal=cheapest", "--iterations=9"], {"goal": "cheapest", "iterations": 9}),
+    "price": (["--goal=cheapest", "--price=2.5"], {"goal": "cheapest", "price": 2.5}),
+    "kwh_price": (["--goal=cheapest", "--kwh-price=0.3"], {"goal": "cheapest", "kwh_price": 0.3}),
+    "gpus": (["--gpus=4,1,2"], {"gpus": (1, 2, 4)}),
+    "nnodes": (["--nnodes=2", "--rdzv-endpoint=first:1"], {"nnodes": 2, "rdzv_endpoint": "first:1"}),
+    "rdzv_endpoint": (["--nnodes=2", "--rdzv-endpoint=other:1"], {"nnodes": 2, "rdzv_endpoint": "other:1"}),
+    "device": (["--device=cuda:1"], {"device": "cuda:1"}),
+    "memory_limit": (["--memory-limit=2GiB"], {"memory_limit": 2**31}),
+    "global_batch": (["--global-batch=64"], {"global_batch": 64}),
+    "fidelity": (["--fidelity=exact"], {"fidelity": "exact"}),
+    "search_space": (["--search-space=all"], {"search_space": "all"}),
+    "methods": (["--methods=swap,ddp"], {"methods": ["swap", "ddp"]}),
+    "sampler": (["--sampler=tpe"], {"sampler": "tpe"}),
+    "storage": (["--storage=study.journal"], {"storage": "study.journal"}),
+    "trials": (["--trials=3"], {"trials": 3}),
+    "time_limit": (["--time-limit=5m"], {"time_limit": 300.0}),
+    "output": (["--output=there"], {"output": Path("there")}),
+}
+
+
+def by_keyword(option: Option) -> str:
+    return option.keyword
+
+
+class RequestedError(Exception):
+    def __init__(self, request: TuneRequest) -> None:
+        self.request = request
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a model, where a request is handed back instead of run."""
+
+    def request_only(request: TuneRequest, progress: object) -> None:
+        request.check()
+        raise RequestedError(request)
+
+    monkeypatch.setattr("advisor.session.tune.run_session", request_only)
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text("def build_model(width=4): ...\ndef make_batch(batch_size): ...\n")
+
+
+def of_the_command(*arguments: str) -> TuneRequest:
+    with pytest.raises(RequestedError) as raised:
+        main(["model.py", *arguments])
+    return raised.value.request
+
+
+def of_the_call(**options: Any) -> TuneRequest:
+    with pytest.raises(RequestedError) as raised:
+        advisor.tune("model.py", wait=False, **options)
+    return raised.value.request
+
+
+def test_the_call_has_every_option_as_a_keyword_and_no_other() -> None:
+    assert set(SIGNATURE.parameters) == {option.keyword for option in IN_LIBRARY} | OF_THE_CALL_ALONE
+
+
+@pytest.mark.parametrize("option", IN_LIBRARY, ids=by_keyword)
+def test_the_keyword_has_the_options_default_and_takes_what_the_parser_makes(option: Option) -> None:
+    assert SIGNATURE.parameters[option.keyword].default == option.default
+    (action,) = (one for one in tune_parser()._actions if option.flag in one.option_strings)
+    assert action.default == option.default
+    assert action.type in typing.get_args(TYPES[option.keyword]) or action.type == TYPES[option.keyword]
+
+
+@pytest.mark.parametrize("option", IN_LIBRARY, ids=by_keyword)
+def test_the_docstring_begins_with_what_the_help_says(option: Option) -> None:
+    said = " ".join(re.sub(r"[`\"]", "", MEANINGS[option.keyword]).split())
+    assert said[0].lower() + said[1:] == option.meaning + said[len(option.meaning) :]
+    assert re.match(r"\W|$", said[len(option.meaning) :]), "whole words"
+
+
+@pytest.mark.parametrize(
+    ("parser", "options"),
+    [
+        (tune_parser(), OPTIONS),
+        (predict_parser(), options_of(*PREDICT)),
+        (verify_parser(), options_of(*VERIFY)),
+    ],
+    ids=["tune", "predict", "verify"],
+)
+def test_the_help_says_what_each_option_takes_and_means(parser: Parser, options: tuple[Option, ...]) -> None:
+    words = " ".join(parser.format_help().split())
+    first_of_a_line = set(re.findall(r"^  (--[a-z-]+)", parser.format_help(), re.MULTILINE))
+    for option in options:
+        assert f"{option.flag} {option.value if option is not GOAL else '|'.join(option.choices)}".strip() in words
+        assert option.flag not in first_of_a_line or option.meaning in words
+
+
+@pytest.mark.parametrize(
+    "option", [one for one in OPTIONS if one.in_library or one.flag == "--node-rank"], ids=by_keyword
+)
+def test_the_request_has_the_field_that_an_option_fills(option: Option) -> None:
+    record, _, field = (option.field or option.keyword).rpartition(".")
+    assert field in {"": TuneRequest, "preference": Preference, "nodes": Nodes}[record].__struct_fields__
+
+
+def test_without_options_the_request_has_its_own_defaults_and_those_of_the_help() -> None:
+    asked = of_the_command()
+    assert asked == of_the_call() == TuneRequest(source=asked.source)
+    meanings = {option.keyword: option.meaning for option in OPTIONS}
+    assert f"default: {asked.trials}" in meanings["trials"]
+    (limit,) = re.findall(r"default: (\w+)", meanings["time_limit"])
+    assert asked.time_limit_seconds == parse_duration(limit)
+
+
+@pytest.mark.parametrize("option", IN_LIBRARY, ids=by_keyword)
+def test_a_value_is_the_same_request_from_the_command_and_from_the_call(option: Option) -> None:
+    arguments, keywords = GIVEN[option.keyword]
+    request = of_the_command(*arguments)
+    assert request == of_the_call(**keywords)
+    assert request != of_the_command(*(one for one in arguments if not one.startswith(option.flag)), *_without(option))
+
+
+def _without(option: Option) -> list[str]:
+    """What a request needs in the place of an option, if it cannot do without."""
+    needed = {"min_throughput": "--min-throughput=1", "rdzv_endpoint": "--rdzv-endpoint=first:1"}
+    if option.keyword == "goal":
+        return ["--goal=bigger", "--min-throughput=1"]
+    return [needed[option.keyword]] if option.keyword in needed else []
+
+
+@pytest.mark.parametrize("option", [one for one in OPTIONS if one.choices], ids=by_keyword)
+def test_the_choices_are_those_there_are(option: Option) -> None:
+    kind: type[enum.Enum] = api._ENUMS[option.keyword]
+    assert option.choices == tuple(member.value for member in kind)
+
+
+@pytest.mark.parametrize("section", [section for section in TUNE if section.goal], ids=lambda section: section.goal)
+def test_an_option_of_one_goal_is_refused_by_the_others(section: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in options_of(section):
+        arguments, _ = GIVEN[option.keyword]
+        given = [one for one in arguments if one.startswith((option.flag, "--iterations"))]
+        assert main(["model.py", "--goal=faster", *given]) == 2
+        assert f"belongs to --goal {section.goal}, but the goal is 'faster'" in capsys.readouterr().err
