@@ -12,16 +12,19 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import apply_uses, judge, settings_of
+from advisor.methods.optimizers.adam import WHICH_OPTIMIZER
 from advisor.methods.optimizers.optimizer_class import traits_of
 from advisor.methods.optimizers.traits import _OTHERS, _TORCH, UNKNOWN, OptimizerTraits, named, of_torch
-from advisor.methods.use import use
+from advisor.methods.use import MethodUse, use
 from tests.methods.tiny import (
     cpu,
     facts_of,
     gpu,
     images,
     import_bitsandbytes,
+    text,
     training_of,
     uncompiled_optimizers,
 )
@@ -177,20 +180,27 @@ def test_weights_decay_apart_from_the_gradients_where_the_table_says_so() -> Non
         assert named(name).adam
 
 
-def test_the_table_has_every_optimizer_of_torch_and_those_that_methods_bring() -> None:
+def test_the_table_has_every_optimizer_of_torch() -> None:
     classes = [
         kind for _, kind in inspect.getmembers(torch.optim, inspect.isclass) if kind is not torch.optim.Optimizer
     ]
     assert {kind.__name__ for kind in classes} == _TORCH.keys()
     assert all(named(f"{kind.__module__}.{kind.__qualname__}") is _TORCH[kind.__name__] for kind in classes)
-    for method in ("adam_8bit", "adafactor"):
-        training = training_of("convnet")
-        apply_uses(training, [use(method)])
-        assert traits_of(training.optimizer) is not UNKNOWN
-    for state in ("8bit", "4bit", "fp8"):
-        training = training_of("convnet")
-        apply_uses(training, [use("adam_low_bit", state=state)])
-        assert traits_of(training.optimizer) is not UNKNOWN
+
+
+BRINGING = [one for method in CATALOGUE if method.decides == WHICH_OPTIMIZER for one in settings_of(method)]
+
+
+@pytest.mark.parametrize("method", BRINGING, ids=lambda one: one.label)
+def test_an_optimizer_that_a_method_brings_keeps_the_state_of_its_traits_or_says_nothing(method: MethodUse) -> None:
+    training = training_of("gpt2")
+    apply_uses(training, [method])
+    training.step(text(2))
+    traits = traits_of(training.optimizer)
+    for group in training.optimizer.param_groups if traits is not UNKNOWN else []:
+        for parameter in group["params"]:
+            found = sum(map(tensor_bytes, held(training.optimizer.state[parameter])))
+            assert found == traits.state_bytes(parameter.shape, parameter.element_size(), group)
 
 
 def test_nothing_in_the_table_keeps_more_than_an_unknown_optimizer_is_taken_to() -> None:
