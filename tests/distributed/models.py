@@ -181,8 +181,14 @@ def _cases() -> list[Case]:
     return cases
 
 
-_TOLERANCES = {Fidelity.EXACT: 1e-4, Fidelity.ROUNDING: 1e-3, Fidelity.PRECISION: 0.05, Fidelity.LOSSY: 0.6}
-"""Of how far parameters moved. Both sides are lossy: what is compared are two trainings that lost other things."""
+_TOLERANCES = {
+    Fidelity.EXACT: 1e-4,
+    Fidelity.ROUNDING: 1e-3,
+    Fidelity.PRECISION: 0.05,
+    Fidelity.LOSSY: 0.6,  # Both sides lose: what is compared are two trainings that lost other things.
+    Fidelity.MODEL: 0.1,  # Another optimizer; one that takes signs or norms makes much of a rounding error.
+}
+"""Of how far parameters moved."""
 
 
 def _over_the_catalogue() -> list[Case]:
@@ -192,7 +198,8 @@ def _over_the_catalogue() -> list[Case]:
         if method.distributes or method.builds_on or method.one_device_only:
             continue
         able = [each for each in settings_of(method) if "gpt2" not in expected(each).refused]
-        if not able or fidelity_of(able[0]) is Fidelity.MODEL:
+        # Another optimizer is the same on several devices as on one; what else is learned is another matter.
+        if not able or (fidelity_of(able[0]) is Fidelity.MODEL and method.stage is not Stage.OPTIMIZER):
             continue
         # ZeRO-1 averages gradients as ddp does; what it does itself is for the optimizer.
         for way in (DDP, ZERO_1, ZERO_3) if method.stage is Stage.OPTIMIZER else (DDP, ZERO_3):

@@ -10,7 +10,8 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
-from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
+from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from advisor.training.training import Training
 
 __all__ = ["Zero1"]
-
-_NOT_REBUILT = frozenset({"LBFGS", "SparseAdam"})
-"""torch optimizers that look at all parameters at once, or at gradients that are not dense."""
 
 
 class Zero1(Method):
@@ -48,14 +46,14 @@ class Zero1(Method):
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs an optimizer that can be built again over a part of the parameters."""
-        return Verdict.yes() if facts is None else _judge(facts.optimizer_class)
+        return Verdict.yes() if facts is None else _judge(facts.optimizer_class, named(facts.optimizer_class))
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Distribute the training, and replace the optimizer by parts of it."""
         from advisor.methods.distributed._zero_1 import ShardedOptimizer
 
         plain = training.optimizer
-        verdict = _judge(class_name_of(plain))
+        verdict = _judge(class_name_of(plain), traits_of(plain))
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
         training.distribution = ShardedOptimizer(training.model, training.compute_loss, training.world)
@@ -63,14 +61,18 @@ class Zero1(Method):
         training.settling_steps = max(training.settling_steps, 3)  # As for ddp.
 
 
-def _judge(optimizer: str) -> Verdict:
-    module, _, name = optimizer.rpartition(".")
-    if module.split(".")[:2] != ["torch", "optim"] or name in _NOT_REBUILT:
-        return Verdict.no(
-            "it builds the optimizer again over a part of the parameters, which needs one of torch.optim (except "
-            f"{' and '.join(sorted(_NOT_REBUILT))}), but the optimizer is {optimizer}"
-        )
-    return Verdict.yes()
+def _judge(optimizer: str, traits: OptimizerTraits) -> Verdict:
+    if _is_rebuilt(traits):
+        return Verdict.yes()
+    others = " and ".join(of_torch(lambda other: not _is_rebuilt(other)))
+    return Verdict.no(
+        "it builds the optimizer again over a part of the parameters, which needs one of torch.optim (all but "
+        f"{others}), but the optimizer is {optimizer}"
+    )
+
+
+def _is_rebuilt(traits: OptimizerTraits) -> bool:
+    return traits.rebuilds and traits.per_parameter and traits.param_groups and traits.dense
 
 
 def _options(optimizer: torch.optim.Optimizer) -> dict[str, object]:

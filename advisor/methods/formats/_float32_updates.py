@@ -20,7 +20,7 @@ from advisor.errors import MethodRefusedError
 from advisor.methods.formats._rounding import Rounding
 from advisor.methods.formats._short_state import ShortState
 from advisor.methods.formats.short_training import judge_optimizer
-from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
 
 __all__ = ["update_in_float32"]
 
@@ -46,7 +46,7 @@ def update_in_float32(
 
     Args:
         optimizer: An optimizer that has not stepped.
-        held: How the state of optimizers of torch.optim is held between steps; others decide that themselves.
+        held: How state is held between steps, unless the optimizer has a format of its own for it.
         rounding: How updated parameters are rounded to their format.
         state_rounding: How state is.
         gradient_factor: Gives what gradients are multiplied by, in float32, to get their true values.
@@ -54,12 +54,12 @@ def update_in_float32(
     Raises:
         MethodRefusedError: The optimizer looks at all parameters at once, or has stepped already.
     """
-    kind = class_name_of(optimizer)
-    if reason := judge_optimizer(kind):
+    traits = traits_of(optimizer)
+    if reason := judge_optimizer(class_name_of(optimizer), traits):
         raise MethodRefusedError(reason)
     if any(float(entries.get("step", 1.0)) for entries in optimizer.state.values()):
         raise MethodRefusedError("the optimizer has already stepped; apply the policy before training starts")
-    held = held if kind.startswith("torch.optim.") else ShortState()
+    held = ShortState() if traits.own_format else held
     # Adagrad makes its state at once, in the format of the parameters.
     nearest = Rounding(stochastic=False)
     for parameter, entries in optimizer.state.items():

@@ -8,15 +8,22 @@ import torch
 from torch._guards import detect_fake_mode
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.optimizers.optimizer_class import traits_of
 from advisor.training.device_parameter import stand_in_for
 from advisor.training.memory_side import Side, memory_of
 
-__all__ = ["HostStep", "trained_bytes"]
+__all__ = ["HostStep", "host_bytes"]
 
 
-def trained_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of the optimizer's parameters that require a gradient."""
-    return sum(p.numel() * p.element_size() for group in optimizer.param_groups for p in group["params"] if _trained(p))
+def host_bytes(optimizer: torch.optim.Optimizer, *, gradients: int) -> int:
+    """Bytes of the trained parameters, so many gradients of each, and the state that the optimizer will keep."""
+    traits = traits_of(optimizer)
+    return sum(
+        (1 + gradients) * p.numel() * p.element_size() + traits.state_bytes(p.shape, p.element_size(), group)
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if _trained(p)
+    )
 
 
 class HostStep:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Verdict
 from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.optimizers.traits import named
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "ADAM",
-    "ADAMW",
     "WHICH_OPTIMIZER",
     "decays_apart",
     "judge_adam",
@@ -24,13 +23,10 @@ __all__ = [
 WHICH_OPTIMIZER = "which optimizer updates the parameters"
 """What each of them decides: two cannot be in use together."""
 
-ADAM = "torch.optim.adam.Adam"
-ADAMW = "torch.optim.adamw.AdamW"
-
 
 def decays_apart(optimizer: str, options: Mapping[str, Any]) -> bool:
     """Whether weight decay is applied to the parameters, as AdamW does, instead of being added to the gradients."""
-    return optimizer == ADAMW or bool(options.get("decoupled_weight_decay"))
+    return named(optimizer).decays_apart or bool(options.get("decoupled_weight_decay"))
 
 
 def judge_adam(
@@ -52,7 +48,7 @@ def judge_adam(
         couples_decay: Whether the replacement can decay weights as torch.optim.Adam does.
         tensor_rate: Whether its learning rate may be a tensor, which whoever holds it changes in place.
     """
-    if optimizer not in (ADAMW, ADAM):
+    if not named(optimizer).adam:
         return Verdict.no(f"it replaces torch.optim.Adam or AdamW, but the optimizer is {optimizer}")
     for option in lacks:
         if options.get(option):

@@ -9,8 +9,8 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Saves, Stage, Verdict
-from advisor.methods.optimizers.adam import ADAMW, WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
-from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
+from advisor.methods.optimizers.optimizer_class import traits_of
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -65,7 +65,7 @@ class Adam8bit(Method):
             import bitsandbytes
         except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
             raise MethodRefusedError(f"bitsandbytes cannot be imported: {error}") from error
-        build = bitsandbytes.optim.AdamW8bit if class_name_of(plain) == ADAMW else bitsandbytes.optim.Adam8bit
+        build = bitsandbytes.optim.AdamW8bit if traits_of(plain).decays_apart else bitsandbytes.optim.Adam8bit
         training.optimizer = _built(build, [_translate(group) for group in plain.param_groups])
         sizes = [p.numel() for group in plain.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
         if max(sizes) < _SMALLEST:

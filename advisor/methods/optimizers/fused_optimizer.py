@@ -12,6 +12,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Stage, Verdict
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER
 from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.optimizers.traits import named, of_torch
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from advisor.training.training import Training
 
 __all__ = ["FusedOptimizer"]
-
-_FUSED = frozenset(f"torch.optim.{name}" for name in ("adam.Adam", "adamw.AdamW", "sgd.SGD", "adagrad.Adagrad"))
 
 
 class FusedOptimizer(Method):
@@ -76,8 +75,8 @@ class FusedOptimizer(Method):
 
 
 def _judge(optimizer: str, options: Mapping[str, Any]) -> Verdict:
-    if optimizer not in _FUSED:
-        names = ", ".join(sorted(name.rpartition(".")[2] for name in _FUSED))
+    if not named(optimizer).fused:
+        names = ", ".join(of_torch(lambda traits: traits.fused))
         return Verdict.no(f"of torch.optim, {names} have a fused step, but the optimizer is {optimizer}")
     if options.get("differentiable"):
         return Verdict.no("the fused step has no differentiable, but the optimizer has differentiable=True")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.host import host_memory
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
+from advisor.methods.optimizers.traits import UNKNOWN, OptimizerTraits, named
 from advisor.methods.use import ParameterValue
 from advisor.text.units import format_bytes
 from advisor.workload.facts import Facts
@@ -65,14 +66,15 @@ class HostOptimizer(Method):
             return Verdict.no("the device is a CPU, whose memory is the host's: the optimizer is there already")
         if facts is None:
             return Verdict.yes()
-        share = facts.trainable_parameter_count / max(1, facts.parameter_count)
-        moments = _moments(facts.optimizer_class, facts.optimizer_options)
-        return _judge_memory(round(facts.parameter_bytes * share), moments, hardware.host_free_bytes)
+        trained = round(facts.parameter_bytes * facts.trainable_parameter_count / max(1, facts.parameter_count))
+        traits = named(facts.optimizer_class)
+        needed = (2 + traits.state_tensors(facts.optimizer_options)) * trained
+        return _judge_memory(facts.optimizer_class, traits, needed, hardware.host_free_bytes)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Copy the optimizer's parameters, and let it work on the copies."""
-        from advisor.methods.optimizers._host_optimizer import HostStep, trained_bytes
-        from advisor.methods.optimizers.optimizer_class import class_name_of, has_own_step
+        from advisor.methods.optimizers._host_optimizer import HostStep, host_bytes
+        from advisor.methods.optimizers.optimizer_class import class_name_of, has_own_step, traits_of
 
         optimizer = training.optimizer
         if has_own_step(optimizer):
@@ -80,33 +82,23 @@ class HostOptimizer(Method):
                 "it steps on copies of the parameters, which a step that was given to this optimizer object knows "
                 "nothing of; make it a hook (optimizer.register_step_pre_hook), or clip with max_grad_norm"
             )
-        moments = _moments(class_name_of(optimizer), optimizer.param_groups[0])
         # Of each gradient there are two while that of a micro-batch is added to those before it.
-        more = moments + (training.micro_batch is not None)
-        verdict = _judge_memory(trained_bytes(optimizer), more, host_memory().free_bytes)
+        needed = host_bytes(optimizer, gradients=1 if training.micro_batch is None else 2)
+        verdict = _judge_memory(class_name_of(optimizer), traits_of(optimizer), needed, host_memory().free_bytes)
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
         step = HostStep(optimizer, training.device)
         training.before_gradients_are_used.append(step.complete_gradients)
 
 
-def _moments(optimizer: str, options: Mapping[str, Any]) -> int:
-    """How many numbers an optimizer keeps for each parameter; two for one that is not known."""
-    name = optimizer.rpartition(".")[2]
-    if name == "SGD":
-        return 1 if options.get("momentum") else 0
-    if name in ("Adafactor", "Adagrad"):
-        return 1
-    return 3 if options.get("amsgrad") else 2
-
-
-def _judge_memory(trained: int, more: int, free: int) -> Verdict:
-    """Whether the host holds copies of the parameters, their gradients and ``more`` numbers for each."""
-    needed = (2 + more) * trained
+def _judge_memory(optimizer: str, traits: OptimizerTraits, needed: int, free: int) -> Verdict:
+    """Whether the host holds copies of the parameters, their gradients and the state of an optimizer."""
     if needed <= _HOST_SHARE * free:
         return Verdict.yes()
+    unknown = f" (up to {traits.state} numbers per parameter, as {optimizer} is not a known class)"
+    guess = unknown if traits is UNKNOWN else ""
     return Verdict.no(
-        f"the host must hold parameters, gradients and optimizer state of {format_bytes(needed)} in at most "
+        f"the host must hold parameters, gradients and optimizer state{guess} of {format_bytes(needed)} in at most "
         f"{_HOST_SHARE:.0%} of its free memory, but {format_bytes(free)} are free; free host memory, or use a method "
         "that makes the state smaller"
     )

@@ -10,7 +10,8 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
-from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
+from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from advisor.training.training import Training
 
 __all__ = ["OptimizerInBackward"]
-
-_WHOLE_MODEL = frozenset({"LBFGS"})
-"""torch optimizers whose step needs all parameters at once."""
 
 
 class OptimizerInBackward(Method):
@@ -53,12 +51,14 @@ class OptimizerInBackward(Method):
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs an optimizer that treats parameters one by one, and no gradient clipping."""
-        return Verdict.yes() if facts is None else _judge(facts.optimizer_class, facts.max_grad_norm)
+        if facts is None:
+            return Verdict.yes()
+        return _judge(facts.optimizer_class, named(facts.optimizer_class), facts.max_grad_norm)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Hook every parameter of the optimizer."""
         optimizer = training.optimizer
-        verdict = _judge(class_name_of(optimizer), training.max_grad_norm)
+        verdict = _judge(class_name_of(optimizer), traits_of(optimizer), training.max_grad_norm)
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
         if training.gradient_scaler is not None:
@@ -129,16 +129,15 @@ class _ParameterStepper:
             )
 
 
-def _judge(optimizer: str, max_grad_norm: float | None) -> Verdict:
+def _judge(optimizer: str, traits: OptimizerTraits, max_grad_norm: float | None) -> Verdict:
     if max_grad_norm is not None:
         return Verdict.no(
             f"gradient clipping (max_grad_norm={max_grad_norm}) needs all gradients at once, but each is gone once used"
         )
-    module, _, name = optimizer.rpartition(".")
-    known = module.split(".")[:2] in (["torch", "optim"], ["bitsandbytes", "optim"], ["torchao", "optim"])
-    if not known or name in _WHOLE_MODEL:
+    if not traits.per_parameter:
+        others = " and ".join(of_torch(lambda other: not other.per_parameter))
         return Verdict.no(
-            f"it needs an optimizer that treats parameters one by one (torch.optim except LBFGS), but the optimizer "
-            f"is {optimizer}"
+            f"it needs an optimizer that treats parameters one by one (of torch.optim, all but {others}), but the "
+            f"optimizer is {optimizer}"
         )
     return Verdict.yes()
