@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.decide.candidate import Recommendation
-from advisor.files import write_whole
+from advisor.files import sync_folder, write_whole
 from advisor.goal import Goal
 from advisor.hardware.hardware import Hardware
 from advisor.policy.policy import Policy
@@ -17,7 +17,7 @@ from advisor.workload.batch_layout import SampleDims
 from advisor.workload.facts import Facts
 from advisor.workload.reduction import Reduction
 
-__all__ = ["Answer", "load_answer", "store_answer"]
+__all__ = ["Answer", "load_answer", "store_answer", "withdraw_answer"]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,3 +104,10 @@ def load_answer(folder: StudyFolder) -> Answer | None:
     if answer is None:
         return None
     return msgspec.structs.replace(answer, cached=True, folder=str(folder.path))
+
+
+def withdraw_answer(folder: StudyFolder) -> None:
+    """Remove the stored answer, if there is one, before something that it rests on is changed."""
+    if folder.answer.exists():
+        folder.answer.unlink(missing_ok=True)
+        sync_folder(folder.path)

@@ -1,22 +1,102 @@
-"""The candidates of a study on disk: appended one by one, read back when the study is continued."""
+"""The candidates of a study: one list, in memory and on disk, which only the ledger changes.
+
+Every change is on disk before it is in memory. A new candidate is a line at the end of the file; a changed one takes
+the place of the old one in a file that is written anew, whole. So a process that is killed leaves a ledger from before
+a change or from after it. An answer is chosen from candidates: before one of them is changed, a stored answer is
+withdrawn, since that change may be what rules out its winner. New candidates leave it in place: it remains the answer
+of the shorter search, and its budgets say so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 
+from advisor.decide.answer import withdraw_answer
 from advisor.decide.candidate import Candidate, Role
-from advisor.files import add_line
+from advisor.files import add_line, write_whole
 from advisor.goal import GoalKind
 from advisor.text.records import DamagedError, decode_record, encode_record
+from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 
-__all__ = ["append_candidate", "lost_candidates", "read_candidates", "without_chance"]
+__all__ = ["Ledger", "lost_candidates", "read_candidates", "without_chance"]
 
 
-def append_candidate(path: Path, candidate: Candidate) -> None:
-    """Add a candidate to the file, on disk before this returns."""
-    add_line(path, encode_record(candidate))
+class Ledger:
+    """The one writer of candidates.
+
+    Args:
+        folder: The study folder; what earlier runs wrote into it is read.
+        kind: What to optimize, which decides what is run again (:func:`without_chance`).
+
+    Attributes:
+        candidates: Everything that was tried and stands for this run, in the order of its first line.
+        tried_again: How many of earlier runs were ended from outside and never measured.
+    """
+
+    def __init__(self, folder: StudyFolder, kind: GoalKind) -> None:
+        self._folder = folder
+        self._lines = _by_identity(read_candidates(folder.ledger))
+        earlier = list(self._lines.values())
+        standing = {_identity(one) for one in without_chance(earlier, kind)}
+        self._to_run_again = self._lines.keys() - standing
+        self.tried_again = lost_candidates(earlier)
+        self.candidates = self._standing()
+
+    @property
+    def next_number(self) -> int:
+        """Number of the next trial: both batches of one have the same."""
+        return 1 + len({one.trial_key or position for position, one in enumerate(self.candidates)})
+
+    @property
+    def baseline(self) -> Candidate | None:
+        """The baseline, once it was tried."""
+        return next((one for one in self.candidates if one.role is Role.BASELINE), None)
+
+    def add(self, candidate: Candidate) -> None:
+        """Write a candidate down, in the place of an earlier end of the same trial.
+
+        A measurement stands, with what was found out about it since: a trial has one, and is read back after that.
+
+        Raises:
+            OSError: It could not be written; the ledger is as before.
+        """
+        identity = _identity(candidate)
+        known = self._lines.get(identity)
+        if known is not None and known.measurement is not None:
+            return
+        self._append(candidate)
+        self._lines[identity] = candidate
+        self._to_run_again.discard(identity)
+        self.candidates = self._standing()
+
+    def replace(self, change: Callable[[Candidate], Candidate]) -> None:
+        """Write down what was found out about candidates since: all of it at once, or nothing.
+
+        Args:
+            change: Returns a candidate as it is from now on, or the same.
+
+        Raises:
+            OSError: It could not be written; the ledger is as before.
+        """
+        changed = [one if key in self._to_run_again else change(one) for key, one in self._lines.items()]
+        if changed == list(self._lines.values()):
+            return
+        lines = _by_identity(changed)
+        self._rewrite(lines.values())
+        self._lines = lines
+        self.candidates = self._standing()
+
+    def _standing(self) -> tuple[Candidate, ...]:
+        return tuple(one for key, one in self._lines.items() if key not in self._to_run_again)
+
+    def _append(self, candidate: Candidate) -> None:
+        add_line(self._folder.ledger, encode_record(candidate))
+
+    def _rewrite(self, candidates: Iterable[Candidate]) -> None:
+        withdraw_answer(self._folder)
+        write_whole(self._folder.ledger, b"".join(encode_record(one) + b"\n" for one in candidates))
 
 
 def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Candidate]:
@@ -54,20 +134,25 @@ def lost_candidates(candidates: Sequence[Candidate]) -> int:
 
 
 def read_candidates(path: Path) -> list[Candidate]:
-    """Every whole candidate in the file; a line that was torn by a kill, or damaged, is not one.
-
-    A measurement that is there twice is one candidate, as it was written last: with what was found out about it since.
-    """
-    candidates: dict[object, Candidate] = {}
+    """Every candidate in the file, once, as it was written last; a line that is torn or damaged is not one."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
+    found = []
     for line in lines:
         try:
-            candidate = decode_record(line, Candidate)
+            found.append(decode_record(line, Candidate))
         except DamagedError:
             continue
-        known = (candidate.trial_key, candidate.role, candidate.policy.key, tuple(candidate.model_size.items()))
-        candidates[len(candidates) if candidate.trial_key is None else known] = candidate
-    return list(candidates.values())
+    return list(_by_identity(found).values())
+
+
+def _by_identity(candidates: Iterable[Candidate]) -> dict[Hashable, Candidate]:
+    return {_identity(one): one for one in candidates}
+
+
+def _identity(one: Candidate) -> Hashable:
+    """What two lines of one candidate share: the trial behind it, or how it ended without one."""
+    end = one.outcome if one.trial_key is None else one.trial_key
+    return end, one.role, one.policy.key, tuple(one.model_size.items())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
@@ -26,6 +24,7 @@ from advisor.report.progress import Progress
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Attribute, Proposal, Proposer
 from advisor.session.budget import TIMED_LEADERS, TimeBudget
+from advisor.session.ledger import Ledger
 from advisor.session.stopping import StoppingRule
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluation, Evaluator
@@ -52,11 +51,9 @@ class SearchLoop:
         goal: What to optimize.
         trial_budget: Most trials with figures, those of earlier runs and of other workers of the same study
             included.
-        tried_again: How many more, since so many of earlier runs were ended from outside.
         progress: Told of everything that happens.
         guard: Holds what would lead against the exact run, before it leads.
-        candidates: Those of earlier runs of the same study; grows.
-        keep: Called with every new candidate, to write it down before anything else happens.
+        ledger: What was tried; every new candidate is written into it before anything else happens.
     """
 
     def __init__(
@@ -67,27 +64,23 @@ class SearchLoop:
         budget: TimeBudget,
         goal: Goal,
         trial_budget: int,
-        tried_again: int = 0,
         progress: Progress,
         guard: Guard,
-        candidates: list[Candidate],
-        keep: Callable[[Candidate], None],
+        ledger: Ledger,
     ) -> None:
         self._proposer = proposer
         self._evaluator = evaluator
         self._budget = budget
         self._goal = goal
         self._trial_budget = trial_budget
-        self._tried_again = tried_again
         self._progress = progress
         self._guard = guard
-        self._keep = keep
+        self._ledger = ledger
         self._stopping = StoppingRule(proposer, goal.kind)
         # Plain training without a batch of its own is its own baseline, and would lead again.
         self._led: set[str] = set()
         self._put_off: set[str] = set()
-        self.candidates = candidates
-        evaluator.number = self._number
+        evaluator.number = ledger.next_number
 
     @property
     def measured(self) -> int:
@@ -96,7 +89,7 @@ class SearchLoop:
         A combination that was compared by short steps is one too, whether it was timed later or not.
         """
         first: dict[str, str] = {}
-        for one in self.candidates:
+        for one in self._ledger.candidates:
             if one.outcome is Outcome.COMPARED:
                 first.setdefault(one.policy.key, one.policy.key)
             elif is_measured(one):
@@ -106,17 +99,12 @@ class SearchLoop:
     @property
     def _combinations(self) -> int:
         """Combinations with figures, whatever the batch."""
-        known = (one for one in self.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
+        known = (one for one in self._ledger.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
         return len({one.policy.combination_key for one in known})
 
     @property
     def _compares(self) -> bool:
         return isinstance(self._evaluator, ComparingEvaluator)
-
-    @property
-    def _number(self) -> int:
-        """Of the next trial: both batches of one have the same."""
-        return 1 + len({one.trial_key or position for position, one in enumerate(self.candidates)})
 
     def run(self) -> str:
         """Search until there is a reason to stop.
@@ -124,18 +112,18 @@ class SearchLoop:
         Returns:
             The reason, as the user reads it.
         """
-        if not any(candidate.role is Role.BASELINE for candidate in self.candidates):
+        if self._ledger.baseline is None:
             begin = self._budget.elapsed_seconds
             baseline = self._evaluator.baseline()
             if baseline is not None:
                 self._record(baseline)
                 self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
-        baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
+        baseline = self._ledger.baseline
         if baseline is not None:
             self._evaluator.explain_baseline(baseline)
         if isinstance(self._evaluator, ComparingEvaluator):
-            known = {one.policy.key for one in self.candidates if not one.outcome.is_by_chance}
-            for one in self._evaluator.baseline_is(baseline, tuple(self.candidates)):
+            known = {one.policy.key for one in self._ledger.candidates if not one.outcome.is_by_chance}
+            for one in self._evaluator.baseline_is(baseline, self._ledger.candidates):
                 if one.policy.key not in known:
                     self._record(one)
         if not isinstance(self._evaluator, ComparingEvaluator):
@@ -155,11 +143,11 @@ class SearchLoop:
         """
         while True:
             self._adopt()
-            if self.measured >= self._trial_budget + self._tried_again:
+            if self.measured >= self._trial_budget + self._ledger.tried_again:
                 return f"the limit of {self._trial_budget} trials was reached"
             # However little time there is, the first policy is tried: no answer at all helps nobody.
             room = self._may_compare_another(leaders) if self._compares else self._budget.may_start_trial
-            if self.candidates and not room:
+            if self._ledger.candidates and not room:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
                     self._stopping.what_more()
                 )
@@ -167,7 +155,7 @@ class SearchLoop:
             if reason is not None and not (self._compares and self._combinations < _FEWEST_COMPARED):
                 return reason + self._but_for_set_ups
             begin = self._budget.elapsed_seconds
-            self._evaluator.number = self._number
+            self._evaluator.number = self._ledger.next_number
             proposal = self._proposer.ask()
             if proposal is None:
                 return f"every policy of the search space was tried{self._but_for_set_ups}"
@@ -181,11 +169,12 @@ class SearchLoop:
                 self._budget.learn_trial_seconds(seconds)
             elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.uses:
                 self._budget.learn_short_seconds(seconds)  # plain training was sized before
-            self._tell(proposal, evaluation, self._recorded(evaluation))
+            found, _ = self._recorded(evaluation)
+            self._tell(proposal, evaluation, found)
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
             if self._compares and timed_out:
                 self._put_off_set_ups(evaluation.candidate)
-            if isinstance(self._evaluator, ComparingEvaluator) and any(map(is_measured, self.candidates)):
+            if isinstance(self._evaluator, ComparingEvaluator) and any(map(is_measured, self._ledger.candidates)):
                 # Whatever the rest of the time goes to, what surely leads is not left without a figure.
                 self._time_leaders(self._evaluator, surely=True)
 
@@ -209,45 +198,50 @@ class SearchLoop:
                     f"{candidate.reason}. Raise --time-limit to try them"
                 )
 
-    def _recorded(self, evaluation: Evaluation) -> list[Candidate]:
-        """Write down what an evaluation found; its candidates, as they were compared."""
+    def _recorded(self, evaluation: Evaluation) -> tuple[list[Candidate], list[Candidate]]:
+        """Write down what an evaluation found: its candidates and those before them, as they were compared."""
         # The best of a ladder is compared with the exact run first: the others then know what was found of it.
         found = [self._guarded(one) for one in (evaluation.candidate, evaluation.smaller) if one is not None]
-        for candidate in (*map(self._guarded, evaluation.before), *found):
+        before = []
+        for candidate in evaluation.before:
+            before.append(self._guarded(candidate))
+            self._record(before[-1])
+        for candidate in found:
             self._record(candidate)
-        return found
+        return found, before
 
     def _time_leaders(self, evaluator: ComparingEvaluator, *, surely: bool = False) -> None:
         """Time those at length that short steps let expect to lead, until no other is likely to, or none surely is."""
-        while self._budget.may_time_leader or not any(is_measured(one) for one in self.candidates):
+        while self._budget.may_time_leader or not any(is_measured(one) for one in self._ledger.candidates):
             waiting = [
-                one for one in self.candidates if one.outcome is not Outcome.COMPARED or one.policy.key not in self._led
+                one
+                for one in self._ledger.candidates
+                if one.outcome is not Outcome.COMPARED or one.policy.key not in self._led
             ]
             leader = next_leader(waiting, self._goal, surely=surely)
             if leader is None:
                 return
             self._led.add(leader.policy.key)
             begin = self._budget.elapsed_seconds
-            evaluator.number = self._number
+            evaluator.number = self._ledger.next_number
             evaluation = evaluator.time_leader(
-                leader, best=pace(self.candidates, self._goal, gpu_count=leader.policy.gpu_count)
+                leader, best=pace(self._ledger.candidates, self._goal, gpu_count=leader.policy.gpu_count)
             )
             self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
-            before = len(self.candidates)
-            self._recorded(evaluation)
-            timed = [one for one in self.candidates[before:] if is_measured(one) and is_faithful(one, self._goal)]
+            found, others = self._recorded(evaluation)
+            timed = [one for one in (*others, *found) if is_measured(one) and is_faithful(one, self._goal)]
             self._learn(timed, max((one.policy.micro_batch for one in timed), default=1))
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""
-        return best_so_far(self.candidates, self._goal)
+        return best_so_far(self._ledger.candidates, self._goal)
 
     def _guarded(self, candidate: Candidate) -> Candidate:
         """A candidate that would lead is compared with the exact run first: it sets no pace that it may not win with.
 
         Figures that are measured are written down whatever becomes of the comparison.
         """
-        if not worth_checking(candidate, self.candidates, self._goal):
+        if not worth_checking(candidate, self._ledger.candidates, self._goal):
             return candidate
         try:
             return self._guard.checked(candidate)
@@ -263,16 +257,16 @@ class SearchLoop:
             except DamagedError:
                 continue
             for candidate in found:
-                if candidate.role is Role.BASELINE and self._has_baseline():
+                if candidate.role is Role.BASELINE and self._ledger.baseline is not None:
                     candidate = msgspec.structs.replace(candidate, role=Role.SEARCHED)
-                if candidate not in self.candidates:
+                if candidate not in self._ledger.candidates:
                     self._record(candidate)
 
     def _evaluated(self, proposal: Proposal) -> Evaluation:
         combination = proposal.combination
         role = Role.HAND_TUNED if proposal.hand_tuned else Role.SEARCHED
         plainest = self._evaluator.is_plainest(combination)
-        if proposal.recipe_name is not None and plainest and not self._has_baseline():
+        if proposal.recipe_name is not None and plainest and self._ledger.baseline is None:
             # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
         if isinstance(self._evaluator, ComparingEvaluator):
@@ -285,7 +279,7 @@ class SearchLoop:
             combination,
             proposal.batch_fraction,
             role,
-            best=pace(self.candidates, self._goal, gpu_count=combination.gpu_count),
+            best=pace(self._ledger.candidates, self._goal, gpu_count=combination.gpu_count),
         )
 
     def _better(self, found: list[Candidate]) -> Candidate:
@@ -294,14 +288,9 @@ class SearchLoop:
         sign = 1 if directions(self._goal.kind)[0] else -1
         return max(able, key=lambda one: sign * objectives(one, self._goal)[0], default=found[0])
 
-    def _has_baseline(self) -> bool:
-        return any(candidate.role is Role.BASELINE for candidate in self.candidates)
-
     def _record(self, candidate: Candidate) -> None:
-        self.candidates.append(candidate)
-        self._keep(candidate)
-        baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
-        self._progress.trial_ended(self._evaluator.number, candidate, best=self.best(), baseline=baseline)
+        self._ledger.add(candidate)
+        self._progress.trial_ended(self._evaluator.number, candidate, best=self.best(), baseline=self._ledger.baseline)
 
     def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
         """Translate an evaluation for the sampler: the best figure, or the constraint that it violates.
@@ -361,7 +350,7 @@ class SearchLoop:
         )
 
     def _tolerated(self, candidate: Candidate) -> float:
-        return tolerance_beside_chance(candidate.fidelity, drift_by_chance(self.candidates))
+        return tolerance_beside_chance(candidate.fidelity, drift_by_chance(self._ledger.candidates))
 
     def _learn(self, others: list[Candidate], largest_batch: int) -> None:
         """Let the sampler learn from figures that are no trial of its own: other batches, leaders timed at length."""

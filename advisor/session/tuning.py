@@ -11,7 +11,7 @@ import msgspec
 
 import advisor.errors
 from advisor.decide.answer import Answer, store_answer
-from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
 from advisor.decide.score import directions
 from advisor.errors import NothingMeasuredError, WorkloadError
@@ -29,7 +29,7 @@ from advisor.session.answer.emit import digests, emit
 from advisor.session.answer.timings import timings_of
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SizeSearch
-from advisor.session.ledger import append_candidate, lost_candidates, read_candidates, without_chance
+from advisor.session.ledger import Ledger
 from advisor.session.loop import SearchLoop
 from advisor.session.request import TuneRequest
 from advisor.session.setup.fixed import resolve_on_devices, with_global_batch
@@ -105,9 +105,7 @@ class Tuning:
         )
         for note in self._notes:
             self._progress.note(note)
-        earlier = read_candidates(self._folder.ledger)
-        self._tried_again = lost_candidates(earlier)
-        candidates = without_chance(earlier, self._goal.kind)
+        ledger = Ledger(self._folder, self._goal.kind)
         with Runner(self._folder.path, nodes=request.nodes) as runner:
             trials = Trials(
                 runner=runner,
@@ -118,7 +116,7 @@ class Tuning:
                 budget=self._budget,
                 seed=request.seed,
                 first_batch=min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH),
-                earlier=candidates,
+                earlier=ledger.candidates,
             )
             facts = self._probe(trials, runner)
             layout = facts.batch_layout
@@ -152,15 +150,12 @@ class Tuning:
             if shared.note:
                 self._say(shared.note)
             trials.reference = lambda gpu_count: resolved.on_devices((), gpu_count)
-            self._guard = Guard(trials=trials, budget=self._budget, progress=self._progress, earlier=candidates)
-            return self._search(trials, facts, resolved, candidates)
+            self._guard = Guard(trials=trials, budget=self._budget, progress=self._progress, earlier=ledger.candidates)
+            return self._search(trials, facts, resolved, ledger)
 
     def _say(self, note: str) -> None:
         self._notes.append(note)
         self._progress.note(note)
-
-    def _keep(self, candidate: Candidate) -> None:
-        append_candidate(self._folder.ledger, candidate)
 
     def _probe(self, trials: Trials, runner: Runner) -> Facts:
         self._progress.stage("the model's first plain step")
@@ -171,7 +166,7 @@ class Tuning:
         _raise_if_lost(result, "The model must complete one plain training step before anything can be tuned")
         raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
 
-    def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]) -> Answer:
+    def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, ledger: Ledger) -> Answer:
         # Other workers of a shared study choose from what was timed: they have not seen what was compared here.
         alone = resolved.gpu_counts == (1,) and self._request.storage is None
         trials.turns.wanted = self._goal.kind is GoalKind.FASTER and alone
@@ -191,20 +186,20 @@ class Tuning:
                 stopped_because, exhausted = self._settled.recommendation.stopped_because, self._settled.exhausted
                 self._take_over_notes(self._settled)
             elif self._goal.kind is GoalKind.BIGGER:
-                stopped_because, exhausted = self._explore_sizes(trials, facts, resolved, candidates)
+                stopped_because, exhausted = self._explore_sizes(trials, facts, resolved, ledger)
             else:
-                stopped_because, exhausted = self._explore(evaluator, resolved, candidates)
+                stopped_because, exhausted = self._explore(evaluator, resolved, ledger)
         except KeyboardInterrupt:
-            if not any(is_measured(candidate) for candidate in candidates):
+            if not any(is_measured(candidate) for candidate in ledger.candidates):
                 raise
             interrupted = True
             stopped_because = "it was interrupted"
         self._notes.extend(evaluator.notes)
-        tried = {(candidate.policy.combination_key, candidate.policy.gpu_count) for candidate in candidates}
+        tried = {(candidate.policy.combination_key, candidate.policy.gpu_count) for candidate in ledger.candidates}
         count = resolved.counted()
         left = msgspec.structs.replace(count, number=max(0 if count.exact else 1, count.number - len(tried)))
         conclusion = self._conclusion(facts, resolved, left, stopped_because)
-        recommendation, interrupted = self._concluded(conclusion, candidates, trials, interrupted)
+        recommendation, interrupted = self._concluded(conclusion, ledger, trials, interrupted)
         answer = Answer(
             recommendation=recommendation,
             workload=self._request.source.name,
@@ -235,7 +230,7 @@ class Tuning:
         if note not in self._notes:
             self._say(note)
 
-    def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, candidates: list[Candidate]) -> tuple[str, bool]:
+    def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, ledger: Ledger) -> tuple[str, bool]:
         """Search; why it ended, and whether nothing is left to try."""
         with contextlib.closing(self._proposer(resolved)) as proposer:
             loop = SearchLoop(
@@ -244,11 +239,9 @@ class Tuning:
                 budget=self._budget,
                 goal=self._goal,
                 trial_budget=self._request.trials,
-                tried_again=self._tried_again,
                 progress=self._progress,
                 guard=self._guard,
-                candidates=candidates,
-                keep=self._keep,
+                ledger=ledger,
             )
             try:
                 return loop.run(), proposer.untried == 0
@@ -256,9 +249,7 @@ class Tuning:
                 self._notes.extend(_notes_on_pairs(proposer.failing_pairs))
                 self._standings = proposer.standings()
 
-    def _explore_sizes(
-        self, trials: Trials, facts: Facts, resolved: ResolvedSpace, candidates: list[Candidate]
-    ) -> tuple[str, bool]:
+    def _explore_sizes(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, ledger: Ledger) -> tuple[str, bool]:
         """Find the largest size for each combination; why it ended, and whether nothing is left to try."""
         self._progress.stage("counting the parameters of every size")
         counted = trials.count()
@@ -279,11 +270,9 @@ class Tuning:
             budget=self._budget,
             goal=self._goal,
             trial_budget=self._request.trials,
-            tried_again=self._tried_again,
             progress=self._progress,
             guard=self._guard,
-            candidates=candidates,
-            keep=self._keep,
+            ledger=ledger,
         )
         search = SizeSearch(proposer=proposer, sized=sized, budget=self._budget, goal=self._goal)
         try:
@@ -328,7 +317,7 @@ class Tuning:
         )
 
     def _concluded(
-        self, conclusion: Conclusion, candidates: list[Candidate], trials: Trials, interrupted: bool
+        self, conclusion: Conclusion, ledger: Ledger, trials: Trials, interrupted: bool
     ) -> tuple[Recommendation, bool]:
         """Choose and confirm; and whether the user interrupted.
 
@@ -338,10 +327,9 @@ class Tuning:
             try:
                 return confirm(
                     conclusion,
-                    candidates,
+                    ledger,
                     trials=trials,
                     guard=self._guard,
-                    keep=self._keep,
                     budget=self._budget,
                     progress=self._progress,
                     say=self._say,
@@ -350,7 +338,7 @@ class Tuning:
             except KeyboardInterrupt:
                 pass
         # Another batch of methods that were found to break the training must not win for want of a look.
-        recommendation = conclusion.choose([self._guard.remembered(candidate) for candidate in candidates])
+        recommendation = conclusion.choose([self._guard.remembered(candidate) for candidate in ledger.candidates])
         winner = recommendation.winner.measurement
         assert winner is not None
         recommendation = msgspec.structs.replace(

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Candidate
 from advisor.errors import OutputFolderError
+from advisor.goal import GoalKind
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.session.ledger import append_candidate, read_candidates
+from advisor.session.ledger import Ledger, read_candidates
 from advisor.session.prediction_cache import KeptPrediction, PredictionCache
 from advisor.session.setup.ranks import failing_together
 from advisor.session.setup.same_model import model_of
@@ -131,7 +132,7 @@ def test_a_damaged_line_of_the_ledger_costs_that_line(tmp_path: Path, position: 
 def test_what_is_appended_to_a_torn_ledger_is_read(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     ledger.write_bytes(b"\xff\xfe[[[")
-    append_candidate(ledger, LEDGER[0])
+    Ledger(StudyFolder(tmp_path), GoalKind.FASTER).add(LEDGER[0])
     assert read_candidates(ledger) == LEDGER[:1]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from tests.decide.examples import goal, measurement
 from tests.decide.test_guard import found as found_beside
 from tests.report.scenario import CPU
 from tests.search.test_resolve import FACTS
+from tests.session.ledgers import InMemory
 from tests.session.unguarded import UNGUARDED
 
 MIB = 2**20
@@ -139,8 +140,11 @@ class Search:
     def __init__(self, search: SizeSearch, sized: SizedTrials, aim: Goal) -> None:
         self.run = search.run
         self.sized = sized
-        self.candidates = sized.candidates
         self.goal = aim
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        return self.sized.candidates
 
 
 def search(
@@ -151,7 +155,7 @@ def search(
     candidates: list[Candidate] | None = None,
     trial_budget: int = 100,
     batch: int | None = 4,
-    kept: list[Candidate] | None = None,
+    ledger: InMemory | None = None,
     counts: SizeCounts = COUNTS,
     guard: Any = UNGUARDED,
 ) -> Search:
@@ -168,8 +172,7 @@ def search(
         trial_budget=trial_budget,
         progress=SilentProgress(),
         guard=guard,
-        candidates=[] if candidates is None else candidates,
-        keep=lambda candidate: None if kept is None else kept.append(candidate),
+        ledger=InMemory(candidates or ()) if ledger is None else ledger,
     )
     return Search(SizeSearch(proposer=proposer, sized=sized, budget=budget, goal=aim), sized, aim)
 
@@ -283,12 +286,12 @@ def test_below_the_floor_at_the_own_size_smaller_ones_are_tried(proposer: Propos
 
 
 def test_the_trial_budget_ends_the_search_and_a_continued_one_repeats_nothing(proposer: Proposer) -> None:
-    world, kept = World(), []
-    cut = search(proposer, world, floor=HALF, trial_budget=2, kept=kept)
+    world, ledger = World(), InMemory()
+    cut = search(proposer, world, floor=HALF, trial_budget=2, ledger=ledger)
     assert cut.run() == "the limit of 2 trials was reached"
-    assert kept == cut.candidates
+    assert ledger.written == list(cut.candidates)
     before = list(world.timed)
-    again = search(proposer, world, floor=HALF, candidates=list(kept))
+    again = search(proposer, world, floor=HALF, candidates=list(ledger.written))
     again.run()
     assert winner_of(again).model_size == {"layers": 8}
     assert world.timed[: len(before)] == before

@@ -28,6 +28,7 @@ from advisor.trial.spec import TrialResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement, on
 from tests.decide.test_guard import error, found
+from tests.session.ledgers import InMemory
 from tests.session.unguarded import UNGUARDED
 
 BEST = measured(150, use("checkpoint", every=1))
@@ -106,17 +107,20 @@ def conclude(
     repeat: bool = False,
     stored: list[Candidate] | None = None,
 ) -> Any:
+    ledger = InMemory(candidates)
     recommendation, interrupted = confirm(
         conclusion(folder),
-        candidates,
+        ledger,
         trials=trials,
         guard=UNGUARDED,
-        keep=(lambda candidate: None) if stored is None else stored.append,
         budget=TimeBudget(seconds),
         progress=SilentProgress(),
         repeat=repeat,
     )
     assert not interrupted
+    candidates[:] = ledger.candidates
+    if stored is not None:
+        stored += ledger.written
     return recommendation
 
 
@@ -232,10 +236,9 @@ def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Pat
     trials: Any = Interrupted({})
     recommendation, interrupted = confirm(
         conclusion(tmp_path),
-        [BASELINE, BEST],
+        InMemory([BASELINE, BEST]),
         trials=trials,
         guard=UNGUARDED,
-        keep=lambda candidate: None,
         budget=TimeBudget(100.0),
         progress=SilentProgress(),
         repeat=False,
@@ -351,7 +354,9 @@ def test_without_time_for_another_confirmation_the_answer_is_to_keep_what_one_ha
     recommendation = conclude(tmp_path, candidates, trials, seconds=1e-9)
     assert recommendation.winner == BASELINE
     assert trials.confirmed == [BEST.policy.label, "plain"]
-    assert "no other was run" in candidates[2].not_confirmed
+    (second,) = [one for one in recommendation.ranking if one.policy == SECOND.policy]
+    assert "no other was run" in second.not_confirmed
+    assert candidates[2] == SECOND, "a run with more time may confirm it"
 
 
 def test_where_nobody_took_turns_the_baseline_measured_again_decides(tmp_path: Path) -> None:

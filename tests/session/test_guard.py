@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from advisor.trial.spec import TrialResult, TrialSpec
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.decide.examples import baseline, goal, measured, on
 from tests.report.scenario import CPU
+from tests.session.ledgers import InMemory
 
 BF16, CHECKPOINT, DDP = use("precision", dtype="bf16"), use("checkpoint", every=1), use("ddp")
 FALLING = tuple(5.0 - step / 30 for step in range(30))
@@ -218,12 +219,15 @@ def test_a_size_is_compared_at_that_size_or_where_plain_training_does_not_fit_at
 # ---- leaders
 
 
-def decide(candidates: list[Candidate]) -> Recommendation:
+def decide(candidates: Sequence[Candidate]) -> Recommendation:
     return choose(candidates, goal(), refused_settings={}, untried=0, stopped_because="it ended")
 
 
 def settle(candidates: list[Candidate], trials: Any, kept: list[Candidate], **options: Any) -> Recommendation:
-    return settled(decide, candidates, goal=goal(), guard=guard(trials, **options), keep=kept.append)
+    ledger = InMemory(candidates)
+    answer = settled(decide, ledger, goal=goal(), guard=guard(trials, **options))
+    candidates[:], kept[:] = ledger.candidates, ledger.written
+    return answer
 
 
 def test_the_winner_is_compared_whatever_its_class_and_the_next_best_too() -> None:

@@ -23,6 +23,7 @@ from advisor.trial.outcome import Outcome
 from tests.decide.examples import LIMIT, baseline, goal, measured
 from tests.decide.test_guard import found
 from tests.decide.test_leader import compared
+from tests.session.ledgers import InMemory
 
 BF16, CHECKPOINT, ADAM = use("precision", dtype="bf16"), use("checkpoint", every=1), use("adam_8bit")
 
@@ -115,10 +116,10 @@ class FakeGuard:
 
 
 class Search:
-    def __init__(self, candidates: list[Candidate], guard: FakeGuard) -> None:
+    def __init__(self, candidates: list[Candidate], guard: FakeGuard, earlier: Sequence[Candidate] = ()) -> None:
         self.proposer: Any = FakeProposer(candidates)
         self.evaluator: Any = FakeEvaluator(self.proposer)
-        self.kept: list[Candidate] = []
+        self.ledger = InMemory(earlier)
         fake: Any = guard
         self.loop = SearchLoop(
             proposer=self.proposer,
@@ -128,9 +129,12 @@ class Search:
             trial_budget=10,
             progress=SilentProgress(),
             guard=fake,
-            candidates=[],
-            keep=self.kept.append,
+            ledger=self.ledger,
         )
+
+    @property
+    def kept(self) -> list[Candidate]:
+        return self.ledger.written
 
 
 def test_a_broken_leader_sets_no_pace_and_the_sampler_learns_it() -> None:
@@ -219,7 +223,7 @@ def test_a_smaller_batch_that_may_not_win_is_not_what_is_told() -> None:
 
 def test_both_batches_of_a_trial_are_shared_with_other_workers() -> None:
     """What another worker reads is what this one wrote."""
-    search, other = (Search([measured(80, CHECKPOINT)], FakeGuard()) for _ in range(2))
+    search, other = (Search([measured(80, method)], FakeGuard()) for method in (CHECKPOINT, use("checkpoint", every=2)))
     search.evaluator.smaller = measured(90, CHECKPOINT, micro_batch=4)
     search.proposer.is_shared = True
     search.loop.run()
@@ -240,7 +244,7 @@ def test_what_short_runs_found_too_slow_is_told_with_what_they_promise() -> None
 
 
 def test_what_other_workers_found_is_taken_in_once_and_one_baseline_stays() -> None:
-    theirs = [baseline(90), measured(400, CHECKPOINT)]
+    theirs = [baseline(90), measured(400, use("checkpoint", every=2))]
     search = Search([measured(80, CHECKPOINT)], FakeGuard())
     records = [msgspec.json.encode([one]).decode() for one in theirs]
     search.proposer.records = [*records, records[1]]
@@ -297,10 +301,10 @@ def test_no_leader_is_timed_twice_although_it_was_timed_at_another_batch_than_it
 
 def test_what_surely_leads_is_timed_before_the_next_combination_is_compared() -> None:
     """The trap: a slow combination after it took the time that was kept for it."""
-    search = Search([compared(300, CHECKPOINT, micro_batch=8), compared(200, use("adam_8bit"))], FakeGuard())
+    both = [compared(300, CHECKPOINT, micro_batch=8), compared(200, use("adam_8bit"))]
+    search = Search(both, FakeGuard(), earlier=[measured(250, role=Role.BASELINE)])
     fake = ComparingFake(search.proposer)
     search.loop._evaluator = fake
-    search.loop.candidates.append(measured(250, role=Role.BASELINE))
     told: list[int] = []
     time_leader = fake.time_leader
 

@@ -24,6 +24,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement
+from tests.session.ledgers import InMemory
 
 PLAIN = baseline(100)
 ONE, TWO, THREE, FOUR = (use("checkpoint", every=every) for every in (1, 2, 3, 4))
@@ -41,7 +42,7 @@ class FakeTrials:
         self.timed.append(policy)
         if self.outcome is not Outcome.OK:
             return TrialResult(key="again", outcome=self.outcome, reason="it was told to")
-        return TrialResult(key="again", outcome=Outcome.OK, measurement=measurement(90.0))
+        return TrialResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(90.0))
 
 
 def recommended(candidates: Sequence[Candidate], aim: Goal) -> Recommendation:
@@ -58,21 +59,21 @@ def again(
 ) -> tuple[list[Policy], list[Candidate]]:
     """What was measured again, and what was written down."""
     trials: Any = FakeTrials(outcome)
-    kept: list[Candidate] = []
+    ledger = InMemory(candidates)
     aim = aim or goal()
     budget = TimeBudget(seconds)
     measured_any = measure_leaders_again(
         recommended(candidates, aim),
-        candidates,
+        ledger,
         goal=aim,
         trials=trials,
-        keep=kept.append,
         budget=budget,
         progress=SilentProgress(),
         standings=standings,
     )
     assert measured_any is bool(trials.timed)
-    return trials.timed, kept
+    candidates[:] = ledger.candidates
+    return trials.timed, ledger.written
 
 
 def test_the_winner_the_baseline_and_what_is_near_the_best_are_measured_again() -> None:

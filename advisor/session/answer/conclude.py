@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -27,6 +28,7 @@ from advisor.session.answer.leaders import settled
 from advisor.session.answer.remeasure import ROUNDS, measure_leaders_again, times_measured
 from advisor.session.answer.where_time_goes import with_time_explained
 from advisor.session.budget import TimeBudget
+from advisor.session.ledger import Ledger
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_rate
@@ -80,11 +82,10 @@ class Conclusion(Emission, frozen=True, kw_only=True):
 
 def confirm(
     conclusion: Conclusion,
-    candidates: list[Candidate],
+    ledger: Ledger,
     *,
     trials: Trials,
     guard: Guard,
-    keep: Callable[[Candidate], None],
     budget: TimeBudget,
     progress: Progress,
     say: Callable[[str], None] | None = None,
@@ -96,10 +97,9 @@ def confirm(
 
     Args:
         conclusion: What to choose for.
-        candidates: Everything that was tried; a failed confirmation replaces its candidate.
+        ledger: Everything that was tried; a failed confirmation replaces its candidate.
         trials: Runs the wrapper.
         guard: Compares the winner with the exact run before its wrapper is run.
-        keep: Called with every candidate that was compared, to write it down.
         budget: The session's clock.
         progress: Told what is under way.
         say: Hears what the user should know; the progress by default.
@@ -118,22 +118,22 @@ def confirm(
     # Who leads after the leaders were measured again may have been measured once, and be as lucky as they were.
     rounds = max(ROUNDS, MOST_REPEATED) if conclusion.standings else ROUNDS
     for _ in range(rounds if repeat else 0):
-        leading = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
+        leading = settled(conclusion.choose, ledger, goal=conclusion.goal, guard=guard)
         if not measure_leaders_again(
             leading,
-            candidates,
+            ledger,
             goal=conclusion.goal,
             trials=trials,
-            keep=keep,
             budget=budget,
             progress=progress,
             standings=conclusion.standings,
         ):
             break
     beaten = 0
+    choose = conclusion.choose
     while len(failures) < _CONFIRMATIONS:
         try:
-            recommendation = settled(conclusion.choose, candidates, goal=conclusion.goal, guard=guard, keep=keep)
+            recommendation = settled(choose, ledger, goal=conclusion.goal, guard=guard)
         except TrialError:
             if failures or beaten:  # the files are those of a policy that was not confirmed
                 take_back(conclusion.folder)
@@ -143,7 +143,9 @@ def confirm(
         emit(conclusion, recommendation, say)
         progress.stage(f"running the emitted wrapper in a fresh process: {_name(winner)}")
         result = _at_size_of(winner, trials).confirm(winner.policy, str(conclusion.folder.wrapper), repeat=0)
-        confirmed, promise = _promise(result.speedup, winner, candidates, _rates_of_baseline(recommendation, trials))
+        confirmed, promise = _promise(
+            result.speedup, winner, ledger.candidates, _rates_of_baseline(recommendation, trials)
+        )
         confirmation = Confirmation(
             outcome=result.outcome,
             reason=result.reason,
@@ -161,22 +163,22 @@ def confirm(
         if confirmation.promise is None:
             try:
                 confirmation = _with_baseline(
-                    confirmation, recommendation, candidates, trials, budget, progress, beaten=beaten
+                    confirmation, recommendation, ledger.candidates, trials, budget, progress, beaten=beaten
                 )
                 confirmation = _once_more(confirmation, winner, conclusion, trials, budget, progress)
             except KeyboardInterrupt:
                 interrupted = True  # the confirmation has ended, and stands without the comparison
         if may_win and confirmed is not None:
-            reason = _mark(candidates, keep, winner, conclusion.goal, confirmed=confirmed)
+            reason = _mark(ledger, winner, conclusion.goal, confirmed=confirmed)
         elif may_win:
             reason = _slower_than_baseline(confirmation, conclusion.goal)
             if reason is not None:
-                _mark(candidates, keep, winner, conclusion.goal, not_confirmed=reason)
+                _mark(ledger, winner, conclusion.goal, not_confirmed=reason)
         if reason is not None:
             progress.note(f"{_name(winner)}: {reason}")
             beaten += 1
             if beaten >= _CONFIRMATIONS or not budget.may_confirm_another:
-                candidates[:] = [_kept_out(one, recommendation.baseline, reason) for one in candidates]
+                choose = partial(_choose_run_only, conclusion, recommendation.baseline, reason)
             continue
         recommendation = msgspec.structs.replace(recommendation, confirmation=confirmation)
         recommendation = explained(recommendation, conclusion.goal)
@@ -197,10 +199,7 @@ def confirm(
             reason += f": {result.reason}"
         failures.append(f"{_name(winner)}: {reason}")
         progress.note(failures[-1])
-        for position, candidate in enumerate(candidates):
-            if candidate.policy.key == winner.policy.key and candidate.model_size == winner.model_size:
-                candidates[position] = msgspec.structs.replace(candidate, outcome=result.outcome, reason=reason)
-                keep(candidates[position])
+        ledger.replace(partial(_failed, winner=winner, outcome=result.outcome, reason=reason))
     take_back(conclusion.folder)
     raise NothingMeasuredError(
         f"A policy must run in a fresh process before it is recommended, but the best {_CONFIRMATIONS} did not. "
@@ -237,16 +236,21 @@ def _once_more(
     return msgspec.structs.replace(nearer, other_samples_per_second=other.measurement.samples_per_second)
 
 
-def _mark(
-    candidates: list[Candidate], keep: Callable[[Candidate], None], winner: Candidate, goal: Goal, **found: object
-) -> str | None:
+def _mark(ledger: Ledger, winner: Candidate, goal: Goal, **found: object) -> str | None:
     """Write down what a confirmation found of the winner's policy; why it may not win now, if it may not."""
-    for position, candidate in enumerate(candidates):
-        same = candidate.policy == winner.policy and candidate.model_size == winner.model_size
-        if same and is_measured(candidate):
-            candidates[position] = msgspec.structs.replace(candidate, **found)
-            keep(candidates[position])
+
+    def marked(one: Candidate) -> Candidate:
+        same = one.policy == winner.policy and one.model_size == winner.model_size
+        return msgspec.structs.replace(one, **found) if same and is_measured(one) else one
+
+    ledger.replace(marked)
     return why_not_eligible(msgspec.structs.replace(winner, **found), goal)
+
+
+def _failed(candidate: Candidate, *, winner: Candidate, outcome: Outcome, reason: str) -> Candidate:
+    if candidate.policy.key != winner.policy.key or candidate.model_size != winner.model_size:
+        return candidate
+    return msgspec.structs.replace(candidate, outcome=outcome, reason=reason)
 
 
 def _slower_than_baseline(confirmation: Confirmation, goal: Goal) -> str | None:
@@ -260,15 +264,25 @@ def _slower_than_baseline(confirmation: Confirmation, goal: Goal) -> str | None:
     )
 
 
-def _kept_out(candidate: Candidate, baseline: Candidate | None, reason: str) -> Candidate:
-    """A candidate that may not win any more, since nothing that led was confirmed; the baseline may."""
-    if baseline is None or candidate.policy == baseline.policy or not is_measured(candidate):
-        return candidate
-    if candidate.confirmed is not None or candidate.not_confirmed:
-        return candidate  # it was run itself
-    return msgspec.structs.replace(
-        candidate, not_confirmed=f"what led it was not confirmed, and no other was run: {reason}"
-    )
+def _choose_run_only(
+    conclusion: Conclusion, baseline: Candidate | None, reason: str, candidates: Sequence[Candidate]
+) -> Recommendation:
+    """Choose the baseline or what was confirmed, since nothing that led was and there is no time to run the others.
+
+    That rules them out of this answer alone: the ledger knows nothing against them, and a run with more time may
+    confirm one.
+    """
+
+    def ruled_out(one: Candidate) -> Candidate:
+        if baseline is None or one.policy == baseline.policy or not is_measured(one):
+            return one
+        if one.confirmed is not None or one.not_confirmed:
+            return one  # it was run itself
+        return msgspec.structs.replace(
+            one, not_confirmed=f"what led it was not confirmed, and no other was run: {reason}"
+        )
+
+    return conclusion.choose([ruled_out(one) for one in candidates])
 
 
 def _rates_of_baseline(recommendation: Recommendation, trials: Trials) -> tuple[float, ...]:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.decide.answer import Answer
+from advisor.decide.answer import Answer, withdraw_answer
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.cost import cost_evidence
 from advisor.decide.guard import comparison_evidence
 from advisor.errors import PolicyError
-from advisor.files import set_aside, sync_folder, write_whole
+from advisor.files import set_aside, write_whole
 from advisor.goal import Goal, GoalKind
 from advisor.hardware.hardware import Hardware
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, policy_source
@@ -76,7 +76,7 @@ def emit(emission: Emission, recommendation: Recommendation, say: Callable[[str]
         found = _content(path)
         if found == text.encode():
             continue
-        _withdraw(folder)
+        withdraw_answer(folder)
         if found and _digest(found) not in _known(folder):
             kept = set_aside(path, "edited")
             say(f"{path.name} had been edited: it is kept as {kept.name}, and {path.name} is what was found now")
@@ -85,7 +85,7 @@ def emit(emission: Emission, recommendation: Recommendation, say: Callable[[str]
 
 def take_back(folder: StudyFolder) -> None:
     """Leave no answer, and no file of ours that says what one would."""
-    _withdraw(folder)
+    withdraw_answer(folder)
     for path in (folder.policy, folder.wrapper):
         found = _content(path)
         if found is not None and _digest(found) in _known(folder):
@@ -163,12 +163,6 @@ def _write(folder: StudyFolder, path: Path, text: str) -> None:
     known = _known(folder) | {_digest(text.encode())}
     write_whole(folder.emitted, msgspec.json.format(msgspec.json.encode(sorted(known))))
     write_whole(path, text)
-
-
-def _withdraw(folder: StudyFolder) -> None:
-    if folder.answer.exists():
-        folder.answer.unlink(missing_ok=True)
-        sync_folder(folder.path)
 
 
 def _known(folder: StudyFolder) -> set[str]:

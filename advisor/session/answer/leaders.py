@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.eligible import is_faithful, is_measured, is_outpaced, why_not_eligible, worth_checking
 from advisor.decide.floor import would_be_largest
 from advisor.goal import Goal, GoalKind
 from advisor.search.space.space import Combination
+from advisor.session.ledger import Ledger
 from advisor.session.trials.guard import Guard
 
 __all__ = ["settled"]
 
 
 def settled(
-    choose: Callable[[list[Candidate]], Recommendation],
-    candidates: list[Candidate],
-    *,
-    goal: Goal,
-    guard: Guard,
-    keep: Callable[[Candidate], None],
+    choose: Callable[[Sequence[Candidate]], Recommendation], ledger: Ledger, *, goal: Goal, guard: Guard
 ) -> Recommendation:
     """The recommendation whose winner was compared with the exact run, whatever its methods promise.
 
@@ -32,23 +28,22 @@ def settled(
 
     Args:
         choose: Makes a recommendation from candidates.
-        candidates: Everything that was tried; those that were compared are replaced.
+        ledger: Everything that was tried; those that were compared are replaced.
         goal: The goal.
         guard: Compares.
-        keep: Called with every candidate that was compared, to write it down.
 
     Raises:
         TrialError: None is left that may win.
     """
     while True:
-        if any(_compare(one, candidates, guard, keep) for one in _doubted(candidates, goal)):
+        if any(_compare(one, ledger, guard) for one in _doubted(ledger.candidates, goal)):
             continue
-        recommendation = choose(candidates)
-        if not any(_compare(leader, candidates, guard, keep) for leader in _leaders(recommendation, goal)):
+        recommendation = choose(ledger.candidates)
+        if not any(_compare(leader, ledger, guard) for leader in _leaders(recommendation, goal)):
             return recommendation
 
 
-def _doubted(candidates: list[Candidate], goal: Goal) -> list[Candidate]:
+def _doubted(candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
     """Those that would lead, were it not for their first losses; the fastest first."""
     doubted = [one for one in candidates if worth_checking(one, candidates, goal) and not is_faithful(one, goal)]
     if goal.kind is GoalKind.BIGGER:
@@ -74,16 +69,17 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
     return [recommendation.winner, *others]
 
 
-def _compare(leader: Candidate, candidates: list[Candidate], guard: Guard, keep: Callable[[Candidate], None]) -> bool:
+def _compare(leader: Candidate, ledger: Ledger, guard: Guard) -> bool:
     """Compare one, and with it all that differ from it in their batch alone; whether that said anything new."""
     checked = guard.checked(leader)
     if (checked.guard, checked.not_compared) == (leader.guard, leader.not_compared):
         return False
-    for position, candidate in enumerate(candidates):
+
+    def compared(candidate: Candidate) -> Candidate:
         alike = _methods(candidate) == _methods(leader) and candidate.model_size == leader.model_size
-        if alike and is_measured(candidate):
-            candidates[position] = guard.checked(candidate)
-            keep(candidates[position])
+        return guard.checked(candidate) if alike and is_measured(candidate) else candidate
+
+    ledger.replace(compared)
     return True
 
 

@@ -9,7 +9,7 @@ are near each other even so, both are run a third time, and the median stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -27,8 +27,10 @@ from advisor.report.wording import batch_words
 from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
 from advisor.session.budget import TimeBudget
+from advisor.session.ledger import Ledger
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
 
 __all__ = ["MOST", "ROUNDS", "measure_leaders_again", "times_measured"]
 
@@ -41,11 +43,10 @@ ROUNDS = 4
 
 def measure_leaders_again(
     recommendation: Recommendation,
-    candidates: list[Candidate],
+    ledger: Ledger,
     *,
     goal: Goal,
     trials: Trials,
-    keep: Callable[[Candidate], None],
     budget: TimeBudget,
     progress: Progress,
     standings: Mapping[str, Standing] | None = None,
@@ -57,11 +58,10 @@ def measure_leaders_again(
 
     Args:
         recommendation: What would be recommended.
-        candidates: Everything that was tried; repetitions are added to it. What does not run a second time is
-            replaced by how that ended, and is never recommended.
+        ledger: Everything that was tried; repetitions are added to it. What does not run a second time is replaced by
+            how that ended, and is never recommended.
         goal: The goal.
         trials: Runs the repetitions.
-        keep: Called with every candidate that is new or replaced, to write it down.
         budget: The session's clock.
         progress: Told what is under way.
         standings: For ``faster``, what the search's model thinks of each combination, by its label.
@@ -69,6 +69,7 @@ def measure_leaders_again(
     Returns:
         Whether anything was measured.
     """
+    candidates = ledger.candidates
     if standings and goal.kind is GoalKind.FASTER:
         again = _doubtful(recommendation, candidates, goal, standings)
     else:
@@ -79,19 +80,21 @@ def measure_leaders_again(
             return number > 1
         label, batch = Combination.of(leader.policy).label, batch_words(leader.policy)
         progress.stage(f"measuring the leaders again ({number} of {len(again)}): {label}, batch {batch}")
-        result = trials.time(leader.policy, outpaced_below=None, repeat=times_measured(leader.policy, candidates))
+        result = trials.time(
+            leader.policy, outpaced_below=None, repeat=times_measured(leader.policy, ledger.candidates)
+        )
         if result.outcome is Outcome.OK:
-            repetition = msgspec.structs.replace(
-                leader,
-                role=Role.SEARCHED,
-                measurement=result.measurement,
-                speedup=result.speedup,
-                trial_key=result.key,
+            ledger.add(
+                msgspec.structs.replace(
+                    leader,
+                    role=Role.SEARCHED,
+                    measurement=result.measurement,
+                    speedup=result.speedup,
+                    trial_key=result.key,
+                )
             )
-            candidates.append(repetition)
-            keep(repetition)
         elif not result.outcome.is_by_chance:  # Out of time is a busy machine, not a policy that fails.
-            _replace(leader, candidates, keep, outcome=result.outcome, reason=f"run again, it ended: {result.reason}")
+            _rule_out(leader.policy, ledger, result)
     return bool(again)
 
 
@@ -174,15 +177,13 @@ def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], 
     return found
 
 
-def _replace(
-    leader: Candidate,
-    candidates: list[Candidate],
-    keep: Callable[[Candidate], None],
-    *,
-    outcome: Outcome,
-    reason: str,
-) -> None:
-    for position, candidate in enumerate(candidates):
-        if candidate.policy == leader.policy and is_measured(candidate):
-            candidates[position] = msgspec.structs.replace(candidate, outcome=outcome, reason=reason, measurement=None)
-            keep(candidates[position])
+def _rule_out(policy: Policy, ledger: Ledger, again: TrialResult) -> None:
+    """Replace the figures of a policy that does not run a second time by how that ended."""
+
+    def ended(one: Candidate) -> Candidate:
+        if one.policy != policy or not is_measured(one):
+            return one
+        reason = f"run again, it ended: {again.reason}"
+        return msgspec.structs.replace(one, outcome=again.outcome, reason=reason, measurement=None)
+
+    ledger.replace(ended)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from advisor.search.sizing.ladder import Reached
 from advisor.search.sizing.size_ladder import chain_of
 from advisor.search.space.space import Combination
 from advisor.session.budget import TimeBudget
+from advisor.session.ledger import Ledger
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.trials import Trials
@@ -50,11 +51,9 @@ class SizedTrials:
         budget: The session's clock.
         goal: The goal with its floor.
         trial_budget: Most policies to measure, those of earlier runs of the same study included.
-        tried_again: How many more, since so many of earlier runs were ended from outside.
         progress: Told of everything that happens.
         guard: Holds what would lead against the exact run, before it leads.
-        candidates: Those of earlier runs of the same study; grows.
-        keep: Called with every new candidate, to write it down before anything else happens.
+        ledger: What was tried; every new candidate is written into it before anything else happens.
 
     Attributes:
         rungs: The chain.
@@ -72,11 +71,9 @@ class SizedTrials:
         budget: TimeBudget,
         goal: Goal,
         trial_budget: int,
-        tried_again: int = 0,
         progress: Progress,
         guard: Guard,
-        candidates: list[Candidate],
-        keep: Callable[[Candidate], None],
+        ledger: Ledger,
     ) -> None:
         self._trials = trials
         self._facts = facts
@@ -84,11 +81,9 @@ class SizedTrials:
         self._budget = budget
         self._goal = goal
         self._trial_budget = trial_budget
-        self._tried_again = tried_again
         self._progress = progress
         self._guard = guard
-        self._keep = keep
-        self.candidates = candidates
+        self._ledger = ledger
         self.rungs = chain_of(counts)
         self.own = next((i for i, rung in enumerate(self.rungs) if rung.size == counts.own.size), None)
         plainest = trials.reference(goal.gpu_counts[0])
@@ -108,6 +103,11 @@ class SizedTrials:
                 f"{size_words(first.size)}: {first.error}"
             )
         return notes + list(dict.fromkeys(note for _, evaluator in self._at.values() for note in evaluator.notes))
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """Everything that was tried at any size."""
+        return self._ledger.candidates
 
     def limit_on(self, gpu_count: int) -> int:
         """The memory limit of each device when so many train together."""
@@ -214,11 +214,9 @@ class SizedTrials:
 
     def _write_down(self, candidate: Candidate) -> None:
         number = len(self.candidates) + 1
-        self.candidates.append(candidate)
-        self._keep(candidate)
-        baseline = next((one for one in self.candidates if one.role is Role.BASELINE), None)
+        self._ledger.add(candidate)
         best = largest_so_far(self.candidates, self._goal)
-        self._progress.trial_ended(number, candidate, best=best, baseline=baseline)
+        self._progress.trial_ended(number, candidate, best=best, baseline=self._ledger.baseline)
 
     def _drift_at_own_size(self, combination: Combination) -> float | None:
         """Where plain training does not fit there is nothing to compare losses with: the model's own size has it."""
@@ -252,7 +250,7 @@ class SizedTrials:
             OutOfBudgetError: Trials or time have run out.
         """
         measured = {(one.policy.key, size_words(one.model_size)) for one in self.candidates if is_measured(one)}
-        if len(measured) >= self._trial_budget + self._tried_again:
+        if len(measured) >= self._trial_budget + self._ledger.tried_again:
             raise OutOfBudgetError(f"the limit of {self._trial_budget} trials was reached")
         if self.candidates and not self._budget.may_start_trial:
             raise OutOfBudgetError(
