@@ -22,10 +22,10 @@ again without a fault. A scenario passes if all of these hold:
 - No process is left running, wherever it moved to; nothing listens at an address reachable from outside; and no
   temporary file remains (after a kill of the command itself: once the same command has run again).
 - The command exits by itself, with an exit status and a sentence that name what happened, and without a traceback.
-- Every file of the study is readable. The answer, `policy.yaml` and `wrapper.py` describe the same policy, or are absent.
+- Every file of the study is readable. The answer, `policy.yaml` and `wrapper.py` describe one policy, or are absent.
 - No finished trial is repeated. The interrupted trial is repeated if the signal came from outside (a segmentation fault
-  or an abort counts as the workload's own fault), unless profiling runs show that its policy cannot lead. The second run
-  ends with a confirmed answer (after a crash of a trial that everything depends on: with a sentence that says so).
+  or an abort counts as the workload's own fault), unless profiling runs show that its policy cannot lead. The second
+  run ends with a confirmed answer (after a crash of a trial that everything depends on: with a sentence that says so).
   Nothing depends on the trace of where time goes.
 - The model file, and a file of the user's next to the study's own, are unchanged.
 
