@@ -1,21 +1,20 @@
-"""What to train with: the advice of momadvise beside that of others, for each goal of Liu et al. 2023.
+"""What to train with: momadvise's advice compared with that of others, for each goal of Liu et al. 2023.
 
     python -m benchmarks.papers.advice --size smoke
     python -m benchmarks.papers.advice --size paper --device cuda
 
-No paper has these figures. Everybody is given the same model, device and memory; what they say to train with is then
-measured by one harness, whatever they measured themselves, and held against the untouched file: plain training at its
-own batch, measured in the same call. *hand-tuned* is bf16 autocast, the fused optimizer, compiled blocks and the
-largest batch that fits, without bf16 where a short trial shows that it is slower than 32 bits; *accelerate* is plain
-training at the batch of its `find_executable_batch_size`, which tries 128 and less; *grid* is the best of a recorded
-exhaustive table. Such tables are of small models on a CPU, each below a memory limit of its own: there they are asked
-about first, for `faster`, so that everybody can be held against a best that is known. Trials are the policies or
-batches that were run on the way, and the wall seconds are those until the answer, as whoever asks waits for it, without
-the harness. `faster` compares samples per second; `cheapest` device-seconds per iteration of the file's own batch, on
-one device; `bigger` the size of the model (in parameters, or where these do not change in the product of what does)
-that keeps half of the untouched throughput. A call of the size paper is over after eight minutes, and the next one goes
-on; momadvise has 90 seconds for each question instead of the 210 that it takes unless told otherwise. `--patience`
-multiplies both.
+No paper has these values. All contenders get the same model, device and memory. One harness then measures their
+answers, regardless of what they measured themselves, relative to the unmodified file: plain training at its own batch
+size, measured in the same call. *hand-tuned* is bf16 autocast, the fused optimizer, compiled blocks and the largest
+batch that fits, without bf16 if a short trial shows that it is slower than 32 bits. *accelerate* is plain training at
+the batch size found by its `find_executable_batch_size`, which tries 128 and less. *grid* is the best of a recorded
+exhaustive table. Such tables exist for small models on a CPU, each with its own memory limit; these models come first,
+for `faster`, so that all contenders can be compared with a known optimum. Trials are the policies or batches that were
+run to find the answer. Wall seconds are the time until the answer, as a user would wait for it, excluding the harness.
+`faster` compares samples per second; `cheapest` device-seconds per iteration at the file's own batch size, on one
+device; `bigger` the size of the model (in parameters, or if these do not change in the product of the arguments that
+do) that keeps half of the unmodified throughput. At size paper a call stops after eight minutes, and the next one
+continues; momadvise has 90 seconds per question instead of its default of 210. `--patience` multiplies both.
 """
 
 from __future__ import annotations

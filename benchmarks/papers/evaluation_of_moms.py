@@ -1,16 +1,18 @@
-"""Liu et al. 2023, "An Evaluation of Memory Optimization Methods": a larger batch is not a faster training.
+"""Liu et al. 2023, "An Evaluation of Memory Optimization Methods": a larger batch does not mean faster training.
 
     python -m benchmarks.papers.evaluation_of_moms --size smoke
     python -m benchmarks.papers.evaluation_of_moms --size paper --device cuda --minutes 8
 
-The largest batch and the largest throughput of five models, trained exactly and with every method of the paper's
-Figure 4 alone and combined; throughput at parts of the largest batch (Figure 3); deeper BERT models (Figure 5); depth
-and width, at a fixed batch (Figure 2) and at the largest one (Figure 6, c to f). The first tables are measured first:
-all of it takes about half an hour of a GPU, call by call. What needs several GPUs (Figures 6 a, b and 7) is left out.
+The largest batch and the highest throughput of five models, trained exactly and with every method of the paper's Figure
+4, alone and combined; throughput at fractions of the largest batch (Figure 3); deeper BERT models (Figure 5); depth and
+width, at a fixed batch (Figure 2) and at the largest one (Figure 6, c to f). Tables are measured in order of
+importance; all of them take about half an hour on a GPU, over several calls. Results that need several GPUs (Figures 6
+a, b and 7) are left out.
 
-The paper does not say how much memory its V100 had, nor its float format and lengths of text. Here the limit is 16 GiB,
-that of the smaller V100, BERT reads 128 tokens and GPT 1,024, and matrix products of all runs, exact ones included, are
-in TF32 on GPUs that have it. DTR's part is taken by the fastest plan for a quarter of the bytes, made in advance.
+The paper does not state the memory of its V100, the float format or the sequence lengths. Here the limit is 16 GiB,
+that of the smaller V100; BERT reads 128 tokens and GPT 1,024; and the matrix products of all runs, including exact
+ones, use TF32 on GPUs that support it. The fastest plan for a quarter of the bytes, computed in advance, stands in for
+DTR.
 """
 
 from __future__ import annotations

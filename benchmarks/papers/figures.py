@@ -107,7 +107,7 @@ def _circumstances(rows: Sequence[Figure], device: str, size: str) -> str:
 
 
 def _table(rows: Sequence[Figure]) -> str:
-    lines = ["| run | figure | paper | ours | ours / paper | |", "|---|---|---|---|---|---|"]
+    lines = ["| run | value | paper | ours | ours / paper | |", "|---|---|---|---|---|---|"]
     for run in dict.fromkeys(one.row for one in rows):
         of_run = [one for one in rows if one.row == run]
         lines += [_line(one) for one in of_run if one.ours is not None]

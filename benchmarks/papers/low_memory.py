@@ -1,15 +1,15 @@
-"""Sohoni et al. 2019, "Low-Memory Neural Network Training": how little memory a training needs, and what it learns.
+"""Sohoni et al. 2019, "Low-Memory Neural Network Training": how little memory training needs, and what it learns.
 
     python -m benchmarks.papers.low_memory --size smoke
     python -m benchmarks.papers.low_memory --size paper --device cuda
 
-Two networks climb down the paper's ladder: 32 bit, then 16 bit with recomputation, small micro-batches and sparse
-weights. Memory stands by category beside the real peak. The paper's is a calculated sum of these parts, so that it
-stands beside both: our sum should agree with it, and our peak is what a training really needs. What sparse weights
-would take in a sparse format is calculated, here as there, and stands apart: the peak of such a row is that of dense
-tensors and masks. A memory prediction is held against the peak as the paper's profiler is. What is learned is the
-score of samples that were not trained on, after far fewer steps and not on the paper's data: each row says on what.
-Megabytes are millions of bytes. The paper's figures stand beside its networks only, not beside the small ones.
+Two networks take the paper's steps down: 32 bits, then 16 bits with recomputation, small micro-batches and sparse
+weights. The tables show memory by category and the actual peak. The paper's value is a calculated sum of the categories
+and is compared with both: our sum should match it, and our peak is what training really needs. As in the paper, the
+size of sparse weights in a sparse format is calculated; it is a separate value, because the peak of such a row includes
+dense tensors and masks. A memory prediction is compared with the peak, like the paper's profiler. The score is measured
+on samples that were not trained on, after far fewer steps than in the paper and on other data, which each row names.
+Megabytes are millions of bytes. The paper's values appear only with its own networks, not with the small ones.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Gusak et al. 2022, "Survey on Large Scale Neural Network Training", Table 5: optimizers and stages of ZeRO.
+"""Gusak et al. 2022, "Survey on Large Scale Neural Network Training", Table 5: optimizers and ZeRO stages.
 
     python -m benchmarks.papers.optimizers --size smoke
     python -m benchmarks.papers.optimizers --size paper --device cuda
 
-Memory, time of a step and loss of every optimizer at every stage. The paper finetunes ruDALL-E Malevich on 16 GPUs with
-DeepSpeed; here GPT-2 large with random weights (of that layout, written here) is trained on the sources of Python's
-library. What carries over is how each cell compares with Adam at stage 0, and the paper's figures stand beside that.
+Memory, step time and loss of every optimizer at every stage. The paper finetunes ruDALL-E Malevich on 16 GPUs with
+DeepSpeed. Here GPT-2 large (its own implementation of that architecture, with random weights) is trained on the source
+code of Python's standard library. What carries over is how each cell compares with Adam at stage 0; the paper's values
+are given for this ratio.
 
-Stage 0 is ``ddp``, or plain training where there is one GPU; the other stages need several, and a row says so. On a CPU
-two processes stand for two devices: memory and loss are then real, and times are those of processes that share it.
+Stage 0 is ``ddp``, or plain training on a single GPU. The other stages need several GPUs; without them the row says so.
+On a CPU two processes stand in for two devices: memory and loss are real, but the processes share the CPU, which
+affects the times.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What momadvise itself costs: its wrapper beside a hand-written loop, its start, its trials and its predictions.
+"""The overhead of momadvise: its wrapper compared with a hand-written loop, its startup, trials and predictions.
 
     python -m benchmarks.papers.overhead --size smoke
     python -m benchmarks.papers.overhead --size paper --device cuda
 
-No paper has these figures; "ours" are measurements that should be small. The emitted wrapper and a loop written with
-PyTorch alone, with the same methods, take turns in one process: the wrapper's steps should take at most 1 % longer,
-half of the turns lie between the two quartiles, and losses and live bytes must be the same. A warm trial's overhead is
-what is not timed steps: building the model, the first steps, the step whose memory is measured and the messages between
-two processes. A predicted peak is what `momadvise predict` calculates from traces, here at larger batches, beside the
-measured one, both in live bytes.
+No paper has these values; *ours* should be small. The generated wrapper and a loop written in plain PyTorch with the
+same methods alternate in one process. The wrapper's steps should take at most 1 % longer; the quartiles enclose half of
+the turns; losses and live bytes must be identical. The overhead of a warm trial is everything except its timed steps:
+building the model, the first steps, the step whose memory is measured, and messages between two processes. A predicted
+peak is what `momadvise predict` calculates from traces, here extrapolated to larger batches, compared with the measured
+peak; both are live bytes.
 """
 
 from __future__ import annotations

@@ -19,25 +19,22 @@ _RESULTS = _HERE.parents[1] / "docs" / "results"
 
 _SIZES = {
     "paper": "",
-    "smoke": (
-        "Tiny models, in seconds: it shows that the command runs and what it prints. No figure of it says\n"
-        "anything about the paper's models."
-    ),
+    "smoke": "Tiny models, to show that the command runs. Their values say nothing about the paper's models.",
 }
 """The sizes in the order in which they are shown, with what must be known of each."""
 
 _EXPLANATION = """\
-`python -m benchmarks.papers` trains what the papers trained and puts its figures beside theirs. *paper* is what the
-paper says, empty where it has no such figure; *ours* is what was measured, and where there is none the last column says
-why. Other models, devices and versions have other figures: what should agree are ratios within one table. Every figure
-is of one run on the device that is named above its table."""
+`python -m benchmarks.papers` repeats the papers' experiments and compares the results. *paper* is the paper's value,
+empty where it gives none; *ours* is the measured value; where it is missing, the last column gives the reason. Other
+models, devices and versions give other values: only ratios within one table should agree. Every value is from a single
+run on the device named above its table."""
 
 
 def page(figures: Sequence[Figure]) -> str:
     """The page of one kind of device; empty without figures."""
     if not figures:
         return ""
-    parts = ["# The papers' tables", _EXPLANATION]
+    parts = ["# Results of the papers", _EXPLANATION]
     # What is held against no paper's figure comes last.
     compared = {one.paper for one in figures if one.theirs is not None}
     for paper in sorted({one.paper for one in figures}, key=lambda paper: (paper not in compared, paper)):

@@ -1,21 +1,22 @@
-"""Rodriguez et al. 2024, memory in training a U-Net on radiographs: peaks of both passes, and the loss that is left.
+"""Rodriguez et al. 2024, memory in training a U-Net on radiographs: peak memory of both passes, and the final loss.
 
     python -m benchmarks.papers.radiology --size smoke
     python -m benchmarks.papers.radiology --size paper --device cuda
 
-A U-Net on ResNet-34 with a multi-scale structural similarity as its loss, at 512, 1,024 and 2,048 pixels, with every
-technique of the paper's Section 5.1, alone and combined. The radiographs are drawn (see ``examples/unet.py``) and the
-weights begin random: no clinical image is used, and a loss says nothing of one. Validation is left out, and so are the
-paper's runs on several GPUs.
+A U-Net on ResNet-34 with a multi-scale structural similarity loss, at 512, 1,024 and 2,048 pixels, with every technique
+of the paper's Section 5.1, alone and combined. The radiographs are synthetic (see ``examples/unet.py``) and the initial
+weights are random: no clinical images are used, and the losses say nothing about them. Validation and the paper's runs
+on several GPUs are left out.
 
-Peaks are of everything that lives during a pass. The paper's figures are of NVML and say what each phase adds (their
-sum is its total): only ratios to plain training compare, and those with care. A loss is the mean of the last rounds of
-four batches; the row of plain training with other random numbers says what chance does. Where ``momadvise`` would hold
-a loss against a technique, the row says so.
+Peaks include everything that is live during a pass. The paper's values come from NVML and give what each phase adds
+(their sum is its total): only ratios to plain training are comparable, and only roughly. A loss is the mean over the
+last rounds of four batches; the row for plain training with other random numbers shows the effect of chance. If
+``momadvise`` would reject a technique for its loss, the row says so.
 
-8-bit activations stand for the paper's quantization, which is none of ours. Checkpointing is of the encoder's and the
-decoder's blocks, momentum of the encoder's. Both decide what the encoder's blocks keep, so that the two together, the
-paper's combination that destroys the loss, are refused; momentum with 16 bits is run in their place.
+8-bit activations stand in for the paper's quantization, which momadvise does not have. Checkpointing applies to the
+blocks of the encoder and decoder, momentum to those of the encoder. Both determine what the encoder's blocks save, so
+the two together (the combination that destroys the loss in the paper) are rejected; momentum with 16 bits is run
+instead.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost": memory against depth, and what it costs in time.
+"""Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost": memory against depth, and its cost in time.
 
     python -m benchmarks.papers.sublinear --size smoke
     python -m benchmarks.papers.sublinear --size paper --device cuda
 
-Residual networks of growing depth are trained without recomputation and with each way to cut the chain of blocks.
-*activations* are what the backward pass keeps at the end of the forward pass. The peak of both passes has the segment
-that is recomputed too, and parameters, gradients and AdamW's state, which no recomputation makes smaller; *peak beyond
-them* is the rest, the memory of the paper's analysis; all their bytes are subtracted, although gradients are complete
-at the end of the backward pass alone, so that it is rather too low. The last rows are the exponents of the power laws
-that fit best (1 without recomputation, 1/2 for as many segments as the root of the depth, towards 0 for nested halves).
-The paper's 48 GB and 7 GB are of images of 224 pixels: their ratio is what carries over.
+Residual networks of increasing depth are trained without recomputation and with each way of splitting the chain of
+blocks. *activations* are what is saved for the backward pass at the end of the forward pass. The peak of both passes
+also includes the segment that is being recomputed, and the parameters, gradients and AdamW state, which recomputation
+cannot reduce. *peak beyond them* is the remainder, the memory that the paper analyses. It is slightly too low, because
+all bytes of the gradients are subtracted although they only exist in full at the end of the backward pass. The last
+rows give the exponents of the best-fitting power laws (1 without recomputation, 1/2 with as many segments as the square
+root of the depth, approaching 0 for nested halves). The paper's 48 GB and 7 GB are for images of 224 pixels: only their
+ratio carries over.
 """
 
 from __future__ import annotations
