@@ -1,4 +1,4 @@
-"""The page of the rows: nothing in it is typed by hand.
+"""The page, generated from the rows.
 
 python -m benchmarks.minutes.page
 """
@@ -17,13 +17,13 @@ __all__ = ["LEAST_COMBINATIONS", "LEAST_OF_BEST", "PROMISES_KEPT", "lines_with_p
 _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 LEAST_COMBINATIONS = 12
-"""Aim: so many are compared on every workload."""
+"""Target: combinations compared on every workload."""
 
 LEAST_OF_BEST = 0.98
-"""Aim: the advice has at least this share of the best of the set, on every workload."""
+"""Target: speed of the advice relative to the best of the set, on every workload."""
 
 PROMISES_KEPT = 19 / 20
-"""Aim: the measured ratio is inside the stated interval in so many of the runs."""
+"""Target: fraction of runs whose measured ratio is inside the promised interval."""
 
 _EXPLANATION = """\
 `python -m benchmarks.minutes` runs `momadvise --goal faster` on every workload as a user would, with the default time
@@ -43,7 +43,7 @@ _KINDS = {
     ("smoke", False): "A tiny model that takes a minute: it shows that the command runs. Its numbers mean nothing.",
     ("smoke", True): "A tiny model that takes a minute, with one core busy. Its numbers mean nothing.",
 }
-"""Size and whether a core was busy -> what must be known, in the order in which they are shown."""
+"""Size and whether a core was busy -> note, in the order shown."""
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -65,7 +65,7 @@ def lines_with_pages(folder: Path = _RESULTS) -> list[Path]:
 
 
 def write_page(lines: Path) -> None:
-    """Write the page of a file of rows beside it; none without rows."""
+    """Write the page next to a file of rows; none without rows."""
     if text := page(read(lines)):
         lines.with_suffix(".md").write_text(text, encoding="utf-8")
 
@@ -126,7 +126,7 @@ def _best(row: Row) -> str:
 
 
 def _aims(rows: Sequence[Row]) -> Iterator[str]:
-    """Each aim with how often it was met; a row without the figure has not met it."""
+    """Each target with how often it was met; a row without the value has missed it."""
     yield _aim(
         f"at least {LEAST_COMBINATIONS} combinations compared on every workload",
         rows,
@@ -161,7 +161,7 @@ def _aim(
 
 
 def _sureness(rows: Sequence[Row]) -> str:
-    """An aim that a vague figure meets is met by chance."""
+    """The number of narrow intervals: with wide ones, targets are met by chance."""
     found = [one.beside for row in rows for one in row.arms] + [row.advice_beside_best for row in rows]
     ratios = [one for one in found if one is not None]
     known = sum(one.rounds >= LEAST_FOR_INTERVAL and one.precision <= PRECISION for one in ratios)
@@ -205,7 +205,7 @@ def _number(value: float) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """On one line of a table, whatever a library raised."""
+    """A table row on one line, whatever text a library raised."""
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "/") for cell in cells) + " |"
 
 
