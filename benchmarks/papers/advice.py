@@ -46,32 +46,32 @@ __all__ = ["main", "run"]
 _PAPER = "advice"
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _TELLING = "samples/s"
-"""The column that says whether an answer has its figures."""
+"""The column that tells whether an answer was measured."""
 
 _TRIAL_SECONDS = 150.0
-"""After them a trial is ended: compiling the blocks of a model may take more than a minute."""
+"""Time limit of a trial: compiling the blocks of a model may take more than a minute."""
 
 _ANSWER_SECONDS = 120.0
-"""A contender begins if so many are left, which most answers take less than: one that is cut short begins anew."""
+"""Time that must be left for a contender to start. Most answers take less; one that is cut short starts over."""
 
 _GAIN = "throughput / untouched"
 
 _BEHIND = 1.02
-"""Whoever is further ahead of momadvise's answer is named beside it, with the reason."""
+"""A contender further ahead of momadvise's answer than this is named next to it, with the reason."""
 
 _UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE = "untouched", "hand-tuned", "accelerate", "grid", "momadvise"
 _CONTENDERS = (_UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE)
 
 
 class _Model(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom it is asked about.
+    """A model to ask about.
 
     Attributes:
         name: Its name.
         workload: Its file.
         limit_bytes: Memory limit, or ``None`` for what is free.
-        goals: What is asked for.
-        kind: On which kind of device; ``None`` for all.
+        goals: The goals.
+        kind: Kind of device to run on; ``None`` for all.
     """
 
     name: str
@@ -82,7 +82,7 @@ class _Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _recorded(name: str, recording: str) -> _Model:
-    """A model of which an exhaustive table is recorded, below its limit: on a GPU, less than a context takes."""
+    """A model with a recorded exhaustive table; its limit is below the size of a GPU context."""
     known = RECORDINGS[recording]
     return _Model(
         name=name,
@@ -94,16 +94,16 @@ def _recorded(name: str, recording: str) -> _Model:
 
 
 class _Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of whom.
+    """The questions, and the options of the contenders.
 
     Attributes:
-        models: Whom it is asked about.
+        models: The models.
         seconds: How long steps are timed.
         compiled: Whether the hand-tuned default compiles.
-        first: The batch that accelerate begins with; 128 is its own default.
+        first: The batch that accelerate begins with; its own default is 128.
         space: momadvise's search space.
-        trials: Its most trials.
-        time_limit_seconds: Its time limit.
+        trials: momadvise's most trials.
+        time_limit_seconds: momadvise's time limit.
     """
 
     models: tuple[_Model, ...]
@@ -159,7 +159,7 @@ def _figures(options: Options) -> Iterator[list[Figure]]:
         if goal in one.goals and one.kind in (None, options.hardware.kind)
         for who in _CONTENDERS
     ]
-    # Loading torch once is for the tests alone: whoever asks momadvise waits for that too.
+    # Only tests load torch once for all: users of momadvise wait for it too.
     kept = servers_are_kept() if options.size == "smoke" else contextlib.nullcontext()
     with kept, tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         yield from run_units(options, _PAPER, [_unit(options, runner, size, *one) for one in asked])
@@ -170,7 +170,7 @@ def _unit(options: Options, runner: Runner, size: _Size, contest: Contest, who: 
         arena = Arena(runner, options, contest, seconds=size.seconds, time_limit_seconds=_TRIAL_SECONDS)
         untouched = Policy(micro_batch=contest.own_batch)
         found = Found(policy=untouched) if who == _UNTOUCHED else _asked(who, arena, size)
-        # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+        # Ratios are between runs of one call: a repeated run is answered from the runner's folder.
         base = None if found.policy is None else arena.time(untouched)
         figures = list(_of(arena, who, found, base))
         if who == _MOMADVISE and contest.goal is GoalKind.FASTER:
@@ -198,7 +198,7 @@ def _asked(who: str, arena: Arena, size: _Size) -> Found:
 
 
 def _of(arena: Arena, who: str, found: Found, base: TrialResult | None) -> Iterator[Figure]:
-    """The figures of one answer, measured by the harness; one that says why, if there are none."""
+    """The measurements of one answer, made by the harness; without any, a line with the reason."""
     table, row = _place(arena.contest, who)
     result = None if found.policy is None else arena.time(found.policy, found.model_size)
     own, plain = (None if one is None else one.measurement for one in (result, base))
@@ -226,7 +226,7 @@ def _of(arena: Arena, who: str, found: Found, base: TrialResult | None) -> Itera
 
 
 def _explained(contest: Contest, figures: list[Figure], found: Found, known: Known) -> list[Figure]:
-    """The same with what is to be known of an answer that another one is ahead of."""
+    """The same lines with a note on any contender that is ahead of this answer."""
     own = next((one.ours for one in figures if one.column == _GAIN), None)
     others = {who: known.get((*_place(contest, who), _GAIN)) for who in _CONTENDERS if who != _MOMADVISE}
     gains = {who: one.ours for who, one in others.items() if one is not None and one.ours is not None}
@@ -244,7 +244,7 @@ def _explained(contest: Contest, figures: list[Figure], found: Found, known: Kno
 
 
 def _words(found: Found) -> str:
-    """An answer in a few words."""
+    """A short description of an answer."""
     assert found.policy is not None
     passes = found.policy.accumulation_steps
     size = "".join(f", {name} {value}" for name, value in found.model_size.items())
@@ -252,7 +252,7 @@ def _words(found: Found) -> str:
 
 
 def _grown(arena: Arena, found: Found) -> float | None:
-    """How many times as large as the file's own the model is."""
+    """The size of the model relative to the file's own."""
     counts = arena.count().counts
     if counts is None:
         return None
@@ -265,7 +265,7 @@ def _grown(arena: Arena, found: Found) -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.advice", __doc__ or "", arguments))
 
 

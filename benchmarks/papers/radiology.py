@@ -42,7 +42,7 @@ __all__ = ["main", "run"]
 _PAPER = "radiology"
 _WORKLOAD = WORKLOADS / "radiology_unet.py"
 _ENCODER = Path(__file__).resolve().parents[2] / "examples" / "unet.py"
-"""The same model, whose blocks are the encoder's alone: an invertible ResNet leaves the decoder as it is."""
+"""The same model with only the encoder's blocks declared: an invertible ResNet leaves the decoder unchanged."""
 
 _MEMORY = "Peak memory of the passes (Figure 2, Table 2)"
 _LOSS = "Loss after training (Table 1)"
@@ -58,7 +58,7 @@ _QUANTIZED = use("compress_activations", bits=8)
 _CHECKPOINT = use("checkpoint", every=1)
 _MOMENTUM = use("momentum_residual", momentum=0.9)
 
-# The paper's GPU for this is a Turing, whose AMP is float16.
+# The paper's GPU for this is a Turing, whose AMP uses float16.
 _WAYS: dict[str, tuple[MethodUse, ...]] = {
     _PLAIN: (),
     "AMP (fp16)": (_FP16,),
@@ -110,19 +110,19 @@ _FEW = (
     "AMP (bf16) + checkpointing",
     "AMP (fp16) + checkpointing + momentum",
 )
-"""A row of every kind."""
+"""One row of every kind."""
 
 
 class _Size(msgspec.Struct, frozen=True):
-    """What is run.
+    """What to run.
 
     Attributes:
         ways: Names of methods.
-        pixels: Sides of the images; losses are of the first.
+        pixels: Image sizes; losses are for the first.
         width: Channels of the first stage; 64 is ResNet-34's.
-        batch: In samples; the paper does not say its own.
-        steps: Of every training whose loss is looked at.
-        seconds: Of timed steps, at most.
+        batch: Batch in samples; the paper does not state its own.
+        steps: Steps of every training whose loss is compared.
+        seconds: Most seconds of timed steps.
     """
 
     ways: tuple[str, ...]
@@ -174,7 +174,7 @@ def _row(pixels: int, way: str) -> str:
 
 def _memory(options: Options, runner: Runner, pixels: int, way: str) -> Unit:
     def make(known: Known) -> Iterator[Figure]:
-        # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+        # Ratios are between runs of one call: a repeated run is answered from the runner's folder.
         plain = _timed(options, runner, pixels, ())
         reason = refusal(options, _WAYS[way])
         own = None if reason else _timed(options, runner, pixels, _WAYS[way])
@@ -192,7 +192,7 @@ def _timed(options: Options, runner: Runner, pixels: int, uses: Sequence[MethodU
 def _peaks(
     options: Options, pixels: int, way: str, result: TrialResult | None, plain: TrialResult, reason: str
 ) -> Iterator[Figure]:
-    """Of one run, and relative to plain training at the same size in the same run."""
+    """Values of one run, and relative to plain training at the same size in the same call."""
     own, base = None if result is None else result.measurement, plain.measurement
     columns: dict[str, float | None] = {_TELLING: None, "backward peak, MiB": None}
     if own is not None:
@@ -228,7 +228,7 @@ def _loss(options: Options, learning: Learning, pixels: int, way: str) -> Unit:
 
 
 def _of_loss(options: Options, pixels: int, way: str, learned: Learned) -> Iterator[Figure]:
-    """The loss that is left, and relative to plain training's."""
+    """The final loss, and relative to plain training's."""
     found = learned.found
     theirs = _THEIR_LOSS.get(way) if pixels == _THEIR_PIXELS else None
     columns: dict[str, float | None] = {_FINAL: None if found is None else found.final_loss}
@@ -244,7 +244,7 @@ def _of_loss(options: Options, pixels: int, way: str, learned: Learned) -> Itera
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.radiology", __doc__ or "", arguments))
 
 
