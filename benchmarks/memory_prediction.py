@@ -141,7 +141,7 @@ def trace_cases(lines: Sequence[Line], runner: Runner, device: str, *, count: in
 
 def page(cases: Sequence[Case]) -> str:
     """The errors as a Markdown page."""
-    parts = ["# Predicted against measured peak memory", _EXPLANATION]
+    parts = ["# Predicted and measured peak memory", _EXPLANATION]
     for source in dict.fromkeys(case.source for case in cases):
         of_source = [case for case in cases if case.source == source]
         models = list(dict.fromkeys(case.model for case in of_source))
@@ -151,23 +151,25 @@ def page(cases: Sequence[Case]) -> str:
         rows = [_row(model, [case for case in of_source if case.model == model]) for model in models]
         worst = sorted(of_source, key=lambda case: -abs(case.error))[:_WORST]
         parts += [
-            f"## {source[0].upper()}{source[1:]}",
+            f"## {_TITLES[source]}",
             f"Measured on {'; '.join(measured)}. Predicted on {first.date} with {used}.",
             "\n".join([*_HEAD, *rows, _row("**all**", of_source)]),
-            "Furthest off: " + "; ".join(_named(case) for case in worst) + ".",
+            "Largest errors: " + "; ".join(_named(case) for case in worst) + ".",
         ]
     return "\n\n".join(parts) + "\n"
 
 
 _EXPLANATION = """\
-`python -m benchmarks.memory_prediction` compares predictions with the peaks of real training steps, at batches that
-the predictions had not seen: *short runs* calculate from two steps at batches of a few samples, as a session does
-before it times a policy; *traces* follow the policy on fake tensors and run nothing. Errors are (predicted - measured)
-/ measured; the median and the 95th percentile are of their magnitude. `aligned` are predictions allocation by
-allocation, the others go through peaks."""
+`python -m benchmarks.memory_prediction` compares predictions with the peaks of real training steps, at batch sizes
+that the predictions had not seen. *Profiling runs* extrapolate from two steps at batches of a few samples, as a
+session does before it times a policy; *traces* run the policy on fake tensors and execute nothing. Errors are
+(predicted - measured) / measured; the median and the 95th percentile are of the absolute error. `aligned` counts
+predictions made allocation by allocation; the others extrapolate peaks."""
+
+_TITLES = {"short runs": "Profiling runs", "traces": "Traces"}
 
 _HEAD = (
-    "| model | policies | cases | median | 95 % of cases | lowest | highest | too low by over 1 % | aligned |",
+    "| model | policies | cases | median | 95th percentile | lowest | highest | too low by more than 1 % | aligned |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 

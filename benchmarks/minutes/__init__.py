@@ -1,1 +1,1 @@
-"""What minutes of momadvise are worth: its advice, measured in turn with what else a person may set."""
+"""What a few minutes of momadvise buy: its advice, measured in turn with settings that a person might try."""

@@ -1,12 +1,12 @@
-"""What minutes of momadvise are worth, measured independently of it.
+"""What a few minutes of momadvise buy, measured independently of it.
 
     python -m benchmarks.minutes
     python -m benchmarks.minutes --busy
 
-For each of ten workloads the command is run as a user runs it. Then its wrapper, the untouched file and a reference set
-of settings that a person might try take turns, each in a process of its own; see the modules beside this one. A
-workload's row is written as soon as it is done, and the same command goes on with what is missing. Further runs of a
-workload (``--repeat``) measure the advice and what was the best of the set in the first one.
+For each of ten workloads the command runs as a user would run it. Then its wrapper, the unmodified file and a reference
+set of settings that a person might try alternate, each in its own process; see the other modules of this package. A
+workload's row is written as soon as it is done, and repeating the command continues with the missing ones. Further runs
+of a workload (``--repeat``) measure the advice and the best of the set of the first run.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ __all__ = ["Options", "main"]
 
 _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 _KEPT_BYTES = 2**30
-"""Of the host's free memory, for everything else that runs."""
+"""Host memory that is left free for everything else that runs."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for.
+    """The options of the command.
 
     Attributes:
         size: Name of the size.
-        workloads: Of that size, those that are measured.
+        workloads: The workloads of that size to measure.
         hardware: The device.
         output: File of rows.
-        again: Whether what is in the file already is measured again.
-        busy: Whether one core is kept busy.
-        time_limit: Of momadvise; ``None`` for its default.
+        again: Whether to measure rows again that are already in the file.
+        busy: Whether to keep one core busy.
+        time_limit: momadvise's ``--time-limit``; ``None`` for its default.
         repeats: Runs of every workload.
-        seed: Of the arms.
-        most_rounds: Of every comparison.
-        pair_seconds: Of every comparison; ``None`` for what the size says.
-        keep: Folder in which studies are kept; ``None`` to keep none.
+        seed: Seed of the arms.
+        most_rounds: Most rounds of a comparison.
+        pair_seconds: Longest time of a comparison; ``None`` for the size's own.
+        keep: Folder to keep studies in; ``None`` to keep none.
     """
 
     size: str
@@ -73,12 +73,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sized(self) -> Size:
-        """What the size says."""
+        """The size's settings."""
         return SIZES[self.size]
 
 
 def run(options: Options) -> None:
-    """Measure what is missing, and write the page anew after every workload."""
+    """Measure what is missing, and rewrite the page after every workload."""
     for repeat in range(1, options.repeats + 1):
         for workload in options.workloads:
             known = {row.place: row for row in read(options.output)}
@@ -95,7 +95,7 @@ def run(options: Options) -> None:
 
 
 def _settings(size: Size, first: Row | None) -> tuple[Setting, ...]:
-    """The reference settings of a run: after the first one that which was the best, if it was not the file as it is."""
+    """The reference settings of a run: all of them in the first run, then only its best, if any of them was."""
     if first is not None and first.best is not None:
         return tuple(one for one in REFERENCE_SET if one.name == first.best)
     return tuple(one for one in REFERENCE_SET if not size.settings or one.name in size.settings)
@@ -104,7 +104,7 @@ def _settings(size: Size, first: Row | None) -> tuple[Setting, ...]:
 def _measured(options: Options, workload: Workload, repeat: int, settings: Sequence[Setting]) -> Row:
     size, hardware = options.sized, options.hardware
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        # What was compiled for an earlier run would be found again: every run is somebody's first.
+        # Code compiled in an earlier run would be reused, but every run should be like a first one.
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "compiled")}
         arguments = [*size.arguments, "--device", hardware.device]
         if options.time_limit is not None:
@@ -159,7 +159,7 @@ def _measured(options: Options, workload: Workload, repeat: int, settings: Seque
 
 
 def _study(options: Options, temporary: Path, name: str) -> Path:
-    """A folder that is not there yet: an earlier answer in it would be read back instead of measured."""
+    """A new folder: an earlier answer in it would be reused instead of measured."""
     if options.keep is None:
         return temporary / "study"
     options.keep.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def _tell(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command; a mistake ends it with its reason."""
+    """Run the command; a user error ends it with its reason."""
     run(_options(arguments))
 
 
@@ -222,10 +222,10 @@ def _options(arguments: Sequence[str] | None) -> Options:
 
 
 def _count(text: str) -> int:
-    """A whole number of the command line that is above zero."""
+    """A positive integer of the command line."""
     value = int(text)
     if value < 1:
-        raise ValueError(text)  # argparse says which option, and what was given
+        raise ValueError(text)  # argparse names the option and the value
     return value
 
 

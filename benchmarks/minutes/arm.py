@@ -1,7 +1,7 @@
-"""One arm of a comparison: a training in a process of its own, which makes steps when it is told to.
+"""One arm of a comparison: a training in its own process that makes steps on request.
 
-It is a plain Python process in which the user's file is imported. By hand there is nothing of momadvise in it; the
-advice imports the emitted wrapper, which imports what it needs.
+It is a plain Python process that imports the user's file. A hand-written arm uses nothing of momadvise; the advice
+imports the generated wrapper, which imports what it needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["main", "serve"]
 _BATCHES = 4
 _WARM_UP_STEPS = 1
 _WARM_UP_SECONDS = 1.0
-"""After the first step, which sets everything up, others are made for so long; one at least."""
+"""How long to warm up after the first step, which does the setup; at least one step."""
 
 _OPTIONS = {
     "compute_loss": "compute_loss",
@@ -38,7 +38,7 @@ _OPTIONS = {
     "max_grad_norm": "MAX_GRAD_NORM",
     "blocks": "BLOCKS",
 }
-"""Option of the wrapper's ``prepare`` -> what the user's file calls it."""
+"""Option of the wrapper's ``prepare`` -> its name in the user's file."""
 
 
 class _Trainer(Protocol):
@@ -46,14 +46,14 @@ class _Trainer(Protocol):
 
 
 def main() -> None:
-    """The program: what the user's model prints goes where errors go, and replies alone to standard output."""
+    """Run the program: output of the user's model goes to standard error, only replies go to standard output."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(sys.stdin.buffer, replies)
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Make the training, warm it up, and make steps on request until there are no more requests."""
+    """Build the training, warm it up, and make steps on request until there are no more requests."""
 
     def tell(reply: Reply) -> None:
         replies.write(msgspec.json.encode(reply) + b"\n")
@@ -69,13 +69,13 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         tell(Lost(reason=str(reason)))
     except BrokenPipeError:
         return  # nobody waits for the reply any more
-    except Exception as error:  # Whatever the model, a library or the device raises is a row with its reason.
+    except Exception as error:  # Any exception of the model, a library or the device becomes a row with its reason.
         first = (str(error).strip().splitlines() or [""])[0]
         tell(Lost(reason=f"{type(error).__name__}: {first}"))
 
 
 def _warmed_up(request: ArmRequest) -> tuple[Callable[[int], float], Ready]:
-    """What makes so many steps and returns their seconds, and that it is ready."""
+    """The function that makes some steps and returns their seconds, and the message that it is ready."""
     device = torch.device(request.device)
     if request.memory_bytes is not None and device.type == "cpu":
         _limit_memory(request.memory_bytes)
@@ -93,7 +93,7 @@ def _warmed_up(request: ArmRequest) -> tuple[Callable[[int], float], Ready]:
         _synchronize(device)
         return time.perf_counter() - begin
 
-    turn(1)  # what is set up, compiled or found out is of the first step
+    turn(1)  # setup, compilation and calibration belong to the first step
     begin, seconds = time.perf_counter(), math.inf
     for number in itertools.count(1):
         seconds = min(seconds, turn(1))
@@ -103,7 +103,7 @@ def _warmed_up(request: ArmRequest) -> tuple[Callable[[int], float], Ready]:
 
 
 def _trainer(request: ArmRequest, module: ModuleType, device: torch.device) -> tuple[_Trainer, int, int]:
-    """What trains, the samples of a step, and how many more steps it needs until they all take as long."""
+    """The training, the samples per step, and how many more steps it needs until all take equally long."""
     if request.wrapper is not None:
         specification = importlib.util.spec_from_file_location("wrapper", request.wrapper)
         assert specification is not None
@@ -122,7 +122,7 @@ def _trainer(request: ArmRequest, module: ModuleType, device: torch.device) -> t
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Have allocations fail at the limit, as on a machine that has no more, instead of the kernel end something."""
+    """Make allocations fail at the limit, as if memory were exhausted, before the kernel kills something."""
     if sys.platform == "linux":
         import resource
 

@@ -1,4 +1,4 @@
-"""The command's end of an arm: start its process, tell it how many steps to make, and end it in every case."""
+"""The command's side of an arm: start its process, request steps, and end it in every case."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _CHUNK_BYTES = 2**16
 
 
 class ArmLostError(Exception):
-    """An arm cannot train, or not any more; the message says why."""
+    """An arm cannot train or stopped training; the message gives the reason."""
 
 
 class Arm:
-    """A training in a process of its own, ready to make steps.
+    """A training in its own process, ready to make steps.
 
     Args:
-        request: What it trains.
-        environment: Of the process.
-        ready_seconds: What it may take until it is ready.
-        turn_seconds: What a turn may take.
+        request: What to train.
+        environment: Environment of the process.
+        ready_seconds: Time limit until it is ready.
+        turn_seconds: Time limit of a turn.
 
     Attributes:
         batch: Samples per step.
-        step_seconds: Of its fastest step while it warmed up.
+        step_seconds: Its fastest step during warm-up.
 
     Raises:
         ArmLostError: It did not become ready.
@@ -54,7 +54,7 @@ class Arm:
     def __init__(
         self, request: ArmRequest, *, environment: Mapping[str, str], ready_seconds: float, turn_seconds: float
     ) -> None:
-        # In a comparison it is the other arm that a reason is thought to be of.
+        # In a comparison, readers would attribute the reason to the other arm.
         self._whose = "untouched: " if request.setting == UNTOUCHED else ""
         self._turn_seconds = turn_seconds
         self._received = b""
@@ -79,7 +79,7 @@ class Arm:
         self.step_seconds = ready.step_seconds
 
     def __enter__(self) -> Arm:
-        """Ready since it was made."""
+        """It has been ready since it was constructed."""
         return self
 
     def __exit__(
@@ -89,10 +89,10 @@ class Arm:
         self.close()
 
     def turn(self, steps: int) -> float:
-        """Make steps, and return the seconds that they took.
+        """Make steps and return the seconds they took.
 
         Raises:
-            ArmLostError: They could not be made.
+            ArmLostError: The steps could not be made.
         """
         self._tell(msgspec.json.encode(steps))
         turned = self._reply(self._turn_seconds, "for a turn")
@@ -100,7 +100,7 @@ class Arm:
         return turned.seconds
 
     def close(self) -> None:
-        """End the process and whatever it has started."""
+        """End the process and everything it has started."""
         below: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
             below = psutil.Process(self._process.pid).children(recursive=True)
@@ -112,13 +112,13 @@ class Arm:
         psutil.wait_procs(below, timeout=_END_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # what it was told last it has not read
+            with contextlib.suppress(BrokenPipeError):  # it has not read the last request
                 pipe.close()
         self._errors.close()
 
     def _tell(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended: what it said last, or how, is read next
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its last message, or its exit status, is read next
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
 

@@ -1,4 +1,4 @@
-"""Run the command as a user does, and read what it stored."""
+"""Run the command as a user would, and read what it stored."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _GONE_SECONDS = 10.0
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """How many times the baseline's samples per second the answer says that it has.
+    """The speedup over the baseline that the answer states.
 
     Attributes:
-        ratio: So many.
-        low: Lower end of the interval that it states.
+        ratio: Samples per second relative to the baseline.
+        low: Lower end of the stated interval.
         high: Upper end.
     """
 
@@ -45,18 +45,18 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command answered, and how long it took.
+    """The answer of the command, and how long it took.
 
     Attributes:
-        combinations: Combinations of methods and devices of which it has figures.
-        policies: The same at each batch.
-        first_figure_seconds: Until the first of its figures was there, from the start of the command.
-        wall_seconds: Until the command had ended.
+        combinations: Number of combinations of methods and devices with measurements.
+        policies: The same, counting every batch.
+        first_figure_seconds: From the start of the command to its first measurement.
+        wall_seconds: From its start to its end.
         winner: The winner's methods.
         batch: The winner's samples per step.
         baseline_batch: The baseline's.
-        promise: What it says of the winner beside the baseline.
-        confirmed: What its own confirmation found: the winner's samples per second over the baseline's.
+        promise: The stated speedup of the winner over the baseline.
+        confirmed: The same in the command's own confirmation.
         reason: Why there is no answer.
     """
 
@@ -77,9 +77,9 @@ def ask(workload: Path, folder: Path, *, arguments: Sequence[str], environment: 
 
     Args:
         workload: The user's file.
-        folder: Where the study goes; what the command prints goes beside it, with the ending ``.txt``.
-        arguments: Further ones.
-        environment: Of the process.
+        folder: Folder of the study; the output of the command goes next to it, with the suffix ``.txt``.
+        arguments: Further arguments.
+        environment: Environment of the process.
     """
     study = StudyFolder(folder)
     command = [sys.executable, "-m", "advisor", "--goal", "faster", str(workload), "--output", str(folder), *arguments]
@@ -113,7 +113,7 @@ def ask(workload: Path, folder: Path, *, arguments: Sequence[str], environment: 
 
 
 def advice_of(answer: Answer, *, first_figure_seconds: float | None, wall_seconds: float) -> Advice:
-    """What a row says of an answer."""
+    """The parts of an answer that a row stores."""
     found = answer.recommendation
     return Advice(
         combinations=combinations_compared(found),
@@ -129,20 +129,20 @@ def advice_of(answer: Answer, *, first_figure_seconds: float | None, wall_second
 
 
 def combinations_compared(found: Recommendation) -> int:
-    """Of how many combinations of methods and devices there are figures, whatever the batch and the kind of trial."""
+    """The number of combinations of methods and devices with measurements, regardless of batch and kind of trial."""
     return len({(one.policy.combination_key, one.policy.gpu_count) for one in _with_figures(found)})
 
 
 def policies_compared(found: Recommendation) -> int:
-    """Of how many policies there are figures: the same combination at two batches is two."""
+    """The number of policies with measurements: one combination at two batches counts twice."""
     return len({one.policy.key for one in _with_figures(found)})
 
 
 def promise_of(found: Recommendation) -> Promise | None:
-    """What the answer says of its winner beside the baseline, with the interval that it states.
+    """The stated speedup of the winner over the baseline, with its interval.
 
-    Where both took turns in fresh processes that is its promise. Else it is the ratio of the two figures in its table,
-    with what it takes for noise between them.
+    If both alternated in fresh processes, this is the answer's promise. Otherwise it is the ratio of the two values in
+    its table, with the noise that it assumes between them.
     """
     promise = None if found.confirmation is None else found.confirmation.promise
     if promise is not None:
@@ -175,7 +175,7 @@ def _with_figures(found: Recommendation) -> list[Candidate]:
 
 
 def _has_figure(ledger: Path) -> bool:
-    """Whether a policy has figures: the ledger may begin with what was refused."""
+    """Whether a policy has a measurement: the ledger may begin with refused ones."""
     return any(one.outcome is Outcome.OK for one in read_candidates(ledger))
 
 

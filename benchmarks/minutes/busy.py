@@ -1,4 +1,4 @@
-"""Another process that keeps one core busy, as on a machine that others use too."""
+"""A process that keeps one core busy, as on a shared machine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ while os.getppid() == parent:
 def one_core_busy(wanted: bool = True) -> Iterator[None]:
     """Keep a core busy inside the block.
 
-    The program is in a session of its own, as one that somebody else started: Linux shares a core among sessions
-    (autogroups) first, and threads that wait for each other stall far more beside another session than beside a
-    process of their own.
+    The program has its own session, like one started by another user. Linux divides cores between sessions first
+    (autogroups), and threads that wait for each other stall far more beside another session than beside another process
+    of their own session.
 
     Args:
-        wanted: Whether to.
+        wanted: Whether to keep a core busy at all.
     """
     if not wanted:
         yield

@@ -1,4 +1,4 @@
-"""Training loops as a person writes them with PyTorch alone. Nothing of momadvise is imported here."""
+"""Hand-written training loops in plain PyTorch. Nothing of momadvise is imported here."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from benchmarks.minutes.settings import FIRST_EXECUTABLE_BATCH, Setting
 __all__ = ["Loop", "NotApplicableError", "executable_loop", "users_module"]
 
 _NATIVE_RATE = 0.8
-"""Share of float32's rate of multiplication that bfloat16 must reach: what emulates it is far below."""
+"""Fraction of float32's matmul rate that bfloat16 must reach: emulation is far below it."""
 
 _SIDE = 512
 _REPETITIONS = 8
 _FUSED_OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "SGD")
 _EXECUTABLE_STEPS = 2
-"""Of the training that accelerate tries: the second one has the optimizer's state."""
+"""Steps that accelerate's user trains per attempt: the second one has the optimizer state."""
 
 
 class NotApplicableError(Exception):
-    """The setting has nothing to do here; the message says why."""
+    """The setting does not apply here; the message gives the reason."""
 
 
 def users_module(path: Path) -> ModuleType:
@@ -43,12 +43,12 @@ class Loop:
 
     Args:
         module: The user's file.
-        setting: What is set.
+        setting: What to set.
         batch: Samples per step.
         device: Where to train.
 
     Raises:
-        NotApplicableError: The setting has nothing to do with this model or device.
+        NotApplicableError: The setting does not apply to this model or device.
     """
 
     def __init__(self, module: ModuleType, setting: Setting, batch: int, device: torch.device) -> None:
@@ -69,7 +69,7 @@ class Loop:
         self._called: Any = torch.compile(self._model) if setting.compiled else self._model
 
     def step(self, batch: Any) -> torch.Tensor:
-        """One optimizer step on a batch of CPU tensors."""
+        """Make one optimizer step on a batch of CPU tensors."""
         batch = self._moved(batch)
         with torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
             loss = self._compute_loss(self._called, batch)
@@ -91,7 +91,7 @@ class Loop:
 
 
 def executable_loop(module: ModuleType, setting: Setting, device: torch.device) -> Loop:
-    """The loop at the batch that accelerate arrives at: its user's function trains until a batch is not too large.
+    """The loop at accelerate's batch size, which its user's function finds by training until no attempt fails.
 
     Raises:
         NotApplicableError: accelerate is not installed, or no batch fits.
@@ -113,7 +113,7 @@ def executable_loop(module: ModuleType, setting: Setting, device: torch.device) 
 
 
 def _own_loss(model: Any, batch: Any) -> torch.Tensor:
-    """The loss that the model returns, called as docs/how-to.md says."""
+    """The loss that the model returns, called as docs/how-to.md describes."""
     if isinstance(batch, Mapping):
         output = model(**batch)
     elif isinstance(batch, tuple | list):
@@ -143,7 +143,7 @@ def _require_native_bf16(device: torch.device) -> None:
         raise NotApplicableError("the GPU does not multiply bfloat16 natively")
     if device.type == "cpu":
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # beside a busy core, threads that wait for each other would tell of that
+        torch.set_num_threads(1)  # beside a busy core, several threads would mostly wait for each other
         share = _matmul_seconds(torch.float32) / _matmul_seconds(torch.bfloat16)
         torch.set_num_threads(threads)
         if share < _NATIVE_RATE:

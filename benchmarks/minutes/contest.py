@@ -1,4 +1,4 @@
-"""One workload: every arm in turn with the untouched file, and in the end the advice with the best of the set."""
+"""One workload: every arm in turn with the unmodified file, then the advice in turn with the best of the set."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from benchmarks.minutes.turns import Beside, Pacing, Stepping, in_turn
 __all__ = ["Contest", "Found", "Starter", "starter_of"]
 
 _READY_SECONDS = 180.0
-"""What an arm may take until it is ready: it loads libraries, compiles where it is told to, and warms up."""
+"""Time limit until an arm is ready: it loads libraries, may compile, and warms up."""
 
 _SLOW_READY_SECONDS = 600.0
-"""The same of the advice, which may compile for as long as its answer thought right, and of 128 samples at a time."""
+"""The same for the advice, which may compile for as long as its answer allows, and for 128 samples per step."""
 
 _TURN_SECONDS = 240.0
 
 _LEADERS = 2
-"""The advice is compared with so many at most, where it is not known which of them is the best of the set."""
+"""Most leaders to compare the advice with, when several may be the best of the set."""
 
 
 class Starter(Protocol):
@@ -42,13 +42,13 @@ class Starter(Protocol):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a contest found.
+    """The result of a contest.
 
     Attributes:
-        arms: Every arm beside the untouched file, in the order of the reference set, the advice first.
-        best: Name of the best of the set, of several that may be the best that which the advice did worse beside;
-            ``None`` without any figure.
-        advice_beside_best: The advice beside it.
+        arms: Every arm compared with the unmodified file, in the order of the reference set, the advice first.
+        best: Name of the best of the set; of several that may be the best, the one with the less favourable result for
+            the advice; ``None`` without any measurement.
+        advice_beside_best: The advice compared with it.
         reason: Why that is missing.
     """
 
@@ -59,14 +59,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contest:
-    """Measures the arms of one workload; never more than two of them live at a time.
+    """Measures the arms of one workload; never more than two are alive at a time.
 
     Args:
         start: Starts an arm.
-        settings: The reference settings; of the advice it is known how it trains.
-        pacing: Of every comparison.
-        seed: Of the order of the arms.
-        tell: Is told what is known as soon as it is.
+        settings: The reference settings; the advice is known to the starter.
+        pacing: Length of every comparison.
+        seed: Seed of the order of the arms.
+        tell: Called with each result as soon as it is known.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Contest:
         self._tell = tell
 
     def measured(self, *, advised: bool) -> Found:
-        """All comparisons.
+        """Make all comparisons.
 
         Args:
-            advised: Whether there is an advice to measure.
+            advised: Whether there is advice to measure.
         """
         known = {one.name: one for one in ((Setting(name=ADVICE),) if advised else ()) + self._settings}
-        # In the same order every time a setting would always have the machine as the one before left it.
+        # In a fixed order, each setting would always find the machine as its predecessor left it.
         order = random.Random(self._seed).sample(list(known.values()), len(known))
         rows = {setting.name: self._beside(setting, UNTOUCHED) for setting in order}
         arms = tuple(rows[name] for name in known)
@@ -101,7 +101,7 @@ class Contest:
         advice = rows.get(ADVICE)
         if advice is None or advice.beside is None:
             return Found(arms=arms, best=leaders[0], reason="the advice has no figure")
-        # What is ahead of all others is so by chance as well: the advice is held against the leaders themselves.
+        # The setting ahead of all others is there partly by chance: compare the advice with the leaders themselves.
         last = {name: self._beside(known[ADVICE], known[name]) for name in leaders if name != UNTOUCHED.name}
         if UNTOUCHED.name in leaders:
             last[UNTOUCHED.name] = advice
@@ -112,7 +112,7 @@ class Contest:
         return Found(arms=arms, best=best, advice_beside_best=last[best].beside)
 
     def _beside(self, setting: Setting, other: Setting) -> ArmRow:
-        """Both in processes of their own that are made anew: where in memory things come to lie is chance as well."""
+        """Each pair gets new processes: memory placement is random too."""
         try:
             with self._start(setting) as arm, self._start(other) as beside:
                 row = ArmRow(name=setting.name, batch=arm.batch, beside=in_turn(arm, beside, self._pacing))
@@ -137,13 +137,13 @@ def starter_of(
 
     Args:
         workload: The user's file.
-        own_batch: Samples per step of the untouched file.
-        wrapper: The emitted ``wrapper.py``.
+        own_batch: Samples per step of the unmodified file.
+        wrapper: The generated ``wrapper.py``.
         wrapper_batch: Samples per step of the advice.
         device: torch's name of it.
-        seed: Of weights and batches.
-        environment: Of the processes.
-        free_bytes: What an arm that starts now may take of the host's memory; ``None`` for no limit.
+        seed: Seed of weights and batches.
+        environment: Environment of the processes.
+        free_bytes: The host memory that an arm started now may use; ``None`` for no limit.
     """
 
     @contextmanager

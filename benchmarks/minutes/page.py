@@ -1,4 +1,4 @@
-"""The page of the rows: nothing in it is typed by hand.
+"""The page, generated from the rows.
 
 python -m benchmarks.minutes.page
 """
@@ -17,41 +17,40 @@ __all__ = ["LEAST_COMBINATIONS", "LEAST_OF_BEST", "PROMISES_KEPT", "lines_with_p
 _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 LEAST_COMBINATIONS = 12
-"""Aim: so many are compared on every workload."""
+"""Target: combinations compared on every workload."""
 
 LEAST_OF_BEST = 0.98
-"""Aim: the advice has at least this share of the best of the set, on every workload."""
+"""Target: speed of the advice relative to the best of the set, on every workload."""
 
 PROMISES_KEPT = 19 / 20
-"""Aim: the measured ratio is inside the stated interval in so many of the runs."""
+"""Target: fraction of runs whose measured ratio is inside the promised interval."""
 
 _EXPLANATION = """\
-`python -m benchmarks.minutes` runs `momadvise --goal faster` on every workload as a user does, with the default time
-limit unless a row says otherwise. Then its wrapper and a reference set of settings written by hand are measured, each
-in turn with the untouched file, both in processes of their own that are started anew for every comparison and have
-nothing of momadvise's timing in them. A ratio is the median over rounds of samples per second over samples per second;
-in parentheses is its 95 % interval (of fewer than {least} rounds, marked †, the smallest and the largest). *Promise* is
-what the answer says of its winner beside the baseline, *measured* the same ratio measured here. *Best of the set* is
-the setting with the largest ratio, the untouched file included; the advice is compared with it in turn (and, where the
-intervals leave open which of two is the best, with both: the less favourable one is shown).
-*Combinations* are methods and devices whatever the batch, *policies* count every batch. Absolute times hold for this
-machine on that day."""
+`python -m benchmarks.minutes` runs `momadvise --goal faster` on every workload as a user would, with the default time
+limit unless a row says otherwise. Then its wrapper and a reference set of hand-written settings are each measured in
+turn with the unmodified file, each in its own process. Every comparison starts new processes, and none of momadvise's
+timing code runs in them. A ratio is the median over rounds of the ratio of samples per second, with its 95 %
+confidence interval in parentheses (with fewer than {least} rounds, marked †: the smallest and the largest ratio).
+*Promise* is what the answer says of its winner relative to the baseline; *measured* is the same ratio as measured
+here. *Best of the set* is the setting with the largest ratio, including the unmodified file. The advice is compared
+with it in turn; where the intervals overlap so that two settings may be the best, it is compared with both, and the
+less favourable result is shown. *Combinations* counts methods and devices regardless of batch size; *policies* counts
+every batch size. Absolute times hold for this machine on that day."""
 
 _KINDS = {
     ("full", False): "",
-    ("full", True): "One core was kept busy by another process, while momadvise searched and while its answer was held "
-    "against the others.",
-    ("smoke", False): "A tiny model, in a minute: it shows that the command runs. No figure of it says anything.",
-    ("smoke", True): "A tiny model, in a minute, with one core busy. No figure of it says anything.",
+    ("full", True): "Another process kept one core busy, while momadvise searched and while its answer was measured.",
+    ("smoke", False): "A tiny model that takes a minute: it shows that the command runs. Its numbers mean nothing.",
+    ("smoke", True): "A tiny model that takes a minute, with one core busy. Its numbers mean nothing.",
 }
-"""Size and whether a core was busy -> what must be known, in the order in which they are shown."""
+"""Size and whether a core was busy -> note, in the order shown."""
 
 
 def page(rows: Sequence[Row]) -> str:
     """The page of one kind of device; empty without rows."""
     if not rows:
         return ""
-    parts = ["# What minutes of momadvise are worth", _EXPLANATION.format(least=LEAST_FOR_INTERVAL)]
+    parts = ["# What a few minutes of momadvise buy", _EXPLANATION.format(least=LEAST_FOR_INTERVAL)]
     for device in dict.fromkeys(row.device for row in rows):
         for (size, busy), note in _KINDS.items():
             alike = [row for row in rows if (row.device, row.size, row.busy) == (device, size, busy)]
@@ -66,7 +65,7 @@ def lines_with_pages(folder: Path = _RESULTS) -> list[Path]:
 
 
 def write_page(lines: Path) -> None:
-    """Write the page of a file of rows beside it; none without rows."""
+    """Write the page next to a file of rows; none without rows."""
     if text := page(read(lines)):
         lines.with_suffix(".md").write_text(text, encoding="utf-8")
 
@@ -98,7 +97,7 @@ def _circumstances(rows: Sequence[Row]) -> str:
 
 def _summary(rows: Sequence[Row]) -> str:
     lines = [
-        "| workload | combinations | policies | first figure, s | whole, s | advice | promise | measured "
+        "| workload | combinations | policies | first result, s | total, s | advice | promise | measured "
         "| | best of the set | advice / best |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -127,7 +126,7 @@ def _best(row: Row) -> str:
 
 
 def _aims(rows: Sequence[Row]) -> Iterator[str]:
-    """Each aim with how often it was met; a row without the figure has not met it."""
+    """Each target with how often it was met; a row without the value has missed it."""
     yield _aim(
         f"at least {LEAST_COMBINATIONS} combinations compared on every workload",
         rows,
@@ -139,14 +138,14 @@ def _aims(rows: Sequence[Row]) -> Iterator[str]:
         f"the advice at least {LEAST_OF_BEST:g} of the best of the set on every workload",
         rows,
         lambda row: row.advice_beside_best is not None and row.advice_beside_best.ratio >= LEAST_OF_BEST,
-        lambda row: _ratio(row.advice_beside_best) or "no figure",
+        lambda row: _ratio(row.advice_beside_best) or "not measured",
         share=1.0,
     )
     yield _aim(
-        f"the promise kept within its stated interval in {100 * PROMISES_KEPT:.0f} % of the runs",
+        f"the measured ratio inside the promised interval in {100 * PROMISES_KEPT:.0f} % of the runs",
         rows,
         lambda row: row.promise_is == "inside",
-        lambda row: row.promise_is or "no figure",
+        lambda row: row.promise_is or "not measured",
         share=PROMISES_KEPT,
     )
 
@@ -162,7 +161,7 @@ def _aim(
 
 
 def _sureness(rows: Sequence[Row]) -> str:
-    """An aim that a vague figure meets is met by chance."""
+    """The number of narrow intervals: with wide ones, targets are met by chance."""
     found = [one.beside for row in rows for one in row.arms] + [row.advice_beside_best for row in rows]
     ratios = [one for one in found if one is not None]
     known = sum(one.rounds >= LEAST_FOR_INTERVAL and one.precision <= PRECISION for one in ratios)
@@ -171,7 +170,7 @@ def _sureness(rows: Sequence[Row]) -> str:
 
 def _arms(row: Row) -> str:
     lines = [
-        "| setting | batch | samples/s | untouched, samples/s | ratio | rounds | |",
+        "| setting | batch | samples/s | unmodified, samples/s | ratio | rounds | |",
         "|---|---|---|---|---|---|---|",
     ]
     if row.untouched_batch is not None:
@@ -206,7 +205,7 @@ def _number(value: float) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """On one line of a table, whatever a library raised."""
+    """A table row on one line, whatever text a library raised."""
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "/") for cell in cells) + " |"
 
 

@@ -1,7 +1,7 @@
-"""What the process of the command and that of an arm tell each other: lines of JSON over two pipes.
+"""The messages between the command and an arm: lines of JSON over two pipes.
 
-The first line to an arm is its request, and each further one a number of steps to make. The first line from it is
-:class:`Ready`, and each further one :class:`Turned`; or :class:`Lost`, its last.
+The first line to an arm is its request, each further one a number of steps to make. The first line from it is
+:class:`Ready`, each further one :class:`Turned`; or :class:`Lost`, which is always the last.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class ArmRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         workload: The user's file.
-        setting: What is set by hand; with a wrapper its name alone counts.
+        setting: The hand-written setting; with a wrapper only its name is used.
         batch: Samples per step.
-        wrapper: The emitted ``wrapper.py`` to train with; ``None`` for a loop by hand.
+        wrapper: The generated ``wrapper.py`` to train with; ``None`` for a hand-written loop.
         device: torch's name of it.
-        memory_bytes: What the process may take of the host's memory; ``None`` for no limit.
-        seed: Of weights and batches.
+        memory_bytes: The host memory that the process may use; ``None`` for no limit.
+        seed: Seed of weights and batches.
     """
 
     workload: str
@@ -36,11 +36,11 @@ class ArmRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """It has warmed up.
+    """The arm has warmed up.
 
     Attributes:
         batch: Samples per step.
-        step_seconds: Of its fastest step after the first one.
+        step_seconds: Its fastest step after the first one.
     """
 
     batch: int
@@ -48,7 +48,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Turned(msgspec.Struct, frozen=True, kw_only=True, tag="turned"):
-    """It has made its steps.
+    """The arm has made its steps.
 
     Attributes:
         seconds: What they took.
@@ -58,7 +58,7 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True, tag="turned"):
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
-    """It cannot train, or not any more.
+    """The arm cannot train or stopped training.
 
     Attributes:
         reason: Why.

@@ -1,4 +1,4 @@
-"""A row: what was found of one workload in one run, a line of JSON that is written when the workload is done."""
+"""A row: the results of one workload in one run, written as a line of JSON when the workload is done."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["ArmRow", "Row", "append", "leaders_of_set", "read"]
 
 
 class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm beside the untouched file.
+    """One arm compared with the unmodified file.
 
     Attributes:
-        name: Of the setting, or ``"advice"``.
+        name: Name of the setting, or ``"advice"``.
         batch: Samples per step; ``None`` if it did not train.
-        beside: Its samples per second over those of the untouched file.
-        reason: Why there is no figure.
+        beside: Its samples per second relative to the unmodified file's.
+        reason: Why there is no measurement.
     """
 
     name: str
@@ -37,20 +37,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         workload: Its name.
         size: ``"full"`` or ``"smoke"``.
-        busy: Whether one core was kept busy by another process.
-        repeat: The how manieth run, from 1.
-        time_limit: What was passed as ``--time-limit``; ``None`` for the default.
-        seed: Of the arms' weights and batches, and of their order.
+        busy: Whether another process kept one core busy.
+        repeat: Number of the run, from 1.
+        time_limit: The value of ``--time-limit``; ``None`` for the default.
+        seed: Seed of the arms' weights and batches, and of their order.
         device: Name of the device.
-        cores: How many the process may use.
+        cores: Number of cores that the process may use.
         versions: Package -> version.
         date: ISO date.
-        advice: What momadvise said.
-        untouched_batch: Samples per step of the untouched file.
-        arms: Every arm beside the untouched file.
-        best: Name of the best of the set: a reference setting, or the untouched file if all are slower. Where two may
-            be the best, that which the advice did worse beside.
-        advice_beside_best: The advice's samples per second over those of the best of the set, in turn with each other.
+        advice: The answer of momadvise.
+        untouched_batch: Samples per step of the unmodified file.
+        arms: Every arm compared with the unmodified file.
+        best: Name of the best of the set: a reference setting, or the unmodified file if all are slower. If two may be
+            the best, the one with the less favourable result for the advice.
+        advice_beside_best: The advice's samples per second relative to those of the best of the set, in turn with it.
         reason: Why that is missing.
     """
 
@@ -73,17 +73,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[str, str, bool, int, str | None, str]:
-        """What it is a figure of: a later row of the same place takes it."""
+        """What the row measures; a later row for the same place replaces it."""
         return self.workload, self.size, self.busy, self.repeat, self.time_limit, self.device
 
     @property
     def measured(self) -> Beside | None:
-        """The advice beside the untouched file."""
+        """The advice compared with the unmodified file."""
         return next((one.beside for one in self.arms if one.name == ADVICE), None)
 
     @property
     def promise_is(self) -> str | None:
-        """Where the measured ratio is: ``"inside"`` the stated interval, ``"above"`` or ``"below"`` it."""
+        """Whether the measured ratio is ``"inside"`` the promised interval, ``"above"`` or ``"below"`` it."""
         promise, measured = self.advice.promise, self.measured
         if promise is None or measured is None:
             return None
@@ -93,11 +93,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def leaders_of_set(arms: Sequence[ArmRow], most: int) -> list[str]:
-    """The settings that may be the best, that with the largest ratio first; the untouched file's own is 1.
+    """The settings that may be the best, the one with the largest ratio first; the unmodified file's own ratio is 1.
 
     Args:
-        arms: Beside the untouched file.
-        most: How many at most: those of whom the intervals do not say that another one is better.
+        arms: Arms compared with the unmodified file.
+        most: Most settings to return, out of those whose interval overlaps the leader's.
     """
     found = {one.name: one.beside for one in arms if one.name != ADVICE and one.beside is not None}
     ratios = {UNTOUCHED.name: (1.0, 1.0, 1.0)} | {name: (one.ratio, one.low, one.high) for name, one in found.items()}

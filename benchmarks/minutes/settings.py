@@ -1,4 +1,4 @@
-"""The reference set: what a person who knows PyTorch would try, one line of code or two each."""
+"""The reference set: what a person who knows PyTorch would try, one or two lines of code each."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import msgspec
 __all__ = ["ADVICE", "FIRST_EXECUTABLE_BATCH", "REFERENCE_SET", "UNTOUCHED", "Setting"]
 
 FIRST_EXECUTABLE_BATCH = 128
-"""Where ``find_executable_batch_size`` begins unless it is told otherwise; it only goes down from there."""
+"""The default first batch of ``find_executable_batch_size``, which only goes down from there."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to train, written by hand.
+    """One hand-written way to train.
 
     Attributes:
-        name: What rows call it.
-        factor: How many times the user's batch a step has.
+        name: Its name in the rows.
+        factor: Samples per step relative to the user's batch.
         fused: The user's optimizer with ``fused=True``.
-        channels_last: Model and images with their channels last in memory.
+        channels_last: Model and images in channels-last memory format.
         compiled: ``torch.compile`` of the model.
-        bf16: Forward pass under ``torch.autocast`` in bfloat16, where the device multiplies that natively.
-        executable: At the batch that accelerate's ``find_executable_batch_size`` arrives at, whatever the factor.
+        bf16: Forward pass under ``torch.autocast`` in bfloat16, if the device supports it natively.
+        executable: Use the batch that accelerate's ``find_executable_batch_size`` finds, whatever the factor.
     """
 
     name: str
@@ -33,10 +33,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNTOUCHED = Setting(name="untouched")
-"""The user's file as it is."""
+"""The user's file, unmodified."""
 
 ADVICE = "advice"
-"""What rows call the training of the emitted wrapper."""
+"""The name of the training with the generated wrapper in the rows."""
 
 REFERENCE_SET = (
     Setting(name="fused at 2x the batch", factor=2, fused=True),

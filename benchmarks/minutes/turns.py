@@ -1,9 +1,9 @@
-"""Two trainings in turn: what their ratio is, and how sure that is.
+"""Two alternating trainings: their speed ratio, and its confidence interval.
 
-On a machine whose speed changes from second to second both feel it alike, and neighbouring turns give one ratio each.
-The result is the median of these with its 95 % interval by order statistics, which supposes nothing about how they are
-distributed. Rounds go on until the interval is narrow or the time is up. Looking again after every round makes a narrow
-interval come a little too early now and then, which is why a few rounds are never enough.
+If the speed of the machine changes from second to second, it affects both alike, and each pair of neighbouring turns
+gives one ratio. The result is the median of the ratios with a 95 % confidence interval from order statistics, which
+assumes nothing about their distribution. Rounds continue until the interval is narrow or the time is up. Checking after
+every round occasionally makes an interval look narrow too early, so there is a minimum number of rounds.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import msgspec
 __all__ = ["LEAST_FOR_INTERVAL", "PRECISION", "Beside", "Pacing", "Stepping", "in_turn", "median_with_interval"]
 
 LEAST_FOR_INTERVAL = 6
-"""Of fewer figures not even the smallest and the largest have the median between them in 95 % of cases."""
+"""With fewer values, not even the smallest and the largest enclose the median in 95 % of cases."""
 
 PRECISION = 0.015
-"""Half the width of an interval, relative to the ratio, that is narrow enough."""
+"""Half the width of a narrow interval, relative to the ratio."""
 
 _LEAST_ROUNDS = 3
-"""However slow steps are."""
+"""Minimum, however slow the steps are."""
 
 _CONFIDENCE = 0.95
 
 
 class Stepping(Protocol):
-    """A training that makes steps when it is told to."""
+    """A training that makes steps on request."""
 
     @property
     def batch(self) -> int:
@@ -39,21 +39,21 @@ class Stepping(Protocol):
 
     @property
     def step_seconds(self) -> float:
-        """About what a step takes."""
+        """Approximate seconds per step."""
 
     def turn(self, steps: int) -> float:
-        """Make steps; the seconds that they took."""
+        """Make steps and return the seconds they took."""
 
 
 class Pacing(msgspec.Struct, frozen=True, kw_only=True):
-    """How long two take turns.
+    """How long two trainings alternate.
 
     Attributes:
-        turn_seconds: What a turn takes at least; if one step of either takes longer, that.
-        least_rounds: So many, unless the seconds are over and three were made.
-        most_rounds: No more.
-        seconds: After them no round begins.
-        precision: Half the width of the interval, relative to the ratio, that ends it.
+        turn_seconds: Shortest turn; at least one step of either.
+        least_rounds: Minimum number of rounds, unless the time is up after three.
+        most_rounds: Maximum number of rounds.
+        seconds: No round begins after this time.
+        precision: Half the width of the interval, relative to the ratio, at which to stop.
     """
 
     turn_seconds: float = 0.4
@@ -64,13 +64,13 @@ class Pacing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """One training beside another.
+    """One training compared with another.
 
     Attributes:
         ratio: Samples per second of the one over those of the other.
-        low: Lower end of its 95 % interval; of fewer than six rounds, the smallest ratio.
-        high: Upper end; of fewer than six rounds, the largest.
-        rounds: How many ratios there are.
+        low: Lower end of its 95 % confidence interval; with fewer than six rounds, the smallest ratio.
+        high: Upper end; with fewer than six rounds, the largest.
+        rounds: Number of ratios.
         samples_per_second: Of the one, the median of its turns.
         other_samples_per_second: Of the other.
     """
@@ -89,20 +89,20 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_turn(one: Stepping, other: Stepping, pacing: Pacing, *, clock: Callable[[], float] = time.monotonic) -> Beside:
-    """Let two trainings take turns until their ratio is known.
+    """Let two trainings alternate until their ratio is known.
 
     Args:
-        one: The training that is asked about.
-        other: What it is held against.
+        one: The training to measure.
+        other: The training to compare it with.
         pacing: How long.
-        clock: Seconds that only grow.
+        clock: A monotonic clock.
     """
     part = max(pacing.turn_seconds, one.step_seconds, other.step_seconds)
     rates: list[float] = []
     others: list[float] = []
     begin = clock()
     while True:
-        # Who comes first changes, so that nothing is always the second.
+        # Alternate who comes first, so that neither is always second.
         for stepping, into in ((one, rates), (other, others))[:: -1 if len(rates) % 2 else 1]:
             steps = max(1, round(part / stepping.step_seconds))
             into.append(stepping.batch * steps / stepping.turn(steps))
@@ -126,10 +126,10 @@ def _beside(rates: Sequence[float], others: Sequence[float]) -> Beside:
 
 
 def median_with_interval(figures: Sequence[float]) -> tuple[float, float, float]:
-    """The median, and the ends of its 95 % interval: of fewer than six figures the smallest and the largest.
+    """The median with its 95 % confidence interval; with fewer than six values, the smallest and the largest.
 
-    The k-th smallest and the k-th largest have the median between them unless fewer than k of the figures lie on one
-    side of it, which is a matter of tossing coins.
+    The k-th smallest and the k-th largest value enclose the median unless fewer than k of the values lie on one side of
+    it, which follows a binomial distribution (the sign test).
     """
     ordered, count = sorted(figures), len(figures)
     skipped, outside = 0, 2 / 2**count

@@ -1,4 +1,4 @@
-"""The workloads: four examples in their size for the machine at hand, and six small models of different kinds."""
+"""The workloads: four examples sized for the machine at hand, and six small models of different kinds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """A model file.
 
     Attributes:
-        name: How rows call it.
+        name: Its name in the rows.
         path: The file.
     """
 
@@ -26,21 +26,21 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_batch(self) -> int | None:
-        """``BATCH_SIZE`` of the file, if it states one; the file is not run."""
+        """``BATCH_SIZE`` of the file, if it has one; the file is not executed."""
         found = re.search(r"^BATCH_SIZE = (\d+)\b", self.path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         return None if found is None else int(found[1])
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured, and how long.
+    """What to measure, and for how long.
 
     Attributes:
-        workloads: Whom momadvise is asked about.
-        arguments: Of ``momadvise`` besides the goal, the file and the output folder.
-        settings: Names of the reference settings that are measured; all of them if empty.
-        turn_seconds: What a turn takes at least, unless one step takes longer.
-        least_rounds: So many, unless the seconds are over and three were made.
-        pair_seconds: What a comparison takes at most.
+        workloads: The workloads.
+        arguments: Arguments of ``momadvise`` besides the goal, the file and the output folder.
+        settings: Names of the reference settings to measure; all if empty.
+        turn_seconds: Shortest turn, unless a step takes longer.
+        least_rounds: Minimum number of rounds, unless the time is up after three.
+        pair_seconds: Longest time of a comparison.
     """
 
     workloads: tuple[Workload, ...]
@@ -74,4 +74,4 @@ SIZES = {
         pair_seconds=1.0,
     ),
 }
-"""By the name that ``--size`` has."""
+"""Value of ``--size`` -> size."""

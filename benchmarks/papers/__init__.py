@@ -1,1 +1,1 @@
-"""The papers' tables as commands: one module for each paper."""
+"""The papers' experiments as commands: one module per paper."""

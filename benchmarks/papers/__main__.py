@@ -1,4 +1,4 @@
-"""Every paper's table, one after the other, and their page: ``python -m benchmarks.papers --size smoke``."""
+"""Run every paper's tables in turn and write their page: ``python -m benchmarks.papers --size smoke``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAPERS = (evaluation_of_moms, low_memory, sublinear, radiology, optimizers, adv
 
 
 def main() -> int:
-    """The command: 1 if a paper's table did not come to its end; what was measured of it is kept."""
+    """Run the command; exit status 1 if a paper's table was not completed. Its measurements are kept."""
     options = options_of("benchmarks.papers", __doc__ or "")
     failed = []
     for paper in _PAPERS:

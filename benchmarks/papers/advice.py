@@ -1,21 +1,20 @@
-"""What to train with: the advice of momadvise beside that of others, for each goal of Liu et al. 2023.
+"""What to train with: momadvise's advice compared with that of others, for each goal of Liu et al. 2023.
 
     python -m benchmarks.papers.advice --size smoke
     python -m benchmarks.papers.advice --size paper --device cuda
 
-No paper has these figures. Everybody is given the same model, device and memory; what they say to train with is then
-measured by one harness, whatever they measured themselves, and held against the untouched file: plain training at its
-own batch, measured in the same call. *hand-tuned* is bf16 autocast, the fused optimizer, compiled blocks and the
-largest batch that fits, without bf16 where a short trial shows that it is slower than 32 bits; *accelerate* is plain
-training at the batch of its `find_executable_batch_size`, which tries 128 and less; *grid* is the best of a recorded
-exhaustive table. Such tables are of small models on a CPU, each below a memory limit of its own: there they are asked
-about first, for `faster`, so that everybody can be held against a best that is known. Trials are the policies or
-batches that were run on the way, and the wall seconds are those until the answer, as whoever asks waits for it, without
-the harness. `faster` compares samples per second; `cheapest` device-seconds per iteration of the file's own batch, on
-one device; `bigger` the size of the model (in parameters, or where these do not change in the product of what does)
-that keeps half of the untouched throughput. A call of the size paper is over after eight minutes, and the next one goes
-on; momadvise has 90 seconds for each question instead of the 210 that it takes unless told otherwise. `--patience`
-multiplies both.
+No paper has these values. All contenders get the same model, device and memory. One harness then measures their
+answers, regardless of what they measured themselves, relative to the unmodified file: plain training at its own batch
+size, measured in the same call. *hand-tuned* is bf16 autocast, the fused optimizer, compiled blocks and the largest
+batch that fits, without bf16 if a short trial shows that it is slower than 32 bits. *accelerate* is plain training at
+the batch size found by its `find_executable_batch_size`, which tries 128 and less. *grid* is the best of a recorded
+exhaustive table. Such tables exist for small models on a CPU, each with its own memory limit; these models come first,
+for `faster`, so that all contenders can be compared with a known optimum. Trials are the policies or batches that were
+run to find the answer. Wall seconds are the time until the answer, as a user would wait for it, excluding the harness.
+`faster` compares samples per second; `cheapest` device-seconds per iteration at the file's own batch size, on one
+device; `bigger` the size of the model (in parameters, or if these do not change in the product of the arguments that
+do) that keeps half of the unmodified throughput. At size paper a call stops after eight minutes, and the next one
+continues; momadvise has 90 seconds per question instead of its default of 210. `--patience` multiplies both.
 """
 
 from __future__ import annotations
@@ -47,32 +46,32 @@ __all__ = ["main", "run"]
 _PAPER = "advice"
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _TELLING = "samples/s"
-"""The column that says whether an answer has its figures."""
+"""The column that tells whether an answer was measured."""
 
 _TRIAL_SECONDS = 150.0
-"""After them a trial is ended: compiling the blocks of a model may take more than a minute."""
+"""Time limit of a trial: compiling the blocks of a model may take more than a minute."""
 
 _ANSWER_SECONDS = 120.0
-"""A contender begins if so many are left, which most answers take less than: one that is cut short begins anew."""
+"""Time that must be left for a contender to start. Most answers take less; one that is cut short starts over."""
 
 _GAIN = "throughput / untouched"
 
 _BEHIND = 1.02
-"""Whoever is further ahead of momadvise's answer is named beside it, with the reason."""
+"""A contender further ahead of momadvise's answer than this is named next to it, with the reason."""
 
 _UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE = "untouched", "hand-tuned", "accelerate", "grid", "momadvise"
 _CONTENDERS = (_UNTOUCHED, _HAND_TUNED, _ACCELERATE, _GRID, _MOMADVISE)
 
 
 class _Model(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom it is asked about.
+    """A model to ask about.
 
     Attributes:
         name: Its name.
         workload: Its file.
         limit_bytes: Memory limit, or ``None`` for what is free.
-        goals: What is asked for.
-        kind: On which kind of device; ``None`` for all.
+        goals: The goals.
+        kind: Kind of device to run on; ``None`` for all.
     """
 
     name: str
@@ -83,7 +82,7 @@ class _Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _recorded(name: str, recording: str) -> _Model:
-    """A model of which an exhaustive table is recorded, below its limit: on a GPU, less than a context takes."""
+    """A model with a recorded exhaustive table; its limit is below the size of a GPU context."""
     known = RECORDINGS[recording]
     return _Model(
         name=name,
@@ -95,16 +94,16 @@ def _recorded(name: str, recording: str) -> _Model:
 
 
 class _Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of whom.
+    """The questions, and the options of the contenders.
 
     Attributes:
-        models: Whom it is asked about.
+        models: The models.
         seconds: How long steps are timed.
         compiled: Whether the hand-tuned default compiles.
-        first: The batch that accelerate begins with; 128 is its own default.
+        first: The batch that accelerate begins with; its own default is 128.
         space: momadvise's search space.
-        trials: Its most trials.
-        time_limit_seconds: Its time limit.
+        trials: momadvise's most trials.
+        time_limit_seconds: momadvise's time limit.
     """
 
     models: tuple[_Model, ...]
@@ -160,7 +159,7 @@ def _figures(options: Options) -> Iterator[list[Figure]]:
         if goal in one.goals and one.kind in (None, options.hardware.kind)
         for who in _CONTENDERS
     ]
-    # Loading torch once is for the tests alone: whoever asks momadvise waits for that too.
+    # Only tests load torch once for all: users of momadvise wait for it too.
     kept = servers_are_kept() if options.size == "smoke" else contextlib.nullcontext()
     with kept, tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         yield from run_units(options, _PAPER, [_unit(options, runner, size, *one) for one in asked])
@@ -171,7 +170,7 @@ def _unit(options: Options, runner: Runner, size: _Size, contest: Contest, who: 
         arena = Arena(runner, options, contest, seconds=size.seconds, time_limit_seconds=_TRIAL_SECONDS)
         untouched = Policy(micro_batch=contest.own_batch)
         found = Found(policy=untouched) if who == _UNTOUCHED else _asked(who, arena, size)
-        # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+        # Ratios are between runs of one call: a repeated run is answered from the runner's folder.
         base = None if found.policy is None else arena.time(untouched)
         figures = list(_of(arena, who, found, base))
         if who == _MOMADVISE and contest.goal is GoalKind.FASTER:
@@ -199,7 +198,7 @@ def _asked(who: str, arena: Arena, size: _Size) -> Found:
 
 
 def _of(arena: Arena, who: str, found: Found, base: TrialResult | None) -> Iterator[Figure]:
-    """The figures of one answer, measured by the harness; one that says why, if there are none."""
+    """The measurements of one answer, made by the harness; without any, a line with the reason."""
     table, row = _place(arena.contest, who)
     result = None if found.policy is None else arena.time(found.policy, found.model_size)
     own, plain = (None if one is None else one.measurement for one in (result, base))
@@ -227,7 +226,7 @@ def _of(arena: Arena, who: str, found: Found, base: TrialResult | None) -> Itera
 
 
 def _explained(contest: Contest, figures: list[Figure], found: Found, known: Known) -> list[Figure]:
-    """The same with what is to be known of an answer that another one is ahead of."""
+    """The same lines with a note on any contender that is ahead of this answer."""
     own = next((one.ours for one in figures if one.column == _GAIN), None)
     others = {who: known.get((*_place(contest, who), _GAIN)) for who in _CONTENDERS if who != _MOMADVISE}
     gains = {who: one.ours for who, one in others.items() if one is not None and one.ours is not None}
@@ -245,7 +244,7 @@ def _explained(contest: Contest, figures: list[Figure], found: Found, known: Kno
 
 
 def _words(found: Found) -> str:
-    """An answer in a few words."""
+    """A short description of an answer."""
     assert found.policy is not None
     passes = found.policy.accumulation_steps
     size = "".join(f", {name} {value}" for name, value in found.model_size.items())
@@ -253,7 +252,7 @@ def _words(found: Found) -> str:
 
 
 def _grown(arena: Arena, found: Found) -> float | None:
-    """How many times as large as the file's own the model is."""
+    """The size of the model relative to the file's own."""
     counts = arena.count().counts
     if counts is None:
         return None
@@ -266,7 +265,7 @@ def _grown(arena: Arena, found: Found) -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.advice", __doc__ or "", arguments))
 
 

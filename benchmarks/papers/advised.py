@@ -1,7 +1,7 @@
-"""An answer of momadvise, as whoever calls :func:`advisor.tune` has it: the program behind a contender of ``advice``.
+"""The program behind the momadvise contender of ``advice``: calls :func:`advisor.tune` as a user would.
 
-It is a process of its own because its time limit is no end: what runs at that moment comes to one, and the winner is
-confirmed. The minutes of a call are an end, and with them a process can be ended.
+It is a process of its own because momadvise's time limit is not a hard one: the current trial finishes and the winner
+is confirmed. The minutes of a call are a hard limit, and a process can be ended.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ __all__ = ["AdviceRequest", "Advised", "advised"]
 
 
 class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Arguments of :func:`advisor.tune` under the names that they have there; it is asked about one device.
+    """Arguments of :func:`advisor.tune`, under the same names; for one device.
 
     Attributes:
         model: File of the model.
-        goal: What is asked for.
+        goal: The goal.
         device: torch's name of it.
-        memory_limit: The most a training may take, in bytes; ``None`` for what is free.
+        memory_limit: Most bytes that a training may use; ``None`` for what is free.
         search_space: The search space.
         trials: Most policies.
         time_limit: Seconds after which nothing new is tried.
-        global_batch: Samples per optimizer step, where that must stay.
-        price: Of the device, where the cost is asked for.
-        min_throughput: What a larger model must keep.
+        global_batch: Samples per optimizer step, if they are fixed.
+        price: Price of the device, if cost is the goal.
+        min_throughput: The throughput that a larger model must keep.
         output: Folder of the study.
     """
 
@@ -46,13 +46,13 @@ class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advised(msgspec.Struct, frozen=True, kw_only=True):
-    """What it answers.
+    """The answer.
 
     Attributes:
         policy: The winner's; ``None`` if there is none.
         model_size: The winner's arguments of ``build_model`` and ``make_batch``.
-        trials: Policies that were measured.
-        tried: Label and micro-batch of each of them, and the samples per second that it had.
+        trials: Number of policies that were measured.
+        tried: Their labels, micro-batches and samples per second.
         reason: Why there is no winner.
     """
 
@@ -67,7 +67,7 @@ def advised(request: AdviceRequest) -> Advised:
     """Tune."""
     try:
         found = advisor.tune(**msgspec.structs.asdict(request), gpus=1)
-    except Exception as error:  # Its own failures too: they are an answer like any other, and no end of the table.
+    except Exception as error:  # Its own failures too: they are answers and must not end the table.
         return Advised(reason=f"{type(error).__name__}: {error}")
     winner = found.recommendation.winner
     tried = [

@@ -1,4 +1,4 @@
-"""A wrapper and a loop beside each other: what is asked of the program ``beside_loop``, and what it answers."""
+"""The request and reply of the program ``beside_loop``, which compares the wrapper with a hand-written loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Beside", "BesideAnswer", "BesideRequest", "Lost"]
 
 
 class BesideRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program ``benchmarks.papers.beside_loop`` is asked.
+    """The request.
 
     Attributes:
         workload: File of the model.
@@ -18,7 +18,7 @@ class BesideRequest(msgspec.Struct, frozen=True, kw_only=True):
         block: Name of the class that checkpointing wraps.
         batch: Samples per step.
         device: torch's name of it.
-        seconds: Of turns, for each.
+        seconds: Duration of the turns of each comparison.
     """
 
     workload: str
@@ -34,15 +34,15 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
 
     Attributes:
         ratio: Step time of the wrapper over that of the loop.
-        error: Relative standard error of that.
+        error: Its relative standard error.
         low: Lower quartile of the ratio over the turns.
         high: Upper quartile.
-        turns: How many there were.
+        turns: Number of turns.
         loop_seconds: Median step time of the loop.
-        losses: Of the wrapper's first steps.
-        loop_losses: Of the loop's.
-        peak_bytes: Most live bytes of a step of the wrapper.
-        loop_peak_bytes: Of the loop.
+        losses: Losses of the wrapper's first steps.
+        loop_losses: Losses of the loop's.
+        peak_bytes: Most live bytes in a step of the wrapper.
+        loop_peak_bytes: Most live bytes in a step of the loop.
     """
 
     ratio: float
@@ -58,7 +58,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
-    """A comparison that came to no end.
+    """A comparison that failed.
 
     Attributes:
         reason: Why.
@@ -68,10 +68,10 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
 
 
 class BesideAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program answers.
+    """The reply.
 
     Attributes:
-        found: For each of the policies.
+        found: The result for each of the policies.
     """
 
     found: list[Beside | Lost]

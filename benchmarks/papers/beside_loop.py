@@ -1,7 +1,7 @@
-"""The emitted wrapper and a hand-written loop in turn, in one process: the program behind ``overhead``.
+"""The generated wrapper and a hand-written loop in turn, in one process: the program behind ``overhead``.
 
-The model of both begins with the same parameters, sees the same batches and draws the same random numbers: they must
-have the same losses. Losses and peaks are taken while only one of them exists, before both are timed in turn.
+Both models start with the same parameters, see the same batches and draw the same random numbers, so their losses must
+be equal. Losses and peaks are measured while only one of the two exists, before both are timed in turn.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = ["beside_loop"]
 
 _BATCHES = 2
 _STEPS = 4
-"""Whose losses are compared; the last of them is the one whose memory is measured."""
+"""Number of steps whose losses are compared; memory is measured in the last one."""
 _WARM_UP = 3
 _ROUNDS = 8
-"""Both are made anew so often, each the first of the two by turns: where in memory tensors and code come to lie changes
-the step time of the same loop by more than what is looked for."""
+"""How often both are rebuilt, each of them first in turn: memory placement of tensors and code changes the step time of
+one and the same loop by more than the difference of interest."""
 _NO_LIMIT = 2**62
 _SHORTEST_PART_SECONDS = 0.02
 _OPTIONS = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
@@ -63,7 +63,7 @@ def beside_loop(request: BesideRequest) -> BesideAnswer:
     for uses in request.policies:
         try:
             found.append(_compared(workload, request, uses, batches, device))
-        except Exception as error:  # Whatever a model, a method or the device raises: the others are still compared.
+        except Exception as error:  # Any exception of a model, a method or the device: the others are still compared.
             found.append(Lost(reason=f"{type(error).__name__}: {error}"))
     return BesideAnswer(found=found)
 
@@ -111,21 +111,21 @@ def _round(
     seconds: float,
     number: int,
 ) -> tuple[list[float], list[float]]:
-    """Both made anew, one of them first; neither is left when this returns."""
+    """Rebuild and time both, one of them first; neither is left when this returns."""
     earlier = written() if number % 2 else None
     with _wrapped(workload, policy, device) as training:
         return _in_turn(training, earlier or written(), batches, device, seconds)
 
 
 def _over(rounds: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The ratio behind those of all rounds, and its relative standard error over them."""
+    """The mean ratio over all rounds, and its relative standard error."""
     means = [statistics.median(math.log(one) for one in of_round) for of_round in rounds]
     return math.exp(statistics.fmean(means)), statistics.stdev(means) / math.sqrt(len(means))
 
 
 @contextlib.contextmanager
 def _wrapped(workload: Workload, policy: Policy, device: torch.device) -> Iterator[Training]:
-    """The training that ``wrapper.py`` makes, written and run as after a search."""
+    """The training of ``wrapper.py``, written and run as after a search."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "wrapper.py"
         write_wrapper(policy, path, headline="A policy.", details="Nothing was measured.")
@@ -141,8 +141,8 @@ def _wrapped(workload: Workload, policy: Policy, device: torch.device) -> Iterat
 
 
 def _looked_at(trainer: Any, batches: list[Any], device: torch.device) -> tuple[list[float], int]:
-    """Losses of the first steps, and the most live bytes in the last of them."""
-    gc.collect()  # Blocks that are recomputed know themselves: what was looked at before may still be there.
+    """Losses of the first steps, and the most live bytes in the last one."""
+    gc.collect()  # Recomputed blocks hold reference cycles: the previous training may still be alive.
     waiting = HostData()
     waiting.add(batches, torch.device("cpu"))
     losses = []
@@ -159,8 +159,8 @@ def _looked_at(trainer: Any, batches: list[Any], device: torch.device) -> tuple[
 def _in_turn(
     ours: _Trainer, loop: _Trainer, batches: list[Any], device: torch.device, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """Ratios of the step times, one of each turn, two turns at least; and the loop's step times."""
-    gc.collect()  # what was compared before is not to be found dead in the middle of a turn
+    """Ratios of the step times, one per turn and two at least; and the loop's step times."""
+    gc.collect()  # collect the previous training now, not in the middle of a turn
     for _ in range(_WARM_UP):
         ours.step(batches[0])
         loop.step(batches[0])
@@ -170,7 +170,7 @@ def _in_turn(
     times: list[float] = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds or len(ratios) < 2:
-        if len(ratios) % 2:  # Who comes first changes, so that nothing is always the second.
+        if len(ratios) % 2:  # Alternate who comes first, so that neither is always second.
             own = _timed(ours, batches, steps, device)
             other = _timed(loop, batches, steps, device)
         else:

@@ -1,7 +1,7 @@
-"""Ask a program of this folder that loads torch, so that the process of the command never does.
+"""Run a program of this package that loads torch, so that the process of the command never does.
 
-For what is no trial of momadvise: a loop of somebody else's beside ours, somebody else's search, or a whole answer.
-Whatever ends the command ends the program as well, and what it has started.
+For work that is not a trial of momadvise: comparing a hand-written loop, another library's search, or a complete
+answer. Whatever ends the command also ends the program and everything it has started.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["answer", "ask"]
 _ROOT = Path(__file__).resolve().parents[2]
 
 _GONE_SECONDS = 5.0
-"""So long it may take until what a program has started has ended with it."""
+"""Longest wait until everything that a program has started has ended with it."""
 
 _POLL_SECONDS = 0.01
 
@@ -43,17 +43,17 @@ def ask(
     time_limit_seconds: float,
     until: float = math.inf,
 ) -> tuple[_Answer | None, str]:
-    """Run ``python -m MODULE`` with a request and wait for its answer.
+    """Run ``python -m MODULE`` with a request and wait for its reply.
 
     Args:
         module: Dotted name of a module that ends in :func:`answer`.
-        request: What it is given on standard input, as JSON.
-        answer_type: What it prints in its last line.
-        time_limit_seconds: After it the program is ended.
-        until: Moment of ``time.monotonic`` at which the caller waits no longer.
+        request: Sent to its standard input as JSON.
+        answer_type: Type of the reply in the last line of its output.
+        time_limit_seconds: After this time the program is ended.
+        until: Moment of ``time.monotonic`` at which the caller stops waiting.
 
     Returns:
-        The answer, or ``None`` and why there is none.
+        The reply, or ``None`` and the reason.
 
     Raises:
         TimeIsUpError: That moment came before the program's own limit.
@@ -81,17 +81,17 @@ def ask(
 
 
 def answer(request_type: type[_Request], work: Callable[[_Request], msgspec.Struct]) -> None:
-    """The other end: read the request, do the work, print the answer; the process ends when whoever asks does."""
+    """The program's side: read the request, do the work, print the reply; the process ends when its parent does."""
     end_with_parent(int(sys.argv[1]))
     found = work(msgspec.json.decode(sys.stdin.buffer.read(), type=request_type))
     print(msgspec.json.encode(found).decode(), flush=True)
 
 
 def _end(program: subprocess.Popen[bytes]) -> None:
-    """End a program that still runs, and wait for what it has started.
+    """End a program that is still running, and wait for everything it has started.
 
     The guardian of a worker ends it as soon as the program is gone. Until then it may hold memory of the device that is
-    measured next, and write into a folder that is about to be removed.
+    measured next, and write to a folder that is about to be removed.
     """
     if program.returncode is not None:
         return

@@ -1,4 +1,4 @@
-"""What the commands of all papers have in common: their options, and where figures go."""
+"""The shared parts of the papers' commands: options, and storing results."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from benchmarks.papers.figures import Figure, append, markdown, read
 __all__ = ["Options", "TimeIsUpError", "options_of", "report"]
 
 _PAPER_MINUTES = 8.0
-"""What one call of the paper's size takes at most, unless ``--minutes`` says otherwise."""
+"""Time limit of a call at the paper's size, unless ``--minutes`` says otherwise."""
 
 _ENDING_SECONDS = 10.0
-"""Of them, for what a run leaves behind to be ended, and for the tables."""
+"""Part of it that is reserved for ending what a run leaves behind, and for the tables."""
 
 _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
 class TimeIsUpError(Exception):
-    """The minutes of this call are over: no run begins, and the one that was under way has been ended."""
+    """The minutes of this call are over: no run starts, and the current one has been ended."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for.
+    """The options of the command.
 
     Attributes:
         size: ``"smoke"`` (seconds, on any CPU) or ``"paper"`` (minutes, on a GPU).
         hardware: The device.
         output: File of JSON lines.
-        again: Whether what is in the file already is measured again.
-        minutes: After so many the call is at its end; ``None`` for no end.
-        patience: How many times as long as on a GPU one run may take before it is ended.
-        begin: Moment at which they begin, in seconds of ``time.monotonic``.
+        again: Whether to measure again what is in the file already.
+        minutes: Time limit of the call; ``None`` for none.
+        patience: Factor by which a run may take longer than on a GPU.
+        begin: Start of the minutes, in seconds of ``time.monotonic``.
     """
 
     size: str
@@ -54,32 +54,32 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     begin: float = msgspec.field(default_factory=time.monotonic)
 
     def from_now(self) -> Options:
-        """The same, the minutes counted from this moment: each paper has its own."""
+        """The same options with the minutes starting now: each paper has its own."""
         return msgspec.structs.replace(self, begin=time.monotonic())
 
     @property
     def end(self) -> float:
-        """Moment of ``time.monotonic`` at which whatever runs is ended, so that the call is over in its minutes."""
+        """Moment of ``time.monotonic`` at which a running trial is ended, so that the call ends within its minutes."""
         if self.minutes is None:
             return math.inf
         seconds = 60 * self.minutes
         return self.begin + seconds - min(_ENDING_SECONDS, 0.1 * seconds)
 
     def check_time(self, needed_seconds: float = 0.0) -> None:
-        """Check that another run may begin, which takes so many seconds that must not be cut short.
+        """Check that enough time is left for another run.
 
         Raises:
-            TimeIsUpError: The minutes are over; :func:`report` ends the command with what is there.
+            TimeIsUpError: The minutes are over; :func:`report` ends the command with the results so far.
         """
         if time.monotonic() + needed_seconds >= self.end:
             raise TimeIsUpError
 
     def at_most(self, seconds: float) -> float:
-        """The seconds that a run may take on this device, of which a GPU may take so many."""
+        """Time limit of a run on this device, given that on a GPU."""
         return seconds * self.patience
 
     def known(self, paper: str) -> list[Figure]:
-        """Figures of a paper that need not be measured again."""
+        """Results of a paper that need not be measured again."""
         if self.again:
             return []
         mine = (self.size, self.hardware.name)
@@ -87,7 +87,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def options_of(command: str, description: str, arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line; a device that is not there ends the process with its reason, as other mistakes do."""
+    """Parse the command line; a missing device, like other user errors, ends the process with its reason."""
     parser = argparse.ArgumentParser(prog=f"python -m {command}", description=description.splitlines()[0])
     parser.add_argument("--size", choices=("smoke", "paper"), default="smoke", help="smoke: seconds; paper: a GPU's")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
@@ -124,20 +124,20 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
 
 
 def _positive(text: str) -> float:
-    """A number of the command line that is above zero and finite."""
+    """A positive, finite number of the command line."""
     value = float(text)
     if not 0 < value < math.inf:
-        raise ValueError(text)  # argparse says which option, and what was given
+        raise ValueError(text)  # argparse names the option and the value
     return value
 
 
 def report(paper: str, options: Options, rows: Iterable[Sequence[Figure]]) -> None:
-    """Write figures down as they come, and print the paper's tables in the end, or when the time is up.
+    """Store results as they come, and print the paper's tables at the end, or when the time is up.
 
     Args:
         paper: Name of the module.
-        options: Of the command.
-        rows: Figures that are written down together.
+        options: Options of the command.
+        rows: Results that are stored together.
     """
     found = 0
     try:
@@ -147,7 +147,7 @@ def report(paper: str, options: Options, rows: Iterable[Sequence[Figure]]) -> No
                 found += figure.ours is not None
                 ours = figure.reason or "-" if figure.ours is None else f"{figure.ours:.4g}"
                 print(f"{figure.row}, {figure.column}: {ours}", flush=True)
-    except BrokenPipeError:  # whoever reads has seen enough; what was measured is written down
+    except BrokenPipeError:  # the reader has closed the pipe; the measurements are stored
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except TimeIsUpError:

@@ -1,4 +1,4 @@
-"""Who gives advice: what an experienced person picks, accelerate, the exhaustive grid, and momadvise."""
+"""The contenders: an expert's hand-tuned default, accelerate, the exhaustive grid, and momadvise."""
 
 from __future__ import annotations
 
@@ -33,28 +33,30 @@ _TABLES = Path(__file__).resolve().parents[1] / "tables"
 _COMPILED = use("compile", scope="blocks")
 _FUSED = (use("fused_optimizer"),)
 _TUNED = (*_FUSED, use("precision", dtype="bf16"))
-"""SDPA is the attention of the models' own code; it is no method."""
+"""SDPA is the attention of the models' own code and not a method."""
 
 _GROWTH = 4
-"""How many times as many samples a quick step has when two formats are held against each other again."""
+"""Factor on the samples of a fast step when two formats are compared again."""
 
 _CHILD_SECONDS = 240.0
 
 _BEYOND = 0.5
-"""Share of momadvise's time limit by which its answer may come later: what runs comes to its end, and is confirmed."""
+"""Fraction of momadvise's time limit by which its answer may be late: the current trial finishes and the winner is
+confirmed."""
 
 _START_SECONDS = 180.0
-"""What momadvise may take beside twice its time limit until it is ended: some of it before its clock begins."""
+"""Time that momadvise may take beyond twice its time limit before it is ended; part of it passes before its clock
+starts."""
 
 
 class ExecutableBatchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program ``benchmarks.papers.executable_batch`` is asked.
+    """Request of the program ``benchmarks.papers.executable_batch``.
 
     Attributes:
         workload: File of the model.
         device: torch's name of it.
         limit_bytes: The memory limit.
-        first: The batch that is tried first.
+        first: The batch to try first.
     """
 
     workload: str
@@ -64,12 +66,12 @@ class ExecutableBatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutableBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What it answers.
+    """Its reply.
 
     Attributes:
         batch: The batch that ran.
-        tried: All that were tried.
-        seconds: What that took, without loading libraries.
+        tried: All batches that were tried.
+        seconds: Duration without loading libraries.
     """
 
     batch: int
@@ -80,13 +82,13 @@ class ExecutableBatch(msgspec.Struct, frozen=True, kw_only=True):
 def hand_tuned(arena: Arena, *, compiled: bool) -> Found:
     """bf16 autocast, the fused optimizer, compiled blocks, and the largest batch that fits.
 
-    Without bf16 where that is seen to be slower than 32 bits, as it is on a device that emulates it. For ``bigger`` the
-    largest size of the model that keeps the floor with them. Blocks are then not compiled: they would be anew at every
-    size.
+    Without bf16 if it is seen to be slower than 32 bits, as on a device that emulates it. For ``bigger``, the largest
+    size of the model that keeps the floor with these methods. Blocks are not compiled then, because every size would be
+    compiled anew.
 
     Args:
-        arena: Runs its trials; for ``bigger`` plain training at its own size and batch is in it.
-        compiled: Whether blocks are compiled where that works.
+        arena: Runs its trials; for ``bigger`` it includes plain training at its own size and batch.
+        compiled: Whether to compile blocks where that works.
     """
     before = arena.wall_seconds
     tuned, compared, slower = _tuned(arena)
@@ -103,10 +105,10 @@ def hand_tuned(arena: Arena, *, compiled: bool) -> Found:
 
 
 def _tuned(arena: Arena) -> tuple[tuple[MethodUse, ...], int, str]:
-    """The methods of the default, the trials until that was clear, and why bf16 is not among them if it is not.
+    """The methods of the default, the trials it took to choose them, and the reason if bf16 is not among them.
 
-    A quick step of few samples may be nothing but launches, of which autocast has more: where bf16 loses, it is seen
-    again with more samples as long as steps take no longer than they are timed.
+    A fast step of a few samples may be all kernel launches, of which autocast has more: if bf16 loses, it is tried
+    again with more samples, as long as steps take no longer than the timing.
     """
     batch, trials, slower = min(FIRST_BATCH, arena.contest.own_batch), 0, ""
     while True:
@@ -130,7 +132,7 @@ def _tuned(arena: Arena) -> tuple[tuple[MethodUse, ...], int, str]:
 
 
 def _at_its_largest(arena: Arena, tuned: tuple[MethodUse, ...], *, compiled: bool) -> Found:
-    """These methods at the largest batch that fits, with compiled blocks where that works."""
+    """The methods at the largest batch that fits, with compiled blocks where that works."""
     policy, trials, reason = None, 0, ""
     if compiled:
         policy, _, trials, reason = arena.largest((_COMPILED, *tuned))
@@ -142,7 +144,7 @@ def _at_its_largest(arena: Arena, tuned: tuple[MethodUse, ...], *, compiled: boo
 
 
 def _climbed(arena: Arena, uses: tuple[MethodUse, ...]) -> Found:
-    """The largest size at which these methods keep the floor, a share of plain training's throughput at its own."""
+    """The largest size at which the methods keep the floor, a fraction of plain training's throughput."""
     counted = arena.count()
     plain = arena.time(Policy(micro_batch=arena.contest.own_batch)).measurement
     if counted.counts is None or plain is None:
@@ -174,11 +176,11 @@ def _climbed(arena: Arena, uses: tuple[MethodUse, ...]) -> Found:
 def accelerate(arena: Arena, first: int) -> Found:
     """Plain training at the batch that ``find_executable_batch_size`` finds.
 
-    Where the global batch is kept, the micro-batch is the largest that divides it and is no larger than what was found.
+    If the global batch is fixed, the micro-batch is its largest divisor that is no larger than the batch found.
 
     Args:
-        arena: Says what is asked.
-        first: The batch that it begins with.
+        arena: Holds the question.
+        first: The batch to begin with.
     """
     contest = arena.contest
     if contest.goal is GoalKind.BIGGER:
@@ -206,7 +208,7 @@ def accelerate(arena: Arena, first: int) -> Found:
 def _executable(
     request: ExecutableBatchRequest, limit: float, until: float
 ) -> tuple[ExecutableBatch | None, str, float]:
-    """Its answer, or why there is none; and the seconds. Asked once for all goals: it knows nothing of them."""
+    """Its answer or why there is none, and the seconds. It runs once for all goals, which do not affect it."""
     begin = time.monotonic()
     program = "benchmarks.papers.executable_batch"
     found, reason = ask(program, request, ExecutableBatch, time_limit_seconds=limit, until=until)
@@ -214,11 +216,11 @@ def _executable(
 
 
 def grid(arena: Arena, *, space: str, tables: Path = _TABLES) -> Found:
-    """The best of every valid combination at every recorded batch, where this model was recorded on this device.
+    """The best of every valid combination at every recorded batch, if this model was recorded on this device.
 
     Args:
-        arena: Says what is asked.
-        space: momadvise's search space: where a table is of another one, the answer says so.
+        arena: Holds the question.
+        space: momadvise's search space: if a table has another one, the answer says so.
         tables: Folder of the recordings.
     """
     if arena.contest.goal is not GoalKind.FASTER:
@@ -250,7 +252,7 @@ def grid(arena: Arena, *, space: str, tables: Path = _TABLES) -> Found:
 
 
 def _seconds_of(line: Line) -> float:
-    """What a line of a table took to record."""
+    """Recording time of a line of a table."""
     if isinstance(line, Paired):
         return line.seconds
     return 0.0 if isinstance(line, Header) else line.wall_seconds
@@ -264,20 +266,20 @@ def _how_to_record(arena: Arena) -> str:
 
 
 def momadvise(arena: Arena, *, space: str, trials: int, time_limit_seconds: float) -> Found:
-    """What ``advisor.tune`` answers, asked in a program of its own, which the end of the call ends as well.
+    """The answer of ``advisor.tune``, run in its own program, which ends with the call.
 
     Args:
-        arena: Says what is asked.
+        arena: Holds the question.
         space: The search space.
         trials: Most policies.
         time_limit_seconds: Most seconds.
 
     Raises:
-        TimeIsUpError: The minutes of this call do not hold its answer any more.
+        TimeIsUpError: Too few minutes of this call are left for its answer.
     """
     contest, options = arena.contest, arena.options
     arena.leave()
-    options.check_time((1 + _BEYOND) * time_limit_seconds)  # an answer that was cut short is not its answer
+    options.check_time((1 + _BEYOND) * time_limit_seconds)  # an answer that was cut short does not count
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         request = AdviceRequest(
@@ -289,7 +291,7 @@ def momadvise(arena: Arena, *, space: str, trials: int, time_limit_seconds: floa
             trials=trials,
             time_limit=time_limit_seconds,
             global_batch=contest.global_batch,
-            price=1.0 if contest.goal is GoalKind.CHEAPEST else None,  # any: one device is compared with itself
+            price=1.0 if contest.goal is GoalKind.CHEAPEST else None,  # any price: one device is compared with itself
             min_throughput=f"{FLOOR}x" if contest.goal is GoalKind.BIGGER else None,
             output=str(Path(folder) / "study"),
         )

@@ -1,4 +1,4 @@
-"""One model and one goal that advice is asked for, and the harness that measures everybody's answer in the same way."""
+"""One model and goal, and the harness that measures all answers in the same way."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from benchmarks.papers.specs import spec_of
 __all__ = ["FIRST_BATCH", "FLOOR", "Arena", "Contest", "Found"]
 
 FLOOR = 0.5
-"""``bigger``: share of the untouched throughput that a larger model must keep."""
+"""``bigger``: fraction of the unmodified throughput that a larger model must keep."""
 
 FIRST_BATCH = 2
-"""Of short runs: one sample alone is a case of its own to normalization by batch."""
+"""First batch of profiling runs: a single sample is a special case for batch normalization."""
 
 _ATTEMPTS = 4
-"""Batches that are tried until one runs."""
+"""Most batches to try until one runs."""
 
 
 class Contest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked.
+    """The question.
 
     Attributes:
-        model: Its name.
+        model: Name of the model.
         workload: Its file.
         goal: The goal.
-        limit_bytes: The most a training may take; ``None`` for what is free.
+        limit_bytes: Most bytes that a training may use; ``None`` for what is free.
     """
 
     model: str
@@ -52,28 +52,28 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_batch(self) -> int:
-        """``BATCH_SIZE`` of the file, which is the global batch where the goal keeps it."""
+        """``BATCH_SIZE`` of the file, which is the global batch if the goal keeps it."""
         found = re.search(r"^BATCH_SIZE = (\d+)$", self.workload.read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert found, f"{self.workload} must state BATCH_SIZE"
         return int(found[1])
 
     @property
     def global_batch(self) -> int | None:
-        """Samples per optimizer step where all must train alike."""
+        """Samples per optimizer step, if they are fixed."""
         return self.own_batch if self.goal is GoalKind.CHEAPEST else None
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody says to train with.
+    """A contender's answer.
 
     Attributes:
         policy: The policy; ``None`` if there is none.
-        model_size: Arguments of ``build_model`` and ``make_batch``, where the goal is ``bigger``.
+        model_size: Arguments of ``build_model`` and ``make_batch``, if the goal is ``bigger``.
         trials: Policies or batches that were run to find it.
-        seconds: What that took.
-        tried: Label and micro-batch of policies that were measured on the way, and the samples per second that they
-            had, where that is known.
-        reason: Why there is none, or what it must be read with.
+        seconds: Time it took.
+        tried: Label and micro-batch of policies that were measured on the way, with their samples per second where
+            known.
+        reason: Why there is none, or a note on it.
     """
 
     policy: Policy | None = None
@@ -89,17 +89,17 @@ class Arena:
 
     Args:
         runner: Runs them.
-        options: Of the command.
-        contest: What is asked.
+        options: Options of the command.
+        contest: The question.
         seconds: How long steps are timed.
-        time_limit_seconds: Of one trial.
+        time_limit_seconds: Time limit of a trial.
 
     Attributes:
-        options: Of the command.
-        contest: What is asked.
+        options: Options of the command.
+        contest: The question.
         seconds: How long steps are timed.
-        limit_bytes: The most a training may take.
-        wall_seconds: What its trials took; one that was run before, for another goal, counts as if it had not been.
+        limit_bytes: Most bytes that a training may use.
+        wall_seconds: Duration of its trials; one that ran before, for another goal, counts in full.
     """
 
     def __init__(
@@ -114,30 +114,31 @@ class Arena:
         self.limit_bytes = memory_budget(options.hardware, contest.limit_bytes).limit_bytes
 
     def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
-        """Measure a policy; one that was measured before has the figures that it had then."""
+        """Measure a policy; one that was measured before keeps its result."""
         return self._completed(self._spec(TrialKind.TIME, policy, size))
 
     def leave(self) -> None:
-        """End the worker, so that nothing of it is in the way of other processes; the next trial has another one."""
+        """End the worker, so that it does not disturb other processes; the next trial gets a new one."""
         self._runner.close()
 
     def count(self) -> TrialResult:
-        """The sizes of the model with their parameters."""
+        """The sizes of the model with their parameter counts."""
         return self._short_runs(TrialKind.COUNT, Policy(micro_batch=FIRST_BATCH))
 
     def largest(
         self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
     ) -> tuple[Policy | None, MemoryModel | None, int, str]:
-        """The methods at the largest batch that fits, found as a careful person does: short runs, a line, and a run.
+        """The methods at the largest batch that fits, found like a careful person: profiling runs, a line, and a run.
 
-        A batch whose step would take longer than steps are timed is not tried: on a slow device it never ends.
+        Batches whose step would take longer than the timing are not tried: on a slow device they would never end.
 
         Args:
             uses: The methods.
-            size: Of the model; its own by default.
+            size: Size of the model; its own by default.
 
         Returns:
-            The policy, which was timed; what short runs taught; the trials that were run; and why there is no policy.
+            The policy, which was timed; the model from the profiling runs; the trials that were run; and why there is
+            no policy.
         """
         sized = self._short_runs(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=FIRST_BATCH), size)
         if sized.sizing is None or not sized.sizing.points:

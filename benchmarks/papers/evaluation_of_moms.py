@@ -1,16 +1,18 @@
-"""Liu et al. 2023, "An Evaluation of Memory Optimization Methods": a larger batch is not a faster training.
+"""Liu et al. 2023, "An Evaluation of Memory Optimization Methods": a larger batch does not mean faster training.
 
     python -m benchmarks.papers.evaluation_of_moms --size smoke
     python -m benchmarks.papers.evaluation_of_moms --size paper --device cuda --minutes 8
 
-The largest batch and the largest throughput of five models, trained exactly and with every method of the paper's
-Figure 4 alone and combined; throughput at parts of the largest batch (Figure 3); deeper BERT models (Figure 5); depth
-and width, at a fixed batch (Figure 2) and at the largest one (Figure 6, c to f). The first tables are measured first:
-all of it takes about half an hour of a GPU, call by call. What needs several GPUs (Figures 6 a, b and 7) is left out.
+The largest batch and the highest throughput of five models, trained exactly and with every method of the paper's Figure
+4, alone and combined; throughput at fractions of the largest batch (Figure 3); deeper BERT models (Figure 5); depth and
+width, at a fixed batch (Figure 2) and at the largest one (Figure 6, c to f). Tables are measured in order of
+importance; all of them take about half an hour on a GPU, over several calls. Results that need several GPUs (Figures 6
+a, b and 7) are left out.
 
-The paper does not say how much memory its V100 had, nor its float format and lengths of text. Here the limit is 16 GiB,
-that of the smaller V100, BERT reads 128 tokens and GPT 1,024, and matrix products of all runs, exact ones included, are
-in TF32 on GPUs that have it. DTR's part is taken by the fastest plan for a quarter of the bytes, made in advance.
+The paper does not state the memory of its V100, the float format or the sequence lengths. Here the limit is 16 GiB,
+that of the smaller V100; BERT reads 128 tokens and GPT 1,024; and the matrix products of all runs, including exact
+ones, use TF32 on GPUs that support it. The fastest plan for a quarter of the bytes, computed in advance, stands in for
+DTR.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ _GROWN = "Largest throughput against depth and width (Figure 6, c to f)"
 _FIXED = "Throughput at a fixed batch (Figure 2)"
 
 _TELLING = "largest batch, samples"
-"""The column that says whether a combination was measured."""
+"""The column that tells whether a combination was measured."""
 
 _FIXED_RATE = "throughput, samples/s"
 
@@ -69,10 +71,10 @@ _V100_BYTES = 16 * 2**30
 
 
 class _Size(msgspec.Struct, frozen=True):
-    """How long is measured.
+    """How long to measure.
 
     Attributes:
-        seconds: Of timed steps at each batch, at most.
+        seconds: Most seconds of timed steps at each batch.
         longest_step_seconds: Batches with longer steps are not tried.
     """
 
@@ -120,7 +122,7 @@ class _Bench:
 
         def unit(mom: str) -> Unit:
             def make(known: Known) -> Iterator[Figure]:
-                # Ratios are taken within one run: exact training is measured anew in every call.
+                # Ratios are between runs of one call: exact training is repeated in every call.
                 exact, own = (self._largest(case, one) for one in (EXACT, mom))
                 return self._of(table, case, mom, own, exact)
 
@@ -171,13 +173,13 @@ class _Bench:
             elif own.batch is None:
                 reason = own.reason
                 if theirs is None and column != _TELLING:
-                    continue  # one line says it
+                    continue  # one line says why
             else:
                 reason = f"exact: {exact.reason}" if exact.batch is None else "not run"
             yield self._figure(table, f"{case.name}, {mom}", column, ours, theirs=theirs, reason=reason)
 
     def means(self, known: Known, case: Case) -> Iterator[Figure]:
-        """Over the methods that ran: what the paper's Section 4.3 sums its Figure 3 up with."""
+        """Means over the methods that ran, as in the paper's Section 4.3, which summarizes its Figure 3."""
         theirs = THEIR_MEANS.get(case.name, (None, None))
         moms = [mom for mom in case.moms if mom in THEIR_MOMS]
         if not any((_LARGEST, f"{case.name}, {mom}", _TELLING) in known for mom in moms):
@@ -209,7 +211,7 @@ class _Bench:
             yield self._figure(_GROWN, row, column, None, theirs=theirs, reason=reason)
 
     def fixed(self, curve: Fixed) -> list[Unit]:
-        """Throughput of growing models at one batch; what does not fit says so."""
+        """Throughput of growing models at a fixed batch; a model that does not fit says so."""
 
         def unit(value: int, mom: str) -> Unit:
             row = f"{curve.case.name}, {value} {curve.argument}, {mom}"
@@ -223,7 +225,7 @@ class _Bench:
         return [unit(value, mom) for value in curve.values for mom in (EXACT, *curve.case.moms)]
 
     def _timed(self, curve: Fixed, value: int, mom: str) -> TrialResult | str:
-        """What was measured, or why it was refused."""
+        """The measurement, or why it was refused."""
         uses = self._uses(mom)
         return refusal(self._options, uses) or timed(
             self._runner,
@@ -237,7 +239,7 @@ class _Bench:
         )
 
     def _of_fixed(self, row: str, own: TrialResult | str, exact: TrialResult | str | None) -> Iterator[Figure]:
-        """Of one run, and relative to exact training, if it is not that."""
+        """Values of one run, and relative to exact training unless it is that."""
         measured = None if isinstance(own, str) else own.measurement
         reason = own if isinstance(own, str) else why(own)
         rate = None if measured is None else measured.samples_per_second
@@ -262,7 +264,7 @@ def _ours(known: Known, table: str, row: str, column: str) -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.evaluation_of_moms", __doc__ or "", arguments))
 
 

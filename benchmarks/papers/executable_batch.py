@@ -1,8 +1,8 @@
-"""accelerate's search for a batch, as its user writes it: the program behind one of the contenders of ``advice``.
+"""accelerate's batch size finder, used as documented: the program behind one of the contenders of ``advice``.
 
-Its function builds the model and trains a few steps of plain PyTorch; out of memory, accelerate calls it
-again with nine tenths of the batch. Its first batch is the largest that it ever tries. On a CPU, which has no limit of
-its own, the memory limit ends a step with the words that torch's CPU allocator uses, which accelerate waits for.
+Its function builds the model and trains a few steps of plain PyTorch; after an out-of-memory error accelerate calls it
+again with nine tenths of the batch. It never tries a batch above the first. On a CPU, which has no limit of its own,
+the memory limit ends a step with the error message of torch's CPU allocator, which accelerate recognizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One figure of a paper beside ours: a line of JSON each, written as soon as it is known."""
+"""A paper's value and ours: one line of JSON each, written as soon as it is known."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Figure", "append", "markdown", "read"]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """What a paper says and what was measured.
+    """The paper's value and the measured one.
 
     Attributes:
         paper: Name of the module.
-        table: Heading under which it stands.
-        row: What was run.
-        column: What of it, with its unit.
-        theirs: The paper's figure; ``None`` where it has none.
-        ours: The measured one; ``None`` where there is none.
-        reason: Why there is none, or what it must be read with.
+        table: Heading of its table.
+        row: The run.
+        column: The quantity, with its unit.
+        theirs: The paper's value; ``None`` if it has none.
+        ours: The measured value; ``None`` if there is none.
+        reason: Why there is none, or a note on it.
         size: ``"smoke"`` or ``"paper"``.
         device: Name of the device.
         versions: Package -> version.
@@ -42,7 +42,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[str, str, str, str, str, str]:
-        """Where it belongs: a later figure of the same place takes it."""
+        """What the value measures; a later one for the same place replaces it."""
         return self.paper, self.table, self.row, self.column, self.size, self.device
 
 
@@ -85,7 +85,7 @@ def append(path: Path, *figures: Figure) -> None:
 
 
 def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:
-    """A table for each heading of that level, the figures in the order in which they were first measured."""
+    """One table per heading, at the given level, in the order in which values were first measured."""
     parts = []
     for heading in dict.fromkeys((one.table, one.size, one.device) for one in figures):
         rows = [one for one in figures if (one.table, one.size, one.device) == heading]
@@ -95,7 +95,7 @@ def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:
 
 
 def _circumstances(rows: Sequence[Figure], device: str, size: str) -> str:
-    """Device, dates and versions; every version that any of the rows was measured with."""
+    """Device, dates, and every version that any of the rows was measured with."""
     dates = sorted({one.date for one in rows})
     versions: dict[str, dict[str, None]] = {}
     for one in sorted(rows, key=lambda one: one.date):
@@ -107,7 +107,7 @@ def _circumstances(rows: Sequence[Figure], device: str, size: str) -> str:
 
 
 def _table(rows: Sequence[Figure]) -> str:
-    lines = ["| run | figure | paper | ours | ours / paper | |", "|---|---|---|---|---|---|"]
+    lines = ["| run | value | paper | ours | ours / paper | |", "|---|---|---|---|---|---|"]
     for run in dict.fromkeys(one.row for one in rows):
         of_run = [one for one in rows if one.row == run]
         lines += [_line(one) for one in of_run if one.ours is not None]
@@ -124,7 +124,7 @@ def _line(one: Figure) -> str:
 
 
 def _without(reason: str, missing: Sequence[Figure]) -> str:
-    """One line for all figures that a run does not have for the same reason."""
+    """One line for all values that a run lacks for the same reason."""
     alike = [one for one in missing if one.reason == reason]
     columns = "; ".join(one.column for one in alike)
     theirs = (
@@ -134,7 +134,7 @@ def _without(reason: str, missing: Sequence[Figure]) -> str:
 
 
 def _in_cell(text: str) -> str:
-    """On one line of a table, whatever a library raised."""
+    """The text on one line of a table, whatever a library raised."""
     return " ".join(text.split()).replace("|", "/")
 
 

@@ -1,4 +1,4 @@
-"""A training loop as a person writes it with PyTorch alone: what the emitted wrapper is held against."""
+"""A training loop as a person writes it in plain PyTorch: the reference for the generated wrapper."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class HandWritten:
     """Trains a model with the few methods that it knows, and nothing around them.
 
     Args:
-        workload: Its loss and optimizer; AdamW, and the loss that the model returns, without them.
+        workload: Its loss and optimizer; without them AdamW, and the loss that the model returns.
         model: Changed in place.
         device: Where to train.
-        uses: Of ``precision(dtype=bf16)``, ``checkpoint(every=1)`` and ``fused_optimizer``.
+        uses: Any of ``precision(dtype=bf16)``, ``checkpoint(every=1)`` and ``fused_optimizer``.
         block: Name of the class whose modules are recomputed.
     """
 
@@ -48,16 +48,16 @@ class HandWritten:
             taken = {"lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "fused", "foreach"}
             options = {name: value for name, value in defaults.items() if name in taken}
             self.optimizer = type(self.optimizer)(self.model.parameters(), **options)
-        # For the memory meter alone, which looks at these of a training of ours.
+        # Only for the memory meter, which reads these of our trainings.
         self.phase_listener: Callable[[Phase], None] | None = None
         self.gradient_scaler = None
 
     def split(self, batch: Any) -> list[Any]:
-        """The batch as it is: each step takes one pass. For the memory meter, too."""
+        """The batch unchanged: each step is one pass. Also for the memory meter."""
         return [batch]
 
     def step(self, batch: Any) -> torch.Tensor:
-        """One optimizer step."""
+        """Make one optimizer step."""
         if isinstance(batch, dict):
             batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
         else:

@@ -1,7 +1,7 @@
-"""The largest batch that trains under a memory limit, and the throughput there and at shares of it.
+"""The largest batch that trains under a memory limit, and the throughput there and at fractions of it.
 
-Short runs and a memory model say which batch that should be, as in a session (with its margin); a run at that batch
-must then come to its end. What is reported is always of a run that ran.
+Profiling runs and a memory model predict the batch, as in a session (with its margin); a run at that batch must then
+succeed. Only batches that ran are reported.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from benchmarks.papers.specs import policy_of
 __all__ = ["Largest", "Search", "refusal"]
 
 _FIRST_BATCH = 2
-"""First batch of the short runs, as in a session."""
+"""First batch of the profiling runs, as in a session."""
 
 _MOST_TRIED = 3
-"""Batches that are tried as the largest, those that do not fit included."""
+"""Most batches to try as the largest, including those that do not fit."""
 
 _WORTHWHILE = 1.1
-"""A run shows what is left of the limit; another is made if the batch can grow by this factor."""
+"""A run shows the remaining memory; another is made if the batch can grow by this factor."""
 
 _LIMIT_SECONDS = 120.0
 
 
 class Largest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of one combination of methods.
+    """The results of one combination of methods.
 
     Attributes:
-        runs: Batch -> what was measured there; empty if nothing ran.
-        reason: Why nothing ran, or what bounded the batch besides the memory.
+        runs: Batch -> measurement; empty if nothing ran.
+        reason: Why nothing ran, or what limited the batch besides memory.
     """
 
     runs: dict[int, Measurement]
@@ -53,29 +53,29 @@ class Largest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch(self) -> int | None:
-        """The largest that ran."""
+        """The largest batch that ran."""
         return max(self.runs, default=None)
 
     @property
     def fastest(self) -> float | None:
-        """The largest throughput over all batches, in samples per second."""
+        """The highest throughput over all batches, in samples per second."""
         return max((one.samples_per_second for one in self.runs.values()), default=None)
 
     def rate(self, divisor: int) -> float | None:
-        """Samples per second at a part of the largest batch; ``None`` if that was not run."""
+        """Samples per second at a fraction of the largest batch; ``None`` if that was not run."""
         batch = self.batch and _part(self.batch, divisor)
         return self.runs[batch].samples_per_second if batch in self.runs else None
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """How the largest batch is looked for.
+    """How to look for the largest batch.
 
     Attributes:
         limit_bytes: The memory limit.
-        seconds: How long steps are timed at each batch, at most.
+        seconds: Most seconds of timed steps at each batch.
         longest_step_seconds: Batches whose step is expected to take longer are not tried.
-        divisors: Parts of the largest batch that are timed: 1 for itself, then, if any, 2 for a half, which is timed in
-            the same process, and further ones in pairs.
+        divisors: Fractions of the largest batch to time: 1 for itself, then 2 for a half, which is timed in the same
+            process, and further ones in pairs.
     """
 
     limit_bytes: int
@@ -95,7 +95,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             runner: Runs the trials.
-            options: Of the command.
+            options: Options of the command.
             workload: A model file.
             uses: The methods.
             model_size: Arguments of the model file's functions.
@@ -119,7 +119,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refusal(options: Options, uses: Sequence[MethodUse]) -> str:
-    """Why these methods cannot run on this device or not together, without a process; empty if they may."""
+    """Why these methods cannot run on this device or not together, without starting a process; empty if they can."""
     verdict = judge(uses, facts=None, hardware=options.hardware)
     return "" if verdict.applicable else f"{Outcome.REFUSED.value}: {verdict.reason}"
 
@@ -145,10 +145,10 @@ class _Combination:
         self._settled: dict[str, str] = {}
 
     def sized(self) -> tuple[MemoryModel | None, str]:
-        """What short runs say of memory and time at every batch, or why there are none."""
+        """Memory and time at every batch according to the profiling runs, or why there are none."""
         result = self._trial(TrialKind.SIZE, _FIRST_BATCH)
         if result.outcome is Outcome.OUT_OF_MEMORY:
-            # What a single sample may fail of besides (BatchNorm needs two) is not why the first batch did not run.
+            # The reason why the first batch did not run; a single sample may fail for others (BatchNorm needs two).
             one = self._trial(TrialKind.SIZE, 1, largest_batch=1)
             result = one if one.sizing is not None else result
         if result.sizing is None:
@@ -157,7 +157,7 @@ class _Combination:
         return memory_model_of(result.sizing, result.prediction), ""
 
     def climbed(self, model: MemoryModel) -> tuple[dict[int, Measurement], str]:
-        """Run the batch that the model promises, and once more where the runs taught it better."""
+        """Run the predicted batch, and a second one if the runs allow a better prediction."""
         limit = self._search.limit_bytes
         runs: dict[int, Measurement] = {}
         reason = ""
@@ -185,7 +185,7 @@ class _Combination:
         return runs, reason
 
     def time(self, batch: int, smaller: int, runs: dict[int, Measurement]) -> TrialResult:
-        """Time a batch, and a smaller one in the same process if it is smaller; what ran is added to ``runs``."""
+        """Time a batch, and a smaller one in the same process; successful runs are added to ``runs``."""
         result = self._trial(TrialKind.TIME, batch, smaller=smaller if smaller < batch else None)
         for one in (result.measurement, result.smaller):
             if one is not None:

@@ -21,7 +21,7 @@ __all__ = ["learn", "main"]
 
 
 def learn(lesson: Lesson) -> Learned:
-    """Train, at least one step, and ask for the score."""
+    """Train, at least one step, and compute the score."""
     module = importlib.import_module(f"benchmarks.papers.workloads.{lesson.workload}")
     policy, size = lesson.policy, lesson.model_size
     seed_everything(lesson.seed)
@@ -62,13 +62,13 @@ def _stored(training: Training) -> Stored | None:
 
 def main() -> None:
     """Answer until there are no more lessons."""
-    # What a library prints must not get between the answers.
+    # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     for line in sys.stdin.buffer:
         try:
             learned = learn(msgspec.json.decode(line, type=Lesson))
-        except Exception as error:  # Whatever a method, the model or the device raises is this row's reason.
+        except Exception as error:  # Any exception of a method, the model or the device is this row's reason.
             text = str(error).strip()
             learned = Learned(reason=f"{type(error).__name__}: {text.splitlines()[0] if text else ''}".rstrip(": "))
         answers.write(msgspec.json.encode(learned) + b"\n")

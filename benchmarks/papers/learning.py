@@ -1,4 +1,4 @@
-"""What a training learns under methods, beside plain training: the same steps on the same batches, and the losses."""
+"""Training with methods compared with plain training: the losses of the same steps on the same batches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TIME_LIMIT_SECONDS = 180.0
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a training.
+    """The result of a training.
 
     Attributes:
-        found: Its losses beside plain training's; ``None`` where one of them has none.
-        reason: Why there is none; or what ``momadvise`` holds against it, empty if nothing.
+        found: Its losses compared with plain training's; ``None`` if one of them has none.
+        reason: Why there is none; or why ``momadvise`` would reject it, empty if it would not.
     """
 
     found: FidelityMeasurement | None
@@ -38,15 +38,16 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 class Learning:
     """Trains one model for some steps with different methods.
 
-    Plain training runs once, and once more with other random numbers and one rounding off: what that changes is chance.
+    Plain training runs twice, the second time with other random numbers and one rounding changed: the difference is
+    chance.
 
     Args:
         runner: Runs the trials.
-        options: Of the command.
+        options: Options of the command.
         batch: Micro-batch size in samples.
-        steps: Of every training.
+        steps: Steps of every training.
         model_size: Arguments of the model file's functions.
-        folder: For plain training's first gradient.
+        folder: Stores plain training's first gradient.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Learning:
         self._chance: TrialResult | None = None
 
     def chance(self, workload: Path | str) -> Learned:
-        """Plain training beside itself: how far chance alone takes the losses."""
+        """Plain training compared with its repetition: the effect of chance on the losses."""
         plain, chance = self._exact(workload), self._by_chance(workload)
         found = None if chance is None else self._beside(plain, chance)
         return Learned(found=found, reason="" if found else _no_losses(plain if chance is None else chance))
@@ -78,7 +79,7 @@ class Learning:
         """Train with methods.
 
         Args:
-            workload: A model file; all of one instance make the same model.
+            workload: A model file; all of one instance build the same model.
             uses: The methods.
 
         Raises:
@@ -110,14 +111,14 @@ class Learning:
         return self._plain
 
     def _by_chance(self, workload: Path | str) -> TrialResult | None:
-        """Plain training with other random numbers; ``None`` where plain training itself came to nothing."""
+        """Plain training with other random numbers; ``None`` if plain training itself failed."""
         if self._chance is None and self._exact(workload).fidelity is not None:
             self._chance = self._run(workload, (), other_chance=True)
         return self._chance
 
     def _run(self, workload: Path | str, uses: Sequence[MethodUse], *, other_chance: bool = False) -> TrialResult:
         exact = not uses and not other_chance
-        # All steps are made, so that all losses are of the same step.
+        # All steps are made, so that all losses are from the same step.
         spec = spec_of(
             TrialKind.FIDELITY,
             self._options,

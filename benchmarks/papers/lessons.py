@@ -1,10 +1,9 @@
-"""What a model has learned under a policy, on samples that it was not trained on.
+"""The score of a model trained under a policy, on samples that it was not trained on.
 
-A trial makes a few steps on batches that it repeats: it tells what a step takes, and not what comes of a training. So
-a process of its own (:mod:`benchmarks.papers.learner`) trains as a person would, through ``apply_policy``, and then
-asks the model's file for its score. For that the file has three functions more than ``momadvise`` asks for:
-``score(model, device)``, ``rate(progress)`` (the factor of the learning rate after that share of the steps) and
-``data()`` (what it is trained on, in words).
+A trial makes a few steps on repeated batches: it measures step time, not learning. So a separate process
+(:mod:`benchmarks.papers.learner`) trains as a user would, through ``apply_policy``, and then computes the score. The
+model file needs three more functions than ``momadvise`` asks for: ``score(model, device)``, ``rate(progress)`` (the
+learning rate factor after that fraction of the steps) and ``data()`` (a description of the training data).
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     """What to train.
 
     Attributes:
-        workload: Name of a file in ``workloads/``, without its ending.
+        workload: Name of a file in ``workloads/``, without its suffix.
         model_size: Arguments of its ``build_model``, ``make_batch`` and ``score``.
-        policy: What to apply, on one device.
+        policy: The policy to apply, on one device.
         device: torch's name of it.
         steps: Optimizer steps.
-        seed: Of the model's initialization and the batches.
-        scored: Whether the score is asked for; without it the answer says what is stored.
+        seed: Seed of the model's initialization and the batches.
+        scored: Whether to compute the score; without it the answer gives stored bytes.
     """
 
     workload: str
@@ -57,10 +56,10 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of weights, gradients and optimizer state of the layers that a method keeps sparse.
 
     Attributes:
-        dense: As they are held here.
-        masks: Beside them.
-        values: What is not zero.
-        indices: Where it is, in compressed sparse rows; all three share them.
+        dense: As they are stored here.
+        masks: Their masks.
+        values: Nonzero values only.
+        indices: Their positions in compressed sparse row format, shared by all three.
     """
 
     dense: int
@@ -70,12 +69,12 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The result.
 
     Attributes:
-        score: The file's; ``None`` where there is none.
-        data: What it was trained on.
-        stored: Under sparse_reparameterization: what its layers take, and would take in a sparse format.
+        score: The file's score; ``None`` if there is none.
+        data: A description of the training data.
+        stored: With sparse_reparameterization: bytes of its layers, dense and in a sparse format.
         reason: Why there is no score.
     """
 
@@ -86,12 +85,12 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Learner:
-    """One process for one training after the other, so that torch is loaded once; a new one after any failure.
+    """One process that runs one training after another, so that torch is loaded once; any failure starts a new one.
 
-    Use as a context manager: at its end no process is left.
+    Use it as a context manager: on exit no process is left.
 
     Args:
-        time_limit_seconds: How long a training may take, loading torch included.
+        time_limit_seconds: Time limit of a training, including loading torch.
         command: Program that takes lessons.
     """
 
@@ -109,11 +108,11 @@ class Learner:
         self._end()
 
     def run(self, lesson: Lesson, *, until: float = math.inf) -> Learned:
-        """Train; whatever happens there, this returns how it ended.
+        """Train; this returns the outcome, whatever happens in the process.
 
         Args:
             lesson: What to train.
-            until: Moment of ``time.monotonic`` at which the caller waits no longer.
+            until: Moment of ``time.monotonic`` at which the caller stops waiting.
 
         Raises:
             TimeIsUpError: That moment came before the training's own limit.
@@ -161,7 +160,7 @@ class Learner:
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
-    """Of a process that has closed its output, or wrote what is no answer."""
+    """How a process ended that closed its output or wrote an invalid answer."""
     try:
         return process.wait(_ENDING_SECONDS)
     except subprocess.TimeoutExpired:

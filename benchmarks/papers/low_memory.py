@@ -1,15 +1,15 @@
-"""Sohoni et al. 2019, "Low-Memory Neural Network Training": how little memory a training needs, and what it learns.
+"""Sohoni et al. 2019, "Low-Memory Neural Network Training": how little memory training needs, and what it learns.
 
     python -m benchmarks.papers.low_memory --size smoke
     python -m benchmarks.papers.low_memory --size paper --device cuda
 
-Two networks climb down the paper's ladder: 32 bit, then 16 bit with recomputation, small micro-batches and sparse
-weights. Memory stands by category beside the real peak. The paper's is a calculated sum of these parts, so that it
-stands beside both: our sum should agree with it, and our peak is what a training really needs. What sparse weights
-would take in a sparse format is calculated, here as there, and stands apart: the peak of such a row is that of dense
-tensors and masks. A memory prediction is held against the peak as the paper's profiler is. What is learned is the
-score of samples that were not trained on, after far fewer steps and not on the paper's data: each row says on what.
-Megabytes are millions of bytes. The paper's figures stand beside its networks only, not beside the small ones.
+Two networks take the paper's steps down: 32 bits, then 16 bits with recomputation, small micro-batches and sparse
+weights. The tables show memory by category and the actual peak. The paper's value is a calculated sum of the categories
+and is compared with both: our sum should match it, and our peak is what training really needs. As in the paper, the
+size of sparse weights in a sparse format is calculated; it is a separate value, because the peak of such a row includes
+dense tensors and masks. A memory prediction is compared with the peak, like the paper's profiler. The score is measured
+on samples that were not trained on, after far fewer steps than in the paper and on other data, which each row names.
+Megabytes are millions of bytes. The paper's values appear only with its own networks, not with the small ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAPER = "low_memory"
 _MB = 1e6
 
 _PEAK = "peak, MB"
-"""The column that says whether a run has its figures; of live tensors, as the paper's."""
+"""The column that tells whether a run was measured; peak of live tensors, as in the paper."""
 _OFF = "prediction off by, %"
 _SPARSE_PEAK = "peak in a sparse format, MB"
 _SPARSE_SUM = "sum of these parts in a sparse format, MB"
@@ -67,10 +67,10 @@ _SHORT = ("half_weights", "precision")
 """The ladders' methods that compute in 16 bits."""
 
 _EMULATED_FROM = 4.0
-"""Times as slow as 32 bits, recomputation included: 16 bits are emulated."""
+"""Slowdown relative to 32 bits, including recomputation, above which 16 bits must be emulated."""
 
 _LESSON_SECONDS = 200.0
-"""After it a training is ended."""
+"""Time limit of a training."""
 
 
 def run(options: Options) -> None:
@@ -87,7 +87,7 @@ class _Climb(msgspec.Struct, frozen=True):
 
     @property
     def rungs(self) -> list[Rung]:
-        """What is run of it."""
+        """What to run of it."""
         return [one for one in self.ladder.rungs if one.name not in self.size.left_out]
 
     @property
@@ -96,18 +96,18 @@ class _Climb(msgspec.Struct, frozen=True):
         return not self.size.model
 
     def policy(self, rung: Rung) -> Policy:
-        """What is applied."""
+        """The methods."""
         micro = self.size.micro_batch if rung.micro else self.size.batch
         return Policy(methods=rung.uses, micro_batch=micro, accumulation_steps=self.size.batch // micro)
 
     def trial(self, runner: Runner, kind: TrialKind, rung: Rung) -> TrialResult:
-        """One trial; what has run once is answered from the runner's folder."""
+        """One trial; a repeated run is answered from the runner's folder."""
         workload, size = WORKLOADS / f"{self.ladder.workload}.py", self.size
         spec = spec_of(kind, self.options, workload, self.policy(rung), seconds=size.seconds, model_size=size.model)
         return completed(runner, self.options, spec)
 
     def lesson(self, rung: Rung) -> Lesson:
-        """What is learned from."""
+        """The lesson."""
         return Lesson(
             workload=self.ladder.workload,
             model_size=self.size.model,
@@ -117,12 +117,12 @@ class _Climb(msgspec.Struct, frozen=True):
         )
 
     def first_lesson(self, rung: Rung) -> Lesson:
-        """Steps of one micro-batch until the optimizer has its state (16 bits skip some): to see what is stored."""
+        """Steps of one micro-batch until the optimizer has its state (16 bits skip some), to see what is stored."""
         policy = msgspec.structs.replace(self.policy(rung), accumulation_steps=1)
         return msgspec.structs.replace(self.lesson(rung), policy=policy, steps=_FIRST_STEPS, scored=False)
 
     def learned(self, learner: Learner, lesson: Lesson) -> Learned:
-        """What comes of a lesson.
+        """The result of a lesson.
 
         Raises:
             TimeIsUpError: The minutes of this call are over.
@@ -131,7 +131,7 @@ class _Climb(msgspec.Struct, frozen=True):
         return learner.run(lesson, until=self.options.end)
 
     def figure(self, rung: Rung, column: str, ours: float | None, theirs: float | None, reason: str) -> Figure:
-        """Of a smaller network than the paper's, the paper says nothing."""
+        """The paper has no values for smaller networks than its own."""
         theirs = theirs if self.is_the_papers else None
         return figure(self.options, _PAPER, self.ladder.table, rung.name, column, ours, theirs=theirs, reason=reason)
 
@@ -145,13 +145,13 @@ def _figures(options: Options) -> Iterator[list[Figure]]:
         climbs = [_Climb(options, ladder, SIZES[options.size][ladder.name]) for ladder in LADDERS]
         rungs = [(climb, rung) for climb in climbs for rung in climb.rungs]
         units = [unit for climb, rung in rungs for unit in _needed(climb, rung, runner, learner)]
-        # What they learn takes much longer than to see what they need.
+        # Learning takes much longer than measuring memory.
         units += [_lesson(climb, rung, learner) for climb, rung in rungs if rung.learns]
         yield from run_units(options, _PAPER, units)
 
 
 def _needed(climb: _Climb, rung: Rung, runner: Runner, learner: Learner) -> list[Unit]:
-    """One rung's memory. Ratios are taken within one run: plain training is then measured again."""
+    """Memory of one rung. Ratios are between runs of one call: plain training is repeated."""
 
     def unit(column: str, make: Callable[[Known], Iterator[Figure]]) -> Unit:
         return Unit(table=climb.ladder.table, row=rung.name, column=column, make=make)
@@ -179,11 +179,11 @@ def _needed(climb: _Climb, rung: Rung, runner: Runner, learner: Learner) -> list
 
 
 def _summed(climb: _Climb, rung: Rung, known: Known) -> Iterator[Figure]:
-    """The paper's own figure: the sum of what was measured of each part."""
+    """The paper's own value: the sum of the measured categories."""
     plain = climb.ladder.rungs[0]
     own, base = (_sum_of(climb, one.name, known) for one in (rung, plain))
     if own is None:
-        return  # the peak's line says why
+        return  # the line of the peak says why
     yield climb.figure(rung, _SUM, own, rung.megabytes, "")
     if rung is not plain and base is not None:
         yield climb.figure(rung, _SUM_RATIO, base / own, rung.times_smaller, "")
@@ -200,7 +200,7 @@ def _ours(climb: _Climb, row: str, column: str, known: Known) -> float | None:
 
 
 def _lesson(climb: _Climb, rung: Rung, learner: Learner) -> Unit:
-    """What one rung learns."""
+    """Score of one rung."""
 
     def make(known: Known) -> Iterator[Figure]:
         return _scored(climb, rung, climb.learned(learner, climb.lesson(rung)))
@@ -209,7 +209,7 @@ def _lesson(climb: _Climb, rung: Rung, learner: Learner) -> Unit:
 
 
 def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
-    """The figures of one run."""
+    """The values of one run."""
     own, base = result.measurement, plain.measurement
     emulated = _emulated(climb, rung, own, base)
     for column, count in _MEMORY.items():
@@ -234,7 +234,7 @@ def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -
 
 
 def _emulated(climb: _Climb, rung: Rung, own: Measurement | None, base: Measurement | None) -> str:
-    """What must be known of 16 bits on a device that only emulates them, which its step times give away."""
+    """The note on 16 bits on a device that only emulates them, detected from its step times."""
     short = any(use.name in _SHORT for use in rung.uses)
     if own is None or base is None or not short or climb.options.hardware.kind is not DeviceKind.CPU:
         return ""
@@ -242,7 +242,7 @@ def _emulated(climb: _Climb, rung: Rung, own: Measurement | None, base: Measurem
 
 
 def _predicted(climb: _Climb, rung: Rung, result: TrialResult, prediction: TrialResult) -> Figure:
-    """How far a prediction of the peak is from the peak; the paper's figure is a bound on its own profiler's."""
+    """Relative error of a predicted peak; the paper's value is a bound on its own profiler's."""
     own, foretold = result.measurement, prediction.prediction
     ours, reason = None, why(result)
     theirs = climb.ladder.profiler_within if rung is climb.ladder.rungs[0] else None
@@ -258,7 +258,7 @@ def _predicted(climb: _Climb, rung: Rung, result: TrialResult, prediction: Trial
 
 
 def _scored(climb: _Climb, rung: Rung, learned: Learned) -> Iterator[Figure]:
-    """What was learned; where the paper's score is of another task, that stands beside it without one of ours."""
+    """The score; if the paper's is of another task, its value is shown in a row of its own."""
     ladder, size = climb.ladder, climb.size
     same = ladder.score == ladder.their_score
     trained = f"on {learned.data}, {size.steps} steps of {size.batch} samples: not the paper's data"
@@ -269,7 +269,7 @@ def _scored(climb: _Climb, rung: Rung, learned: Learned) -> Iterator[Figure]:
 
 
 def _sparse(climb: _Climb, rung: Rung, learned: Learned, known: Known) -> Iterator[Figure]:
-    """What sparse weights would take if they were stored as such: calculated, as the paper's figures are."""
+    """Bytes of sparse weights in a sparse format: calculated, as in the paper."""
     stored = learned.stored
     values, indices = (None, None) if stored is None else (stored.values / _MB, stored.indices / _MB)
     yield climb.figure(rung, "sparse format, values, MB", values, None, learned.reason)
@@ -277,7 +277,7 @@ def _sparse(climb: _Climb, rung: Rung, learned: Learned, known: Known) -> Iterat
     plain = climb.ladder.rungs[0].name
     of_peak = _ours(climb, rung.name, _PEAK, known), _ours(climb, plain, _PEAK, known)
     of_sum = _sum_of(climb, rung.name, known), _sum_of(climb, plain, known)
-    # Masks are buffers of no module: they are in the peak, and in no part.
+    # Masks are not buffers of a module: they are in the peak, and in no category.
     masks = 0 if stored is None else stored.masks
     for column, (dense, base), beside in ((_SPARSE_PEAK, of_peak, masks), (_SPARSE_SUM, of_sum, 0)):
         calculated = times = None
@@ -294,7 +294,7 @@ def _sparse(climb: _Climb, rung: Rung, learned: Learned, known: Known) -> Iterat
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.low_memory", __doc__ or "", arguments))
 
 

@@ -1,4 +1,4 @@
-"""What Sohoni et al. 2019 run, from 32 bit downward, and their figures; and in which sizes it is run here."""
+"""The settings and results of Sohoni et al. 2019, from 32 bits downward, and the sizes that are run here."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _RESIDUAL_1 = use("checkpoint", every=1)
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting, and what the paper says of it; ``None`` where it says nothing.
+    """One setting and the paper's results; ``None`` where it has none.
 
     Attributes:
-        name: In words.
+        name: Its name.
         uses: The methods, sorted by name.
-        micro: Whether it works in micro-batches.
-        learns: Whether what it learns is measured.
+        micro: Whether it uses micro-batches.
+        learns: Whether its score is measured.
         megabytes: Memory in MB.
-        times_smaller: Than plain training's.
-        activations_times_smaller: Than plain training's.
-        operations: FLOPs of forward, backward and recomputation against plain training's.
+        times_smaller: Memory reduction relative to plain training.
+        activations_times_smaller: Reduction of activations relative to plain training.
+        operations: FLOPs of forward, backward and recomputation relative to plain training.
         score: Test accuracy in per cent, or BLEU.
-        sparse_megabytes: Memory in MB with sparse tensors stored as such.
-        sparse_times_smaller: Than plain training's.
+        sparse_megabytes: Memory in MB with sparse tensors stored in a sparse format.
+        sparse_times_smaller: Its reduction relative to plain training.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     """One network's settings; the first is plain training.
 
     Attributes:
-        name: Short.
+        name: Short name.
         table: Heading.
         workload: Name of the model's file.
-        profiler_within: How near the paper's profiler comes to its real peak, in per cent.
-        score: What is measured of what is learned.
-        their_score: What the paper measures.
-        emulated: What must be known of its 16-bit runs where a CPU emulates them.
+        profiler_within: Largest error of the paper's profiler relative to the actual peak, in per cent.
+        score: Our score.
+        their_score: The paper's score.
+        emulated: Note on 16-bit runs where a CPU emulates them.
         rungs: The settings.
     """
 
@@ -68,15 +68,15 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run.
+    """What to run.
 
     Attributes:
         model: Arguments of the model's file; empty for the paper's network.
         batch: Samples per optimizer step.
-        micro_batch: Samples per pass where a setting works in micro-batches.
+        micro_batch: Samples per pass for settings with micro-batches.
         seconds: How long steps are timed.
-        steps: Optimizer steps that are learned from.
-        predicted: Names of the settings whose memory is predicted, too; each is traced for seconds.
+        steps: Optimizer steps of the training for the score.
+        predicted: Names of the settings whose memory is predicted too; tracing each takes seconds.
         left_out: Names of the settings that are not run.
     """
 
@@ -96,7 +96,7 @@ _WIDE_RESIDUAL = Ladder(
     profiler_within=5,  # Section 2.2.2.
     score="accuracy, %",
     their_score="accuracy, %",
-    # torch's slow_conv2d: a buffer of patches beside the input of every 3x3 convolution.
+    # torch's slow_conv2d: a buffer of patches in addition to the input of every 3x3 convolution.
     emulated="this CPU emulates 16 bits, and its convolutions hold nine copies of their input meanwhile",
     # Memory, reduction and accuracy: Table 3.
     rungs=(
@@ -163,7 +163,7 @@ _DYNAMIC_CONVOLUTION = Ladder(
             times_smaller=8.7,
             score=34.99,
         ),
-        # The paper makes embeddings sparse, too.
+        # The paper makes embeddings sparse too.
         Rung(
             name="16 bit, residual-1, micro-batches, 50 % nonzero in linear layers",
             uses=(_RESIDUAL_1, _HALF, use("sparse_reparameterization", nonzero=0.5)),
@@ -207,7 +207,7 @@ SIZES: dict[str, dict[str, Size]] = {
             left_out=("residual-1, micro-batches",),
         ),
     },
-    # A micro-batch of 10 images, and of 250 tokens, as the paper's; fewer steps than its 100,000 and 50,000.
+    # A micro-batch of 10 images, or of 250 tokens, as in the paper; fewer steps than its 100,000 and 50,000.
     "paper": {
         "wide residual": Size(
             model={},

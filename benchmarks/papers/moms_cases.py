@@ -1,4 +1,4 @@
-"""What Liu et al. 2023 run: their methods by our names, their models, and the figures that their text states."""
+"""The experiments of Liu et al. 2023: their methods under our names, their models, and the values in their text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOMS: dict[str, tuple[MethodUse, ...]] = {
     EXACT: (),
     "checkpoint first": (_CHECKPOINT,),
     "selective checkpointing": (use("selective_checkpoint", recompute="attention"),),
-    # DTR evicts while it runs, as memory runs out. Here a plan is made before, for so many of the bytes.
+    # DTR evicts at run time when memory runs out. Here a plan is made in advance, for a fixed number of bytes.
     "budget": (use("optimal_checkpoint", budget=0.25),),
     "4 bits": (_FOUR_BITS,),
     "swapping": (_SWAP,),
@@ -49,7 +49,7 @@ MOMS: dict[str, tuple[MethodUse, ...]] = {
 """Name -> methods."""
 
 THEIR_MOMS = frozenset(MOMS) - {EXACT, "selective checkpointing"}
-"""Those of their Figure 4, over which they take means; attention alone is recomputed in their Figure 7 only."""
+"""The methods of their Figure 4, which their means cover; recomputing only attention is in their Figure 7."""
 
 _CONVOLUTIONAL = ("budget", "4 bits", "swapping", "4 bits + swapping")
 _BERT = (
@@ -73,7 +73,7 @@ _GPT = (
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model file and the sizes of ours that a CPU trains in milliseconds.
+    """A model file and sizes that a CPU trains in milliseconds.
 
     Attributes:
         workload: The file.
@@ -98,11 +98,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """A model at one size: its largest batch and throughput with every method.
 
     Attributes:
-        name: In the rows.
+        name: Its name in the rows.
         model: The model.
         size: Arguments of the model file's functions.
-        moms: Names of methods, beside exact training.
-        shares: Parts of the largest batch that are timed: 2 stands for a half.
+        moms: Names of methods, in addition to exact training.
+        shares: Fractions of the largest batch to time: 2 means a half.
     """
 
     name: str
@@ -136,7 +136,7 @@ def _grown(name: str, model: Model, argument: str, values: tuple[int, ...], moms
     }
 
 
-# Figure 6 does not say which sizes its curves have: these lie around the crossings that the text states.
+# Figure 6 does not state the sizes of its curves: these enclose the crossovers that the text states.
 _GROWN_PAPER = {
     ("ResNet", "layers"): _grown("ResNet", RESNET, "layers", (101, 200, 302), ("budget", "4 bits")),
     ("GPT", "layers"): _grown("GPT", GPT, "layers", (12, 24, 36), ("checkpoint first", "4 bits")),
@@ -144,7 +144,7 @@ _GROWN_PAPER = {
     ("GPT", "width"): _grown("GPT", GPT, "width", (1024, 1536, 2048), ("checkpoint first", "4 bits")),
 }
 
-# One case of every kind; Swin's rows are as BERT's. Swapping is refused on a CPU, and the reason stands in its row.
+# One case of every kind; Swin's rows are like BERT's. Swapping is refused on a CPU, and its row gives the reason.
 _SMOKE = (
     Case(
         name="small BERT",
@@ -156,7 +156,7 @@ _SMOKE = (
     Case(name="small GPT", model=GPT, size=GPT.small, moms=("checkpoint first",)),
     Case(name="small ResNet", model=RESNET, size=RESNET.small, moms=("budget", "swapping"), shares=(1,)),
 )
-# Nothing fits at that width. What Figures 5 and 6 have besides are the same rows as above.
+# Nothing fits at that width. The other rows of Figures 5 and 6 are the ones above.
 _WIDE = Case(name="small ResNet, 8 width", model=RESNET, size={**RESNET.small, "width": 8}, moms=("checkpoint first",))
 _GROWN_SMOKE = {("small ResNet", "width"): {8: _WIDE}}
 
@@ -168,12 +168,12 @@ GROWN = {"smoke": _GROWN_SMOKE, "paper": _GROWN_PAPER}
 
 
 class Fixed(msgspec.Struct, frozen=True, kw_only=True):
-    """A curve of Figure 2: throughput of growing models at one batch.
+    """A curve of Figure 2: throughput of growing models at a fixed batch.
 
     Attributes:
-        case: The model, whose size is completed by what grows.
-        batch: In samples.
-        argument: What grows.
+        case: The model; its size is completed by the growing argument.
+        batch: Batch in samples.
+        argument: The growing argument.
         values: Its values.
     """
 
@@ -183,7 +183,7 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[int, ...]
 
 
-# The batches are Figure 2's; which sizes it has stands in the plot alone.
+# The batches are Figure 2's; its sizes can only be read off the plot.
 _FIG_2_RESNET = Case(name="ResNet", model=RESNET, moms=_CONVOLUTIONAL)
 _FIG_2_BERT = Case(name="BERT", model=BERT, moms=tuple(mom for mom in _BERT if mom != "selective checkpointing"))
 FIXED = {
@@ -205,7 +205,7 @@ FIXED = {
 
 BATCH, RATE = "largest batch / exact", "largest throughput / exact"
 AT_LARGEST = "throughput at the largest batch / largest throughput"
-"""Columns that the paper has figures of."""
+"""Columns for which the paper has values."""
 
 THEIR_MEANS = {
     # Section 4.3, in the order in which it lists the five models.
@@ -215,7 +215,8 @@ THEIR_MEANS = {
     "Swin-Large": (4.5, 0.766),
     "GPT-Small": (1.8, 0.644),
 }
-"""Model -> mean over their methods of the largest batch and of the largest throughput, both relative to exact."""
+"""Model -> mean over their methods of the largest batch and of the highest throughput, both relative to exact training.
+"""
 
 THEIR_FIGURES: dict[tuple[str, str, str], tuple[float, str]] = {
     # Section 4.3.
@@ -226,10 +227,10 @@ THEIR_FIGURES: dict[tuple[str, str, str], tuple[float, str]] = {
     ("BERT, 48 layers", "4 bits", RATE): (69.7 / 38.7, "by the order in their sentence"),
     ("BERT, 48 layers", "checkpoint first", RATE): (51.2 / 38.7, "by the order in their sentence"),
 }
-"""Model, method and column -> their figure, and what it must be read with."""
+"""Model, method and column -> the paper's value and a note."""
 
 THEIR_CROSSINGS = {
-    # Section 5: below these a method slows training down.
+    # Section 5: below these sizes a method slows training down.
     ("ResNet", "layers"): 280,
     ("GPT", "layers"): 18,
     ("ResNet", "width"): 248,

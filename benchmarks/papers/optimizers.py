@@ -1,14 +1,16 @@
-"""Gusak et al. 2022, "Survey on Large Scale Neural Network Training", Table 5: optimizers and stages of ZeRO.
+"""Gusak et al. 2022, "Survey on Large Scale Neural Network Training", Table 5: optimizers and ZeRO stages.
 
     python -m benchmarks.papers.optimizers --size smoke
     python -m benchmarks.papers.optimizers --size paper --device cuda
 
-Memory, time of a step and loss of every optimizer at every stage. The paper finetunes ruDALL-E Malevich on 16 GPUs with
-DeepSpeed; here GPT-2 large with random weights (of that layout, written here) is trained on the sources of Python's
-library. What carries over is how each cell compares with Adam at stage 0, and the paper's figures stand beside that.
+Memory, step time and loss of every optimizer at every stage. The paper finetunes ruDALL-E Malevich on 16 GPUs with
+DeepSpeed. Here GPT-2 large (its own implementation of that architecture, with random weights) is trained on the source
+code of Python's standard library. What carries over is how each cell compares with Adam at stage 0; the paper's values
+are given for this ratio.
 
-Stage 0 is ``ddp``, or plain training where there is one GPU; the other stages need several, and a row says so. On a CPU
-two processes stand for two devices: memory and loss are then real, and times are those of processes that share it.
+Stage 0 is ``ddp``, or plain training on a single GPU. The other stages need several GPUs; without them the row says so.
+On a CPU two processes stand in for two devices: memory and loss are real, but the processes share the CPU, which
+affects the times.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _TABLE = "Optimizers and stages of ZeRO"
 _WORKLOAD = WORKLOADS / "causal_language.py"
 
 _TELLING = "peak, MiB"
-"""The column that says whether a run has its figures."""
+"""The column that tells whether a run was measured."""
 
 _OPTIMIZERS: dict[str, tuple[MethodUse, ...]] = {
     ADAM: (),
@@ -59,19 +61,19 @@ _OPTIMIZERS: dict[str, tuple[MethodUse, ...]] = {
     FUSED_ADAM: (use("fused_optimizer"),),
 }
 _LEARNING_SECONDS = 75.0
-"""After it no more steps are made; a loss after fewer steps than the others' is none."""
+"""Time limit of the steps; a loss after fewer steps than the others' does not count."""
 _NO_ONE_BIT = "the catalogue has no 1-bit Adam; what it has for shorter messages is gradient_compression"
 
 
 class _Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run.
+    """What to run.
 
     Attributes:
         model: Arguments of the model's file.
         batch: Samples on each device; the paper's is 3.
         seconds: How long steps are timed.
-        steps: After which the loss is taken.
-        cells: What is run of the table; ``None`` for all of it.
+        steps: Steps until the loss is taken.
+        cells: Cells of the table to run; ``None`` for all.
     """
 
     model: dict[str, int]
@@ -101,7 +103,7 @@ def run(options: Options) -> None:
 
 
 def _figures(options: Options) -> Iterator[list[Figure]]:
-    # By stage: the first row is what all others are compared with. 1-bit Adam is at stage 0 only, there too.
+    # By stage: the first row is the reference of all others. 1-bit Adam is at stage 0 only, as in the paper.
     cells = [(optimizer, stage) for stage in STAGES for optimizer in _OPTIMIZERS]
     cells.insert(len(_OPTIMIZERS), (ONE_BIT_ADAM, 0))
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
@@ -114,12 +116,12 @@ def _unit(options: Options, runner: Runner, cell: tuple[str, int]) -> Unit:
 
     def make(known: Known) -> Iterator[Figure]:
         if reason := _refusal(options, size, cell, devices):
-            # One line, and one for each figure that the paper has.
+            # One line, and one for each value of the paper.
             for column, theirs in _columns(cell, size):
                 if theirs is not None or column == _TELLING:
                     yield figure(options, _PAPER, _TABLE, row, column, None, theirs=theirs, reason=reason)
             return
-        # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+        # Ratios are between runs of one call: a repeated run is answered from the runner's folder.
         results = [_results(runner, options, size, one, devices) for one in (cell, BASE)]
         yield from _of(options, size, cell, row, *results)
 
@@ -127,7 +129,7 @@ def _unit(options: Options, runner: Runner, cell: tuple[str, int]) -> Unit:
 
 
 def _devices(options: Options) -> int:
-    """Devices that train together: all GPUs, or two processes of a CPU."""
+    """Devices that train together: all GPUs, or two processes on a CPU."""
     hardware = options.hardware
     return 2 if hardware.kind is DeviceKind.CPU else hardware.device_count
 
@@ -142,7 +144,7 @@ def _uses(cell: tuple[str, int], devices: int) -> tuple[MethodUse, ...]:
     methods = list(_OPTIMIZERS[optimizer])
     offload = optimizer == CPU_ADAM and stage >= 2
     if offload:
-        methods = []  # The slices of a device are updated on its host.
+        methods = []  # A device's shards are updated on its host.
     if stage == 0 and devices > 1:
         methods.append(use("ddp", bucket_views=True, static_graph=False))
     elif stage == 1:
@@ -191,7 +193,7 @@ def _of(
     own: tuple[TrialResult, TrialResult],
     base: tuple[TrialResult, TrialResult],
 ) -> Iterator[Figure]:
-    """The figures of one cell."""
+    """The values of one cell."""
     (timed, learned), (base_timed, base_learned) = own, base
     peak, base_peak = _peak(timed), _peak(base_timed)
     time, base_time = _time(timed), _time(base_timed)
@@ -211,7 +213,7 @@ def _of(
 
 
 def _columns(cell: tuple[str, int], size: _Size) -> list[tuple[str, float | None]]:
-    """Columns, and the paper's figures in them: ratios, for its model is another one; none beside a tiny model."""
+    """Columns with the paper's values: ratios, because its model is another one; none for a tiny model."""
     columns: list[tuple[str, float | None]] = [
         (_TELLING, None),
         ("step time, ms", None),
@@ -226,17 +228,17 @@ def _columns(cell: tuple[str, int], size: _Size) -> list[tuple[str, float | None
 
 
 def _peak(result: TrialResult) -> float | None:
-    """Of the device that takes most, in MiB."""
+    """Of the device with the highest peak, in MiB."""
     return None if result.measurement is None else result.measurement.memory.peak_bytes / 2**20
 
 
 def _time(result: TrialResult) -> float | None:
-    """Of a step, in milliseconds."""
+    """Step time in milliseconds."""
     return None if result.measurement is None else 1000 * result.measurement.step_seconds
 
 
 def _loss(result: TrialResult, size: _Size) -> float | None:
-    """After all steps: the mean over one round of the batches."""
+    """Loss after all steps: the mean over one round of the batches."""
     record = result.fidelity
     if record is None or len(record.losses) < size.steps:
         return None
@@ -256,7 +258,7 @@ def _why_no_loss(result: TrialResult, size: _Size) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.optimizers", __doc__ or "", arguments))
 
 

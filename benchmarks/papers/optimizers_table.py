@@ -20,7 +20,7 @@ FUSED_ADAM = "Fused Adam"
 ONE_BIT_ADAM = "1bit Adam"
 STAGES = (0, 1, 2, 3)
 BASE = (ADAM, 0)
-"""What the others are compared with."""
+"""The reference of all others."""
 
 THEIRS: dict[tuple[str, int], tuple[float, float, float]] = {
     (ADAM, 0): (69.7, 0.95, 3.540),
@@ -39,4 +39,4 @@ THEIRS: dict[tuple[str, int], tuple[float, float, float]] = {
     (FUSED_ADAM, 3): (51.9, 1.18, 3.542),
     (ONE_BIT_ADAM, 0): (73.1, 1.51, 3.523),
 }
-"""Optimizer and stage -> gigabytes, seconds per step, loss. What is not here is a dash there."""
+"""Optimizer and stage -> gigabytes, seconds per step, loss. Missing entries are dashes in the paper."""

@@ -1,14 +1,14 @@
-"""What momadvise itself costs: its wrapper beside a hand-written loop, its start, its trials and its predictions.
+"""The overhead of momadvise: its wrapper compared with a hand-written loop, its startup, trials and predictions.
 
     python -m benchmarks.papers.overhead --size smoke
     python -m benchmarks.papers.overhead --size paper --device cuda
 
-No paper has these figures; "ours" are measurements that should be small. The emitted wrapper and a loop written with
-PyTorch alone, with the same methods, take turns in one process: the wrapper's steps should take at most 1 % longer,
-half of the turns lie between the two quartiles, and losses and live bytes must be the same. A warm trial's overhead is
-what is not timed steps: building the model, the first steps, the step whose memory is measured and the messages between
-two processes. A predicted peak is what `momadvise predict` calculates from traces, here at larger batches, beside the
-measured one, both in live bytes.
+No paper has these values; *ours* should be small. The generated wrapper and a loop written in plain PyTorch with the
+same methods alternate in one process. The wrapper's steps should take at most 1 % longer; the quartiles enclose half of
+the turns; losses and live bytes must be identical. The overhead of a warm trial is everything except its timed steps:
+building the model, the first steps, the step whose memory is measured, and messages between two processes. A predicted
+peak is what `momadvise predict` calculates from traces, here extrapolated to larger batches, compared with the measured
+peak; both are live bytes.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _STARTS = {
 
 
 class _Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with the policies it is trained with; no normalization by batch where blocks are recomputed.
+    """A model with the policies it is trained with; without batch normalization where blocks are recomputed.
 
-    A plain recomputation would update running statistics twice, which ours does not: they would not do the same.
+    Plain recomputation would update running statistics twice, which ours does not: the two would differ.
     """
 
     name: str
@@ -82,7 +82,7 @@ _TINY = _Model(
     policies=((), (_EVERY, _FUSED, _BF16)),
     block="Block",
 )
-"""Steps of a millisecond or two on a GPU, nearly all of it Python: the wrapper's share is never larger."""
+"""Steps of a millisecond or two on a GPU, nearly all of it Python: an upper bound on the wrapper's overhead."""
 
 _SIZES = {
     "smoke": _Size(models=(_TINY,), seconds=0.2, starts=1),
@@ -122,7 +122,7 @@ def _row(model: _Model, uses: Sequence[MethodUse]) -> str:
 
 
 def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) -> Unit:
-    """The median of some runs, after one that reads the files from the disk."""
+    """The median of some runs, after a first one that reads the files from disk."""
 
     def make(known: Known) -> Iterator[Figure]:
         seconds = []
@@ -188,16 +188,16 @@ def _columns(found: Beside) -> dict[str, float]:
 
 
 def _percent(ratio: float) -> float:
-    """By how much a ratio is above one."""
+    """The ratio minus one, in per cent."""
     return 100 * (ratio - 1)
 
 
 def _trials(runner: Runner, options: Options, model: _Model, seconds: float) -> Unit:
-    """What a warm trial takes besides its timed steps."""
+    """The time of a warm trial other than its timed steps."""
     row = _row(model, ())
 
     def make(known: Known) -> Iterator[Figure]:
-        # Another batch: an equal trial would be answered from the folder.
+        # Another batch: an identical trial would be answered from the folder.
         timed(runner, options, model.workload, (), batch=max(1, model.batch // 2), seconds=0.1)
         plain = timed(runner, options, model.workload, (), batch=model.batch, seconds=seconds)
         own = plain.measurement
@@ -218,7 +218,7 @@ def _trials(runner: Runner, options: Options, model: _Model, seconds: float) -> 
 
 
 def _predicted(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
-    """What traces foretell of a trial's peak."""
+    """The predicted peak of a trial, from traces."""
     row = _row(model, uses)
 
     def make(known: Known) -> Iterator[Figure]:
@@ -236,15 +236,15 @@ def _predicted(runner: Runner, options: Options, model: _Model, uses: tuple[Meth
 
 
 def _traced(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...]) -> TrialResult:
-    """Follow a step at batches around twice the measured one, which is then no batch that was traced."""
+    """Trace a step at batches around twice the measured one, so that the measured batch itself is not traced."""
     policy = policy_of(uses, 4 * model.batch)
     spec = spec_of(TrialKind.PREDICT, options, model.workload, policy)
-    # Beside it stands what tensors took, not what the allocator reserved.
+    # It is compared with the bytes of tensors, not with what the allocator reserved.
     return completed(runner, options, msgspec.structs.replace(spec, with_allocator=False))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.overhead", __doc__ or "", arguments))
 
 

@@ -1,4 +1,4 @@
-"""The pages of the papers' tables: everything in them is read from the lines and from the papers' modules.
+"""The pages of the papers, generated from the lines and the docstrings of the papers' modules.
 
 python -m benchmarks.papers.page
 """
@@ -19,26 +19,23 @@ _RESULTS = _HERE.parents[1] / "docs" / "results"
 
 _SIZES = {
     "paper": "",
-    "smoke": (
-        "Tiny models, in seconds: it shows that the command runs and what it prints. No figure of it says\n"
-        "anything about the paper's models."
-    ),
+    "smoke": "Tiny models, to show that the command runs. Their values say nothing about the paper's models.",
 }
-"""The sizes in the order in which they are shown, with what must be known of each."""
+"""The sizes in the order shown, with a note on each."""
 
 _EXPLANATION = """\
-`python -m benchmarks.papers` trains what the papers trained and puts its figures beside theirs. *paper* is what the
-paper says, empty where it has no such figure; *ours* is what was measured, and where there is none the last column says
-why. Other models, devices and versions have other figures: what should agree are ratios within one table. Every figure
-is of one run on the device that is named above its table."""
+`python -m benchmarks.papers` repeats the papers' experiments and compares the results. *paper* is the paper's value,
+empty where it gives none; *ours* is the measured value; where it is missing, the last column gives the reason. Other
+models, devices and versions give other values: only ratios within one table should agree. Every value is from a single
+run on the device named above its table."""
 
 
 def page(figures: Sequence[Figure]) -> str:
-    """The page of one kind of device; empty without figures."""
+    """The page of one kind of device; empty without lines."""
     if not figures:
         return ""
-    parts = ["# The papers' tables", _EXPLANATION]
-    # What is held against no paper's figure comes last.
+    parts = ["# Results of the papers", _EXPLANATION]
+    # Tables without values from a paper come last.
     compared = {one.paper for one in figures if one.theirs is not None}
     for paper in sorted({one.paper for one in figures}, key=lambda paper: (paper not in compared, paper)):
         citation, reading = _introduction(paper)
@@ -48,7 +45,7 @@ def page(figures: Sequence[Figure]) -> str:
 
 
 def page_of(lines: Path) -> Path:
-    """Where the page of a file of lines is."""
+    """The page of a file of lines."""
     return lines.with_name(lines.stem.replace("cuda", "gpu") + ".md")
 
 
@@ -58,7 +55,7 @@ def lines_with_pages(folder: Path = _RESULTS) -> list[Path]:
 
 
 def write_page(lines: Path) -> None:
-    """Write the page of a file of lines beside it; none without lines."""
+    """Write the page next to a file of lines; none without lines."""
     if text := page(read(lines)):
         page_of(lines).write_text(text, encoding="utf-8")
 
@@ -73,7 +70,7 @@ def _by_size(figures: Sequence[Figure]) -> Iterator[str]:
 
 
 def _introduction(paper: str) -> tuple[str, list[str]]:
-    """The citation and how to read the tables: the first line of the module's docstring, and its prose.
+    """The citation and the introduction: the first line of the module's docstring, and its prose.
 
     The module is not imported: its name comes from a file.
     """
@@ -88,7 +85,7 @@ def _introduction(paper: str) -> tuple[str, list[str]]:
 
 
 def _cited(line: str) -> tuple[str, str]:
-    """``Author year, "Title": what is in it.`` as the citation and the sentence; a title may hold colons."""
+    """Split ``Author year, "Title": description.`` into citation and description; a title may contain colons."""
     found = re.match(r'([^":]*(?:"[^"]*"[^":]*)*):\s+(.*)', line)
     return (found[1], found[2][:1].upper() + found[2][1:]) if found else (line.rstrip("."), "")
 

@@ -1,21 +1,22 @@
-"""Rodriguez et al. 2024, memory in training a U-Net on radiographs: peaks of both passes, and the loss that is left.
+"""Rodriguez et al. 2024, memory in training a U-Net on radiographs: peak memory of both passes, and the final loss.
 
     python -m benchmarks.papers.radiology --size smoke
     python -m benchmarks.papers.radiology --size paper --device cuda
 
-A U-Net on ResNet-34 with a multi-scale structural similarity as its loss, at 512, 1,024 and 2,048 pixels, with every
-technique of the paper's Section 5.1, alone and combined. The radiographs are drawn (see ``examples/unet.py``) and the
-weights begin random: no clinical image is used, and a loss says nothing of one. Validation is left out, and so are the
-paper's runs on several GPUs.
+A U-Net on ResNet-34 with a multi-scale structural similarity loss, at 512, 1,024 and 2,048 pixels, with every technique
+of the paper's Section 5.1, alone and combined. The radiographs are synthetic (see ``examples/unet.py``) and the initial
+weights are random: no clinical images are used, and the losses say nothing about them. Validation and the paper's runs
+on several GPUs are left out.
 
-Peaks are of everything that lives during a pass. The paper's figures are of NVML and say what each phase adds (their
-sum is its total): only ratios to plain training compare, and those with care. A loss is the mean of the last rounds of
-four batches; the row of plain training with other random numbers says what chance does. Where ``momadvise`` would hold
-a loss against a technique, the row says so.
+Peaks include everything that is live during a pass. The paper's values come from NVML and give what each phase adds
+(their sum is its total): only ratios to plain training are comparable, and only roughly. A loss is the mean over the
+last rounds of four batches; the row for plain training with other random numbers shows the effect of chance. If
+``momadvise`` would reject a technique for its loss, the row says so.
 
-8-bit activations stand for the paper's quantization, which is none of ours. Checkpointing is of the encoder's and the
-decoder's blocks, momentum of the encoder's. Both decide what the encoder's blocks keep, so that the two together, the
-paper's combination that destroys the loss, are refused; momentum with 16 bits is run in their place.
+8-bit activations stand in for the paper's quantization, which momadvise does not have. Checkpointing applies to the
+blocks of the encoder and decoder, momentum to those of the encoder. Both determine what the encoder's blocks save, so
+the two together (the combination that destroys the loss in the paper) are rejected; momentum with 16 bits is run
+instead.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = ["main", "run"]
 _PAPER = "radiology"
 _WORKLOAD = WORKLOADS / "radiology_unet.py"
 _ENCODER = Path(__file__).resolve().parents[2] / "examples" / "unet.py"
-"""The same model, whose blocks are the encoder's alone: an invertible ResNet leaves the decoder as it is."""
+"""The same model with only the encoder's blocks declared: an invertible ResNet leaves the decoder unchanged."""
 
 _MEMORY = "Peak memory of the passes (Figure 2, Table 2)"
 _LOSS = "Loss after training (Table 1)"
@@ -57,7 +58,7 @@ _QUANTIZED = use("compress_activations", bits=8)
 _CHECKPOINT = use("checkpoint", every=1)
 _MOMENTUM = use("momentum_residual", momentum=0.9)
 
-# The paper's GPU for this is a Turing, whose AMP is float16.
+# The paper's GPU for this is a Turing, whose AMP uses float16.
 _WAYS: dict[str, tuple[MethodUse, ...]] = {
     _PLAIN: (),
     "AMP (fp16)": (_FP16,),
@@ -109,19 +110,19 @@ _FEW = (
     "AMP (bf16) + checkpointing",
     "AMP (fp16) + checkpointing + momentum",
 )
-"""A row of every kind."""
+"""One row of every kind."""
 
 
 class _Size(msgspec.Struct, frozen=True):
-    """What is run.
+    """What to run.
 
     Attributes:
         ways: Names of methods.
-        pixels: Sides of the images; losses are of the first.
+        pixels: Image sizes; losses are for the first.
         width: Channels of the first stage; 64 is ResNet-34's.
-        batch: In samples; the paper does not say its own.
-        steps: Of every training whose loss is looked at.
-        seconds: Of timed steps, at most.
+        batch: Batch in samples; the paper does not state its own.
+        steps: Steps of every training whose loss is compared.
+        seconds: Most seconds of timed steps.
     """
 
     ways: tuple[str, ...]
@@ -173,7 +174,7 @@ def _row(pixels: int, way: str) -> str:
 
 def _memory(options: Options, runner: Runner, pixels: int, way: str) -> Unit:
     def make(known: Known) -> Iterator[Figure]:
-        # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+        # Ratios are between runs of one call: a repeated run is answered from the runner's folder.
         plain = _timed(options, runner, pixels, ())
         reason = refusal(options, _WAYS[way])
         own = None if reason else _timed(options, runner, pixels, _WAYS[way])
@@ -191,7 +192,7 @@ def _timed(options: Options, runner: Runner, pixels: int, uses: Sequence[MethodU
 def _peaks(
     options: Options, pixels: int, way: str, result: TrialResult | None, plain: TrialResult, reason: str
 ) -> Iterator[Figure]:
-    """Of one run, and relative to plain training at the same size in the same run."""
+    """Values of one run, and relative to plain training at the same size in the same call."""
     own, base = None if result is None else result.measurement, plain.measurement
     columns: dict[str, float | None] = {_TELLING: None, "backward peak, MiB": None}
     if own is not None:
@@ -227,7 +228,7 @@ def _loss(options: Options, learning: Learning, pixels: int, way: str) -> Unit:
 
 
 def _of_loss(options: Options, pixels: int, way: str, learned: Learned) -> Iterator[Figure]:
-    """The loss that is left, and relative to plain training's."""
+    """The final loss, and relative to plain training's."""
     found = learned.found
     theirs = _THEIR_LOSS.get(way) if pixels == _THEIR_PIXELS else None
     columns: dict[str, float | None] = {_FINAL: None if found is None else found.final_loss}
@@ -243,7 +244,7 @@ def _of_loss(options: Options, pixels: int, way: str, learned: Learned) -> Itera
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.radiology", __doc__ or "", arguments))
 
 

@@ -1,4 +1,4 @@
-"""The runs of all papers' commands: one trial at a time, in a process of its own, and what its figure is called."""
+"""The runs of the papers' commands: one trial at a time, in its own process, and how its results are stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.papers.specs import policy_of, spec_of
 __all__ = ["WORKLOADS", "completed", "figure", "settled", "timed", "why"]
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
-"""Where the papers' models are: one file each, as ``momadvise`` takes it."""
+"""The folder of the papers' models: one file each, in ``momadvise``'s format."""
 
 _TIME_LIMIT_SECONDS = 120.0
 
@@ -43,22 +43,22 @@ def timed(
     time_limit_seconds: float = _TIME_LIMIT_SECONDS,
     accumulation_steps: int = 1,
 ) -> TrialResult:
-    """Train for a short while under a policy of these methods.
+    """Train for a short while with these methods.
 
     Args:
         runner: Runs it.
-        options: Of the command; they name the device.
+        options: Options of the command; they name the device.
         workload: A model file, or ``hf:NAME``.
         uses: The methods; none is plain training.
         batch: Micro-batch size in samples.
         seconds: How long steps are timed.
         model_size: Keyword arguments of the model file's ``build_model``.
         limit_bytes: The memory limit; ``None`` for what is free.
-        time_limit_seconds: After it the trial is ended, on a GPU.
+        time_limit_seconds: Time limit of the trial on a GPU.
         accumulation_steps: Micro-batches per optimizer step.
 
     Returns:
-        What was measured, or the outcome and the reason for which nothing was.
+        The measurement, or the outcome and reason why there is none.
 
     Raises:
         TimeIsUpError: The minutes of this call are over.
@@ -80,7 +80,7 @@ def timed(
 
 
 def completed(runner: Runner, options: Options, spec: TrialSpec) -> TrialResult:
-    """A trial that came to an end of its own. One that the end of the call cuts short says nothing: it is no result.
+    """A trial that ended by itself. One that the end of the call cuts short is not a result.
 
     Raises:
         TimeIsUpError: The minutes of this call are over.
@@ -93,7 +93,7 @@ def completed(runner: Runner, options: Options, spec: TrialSpec) -> TrialResult:
 
 
 def why(*results: TrialResult) -> str:
-    """Why there is no figure: the outcome of the first run that has none, with its reason; empty when all ran."""
+    """Why there is no value: outcome and reason of the first run without a measurement; empty if all ran."""
     for one in results:
         if one.measurement is None:
             return f"{one.outcome.value}: {one.reason}" if one.reason else one.outcome.value
@@ -101,7 +101,7 @@ def why(*results: TrialResult) -> str:
 
 
 def settled(one: Figure) -> bool:
-    """Whether another try would find the same: there is a figure, or it did not fit, or was refused."""
+    """Whether repeating it is pointless: it was measured, did not fit, or was refused."""
     again = (Outcome.OUT_OF_MEMORY, Outcome.REFUSED)
     return one.ours is not None or one.reason.startswith(tuple(outcome.value for outcome in again))
 
@@ -117,7 +117,7 @@ def figure(
     theirs: float | None = None,
     reason: str = "",
 ) -> Figure:
-    """A figure of this device, these versions and today."""
+    """A value on this device, with these versions and today's date."""
     return Figure(
         paper=paper,
         table=table,
@@ -135,7 +135,7 @@ def figure(
 
 @functools.cache
 def _all_versions() -> dict[str, str]:
-    """Those of the product, and of what only the papers' commands use."""
+    """Versions of the product's packages and of those that only the papers' commands use."""
     found = versions()
     for package in _BESIDE:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Trials of every kind for the papers' commands: of a whole policy, with its accumulation and its devices."""
+"""Trials of every kind for the papers' commands: of a complete policy, with its accumulation and devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIME_LIMIT_SECONDS = 120.0
 
 
 def policy_of(uses: Sequence[MethodUse], batch: int, settled: Mapping[str, str] | None = None) -> Policy:
-    """The policy of methods in any order at one batch, in samples, by what they settled on in short runs."""
+    """The policy of methods in any order at one batch, in samples, with their calibration from the profiling runs."""
     methods = tuple(sorted(uses, key=lambda one: one.name))
     return Policy(methods=methods, micro_batch=batch, settled=dict(settled or {}))
 
@@ -40,14 +40,14 @@ def spec_of(
 
     Args:
         kind: What to do.
-        options: Of the command; they name the device.
+        options: Options of the command; they name the device.
         workload: A model file, or ``hf:NAME``.
-        policy: What to apply.
-        seconds: How long steps are made.
-        steps: FIDELITY: how many, if they take no longer than that.
+        policy: The policy to apply.
+        seconds: Time limit of the steps.
+        steps: FIDELITY: number of steps, within that time.
         model_size: Arguments of the model file's ``build_model`` and ``make_batch``.
         limit_bytes: The memory limit; ``None`` for what is free.
-        time_limit_seconds: After it the trial is ended, on a GPU.
+        time_limit_seconds: Time limit of the trial on a GPU.
     """
     return TrialSpec(
         kind=kind,

@@ -1,15 +1,16 @@
-"""Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost": memory against depth, and what it costs in time.
+"""Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost": memory against depth, and its cost in time.
 
     python -m benchmarks.papers.sublinear --size smoke
     python -m benchmarks.papers.sublinear --size paper --device cuda
 
-Residual networks of growing depth are trained without recomputation and with each way to cut the chain of blocks.
-*activations* are what the backward pass keeps at the end of the forward pass. The peak of both passes has the segment
-that is recomputed too, and parameters, gradients and AdamW's state, which no recomputation makes smaller; *peak beyond
-them* is the rest, the memory of the paper's analysis; all their bytes are subtracted, although gradients are complete
-at the end of the backward pass alone, so that it is rather too low. The last rows are the exponents of the power laws
-that fit best (1 without recomputation, 1/2 for as many segments as the root of the depth, towards 0 for nested halves).
-The paper's 48 GB and 7 GB are of images of 224 pixels: their ratio is what carries over.
+Residual networks of increasing depth are trained without recomputation and with each way of splitting the chain of
+blocks. *activations* are what is saved for the backward pass at the end of the forward pass. The peak of both passes
+also includes the segment that is being recomputed, and the parameters, gradients and AdamW state, which recomputation
+cannot reduce. *peak beyond them* is the remainder, the memory that the paper analyses. It is slightly too low, because
+all bytes of the gradients are subtracted although they only exist in full at the end of the backward pass. The last
+rows give the exponents of the best-fitting power laws (1 without recomputation, 1/2 with as many segments as the square
+root of the depth, approaching 0 for nested halves). The paper's 48 GB and 7 GB are for images of 224 pixels: only their
+ratio carries over.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _TABLE = "Memory and time against depth"
 
 _PLAIN = "plain"
 _TELLING = "activations, MiB"
-"""The column that says whether a run has its figures."""
+"""The column that tells whether a run was measured."""
 
 _PEAK = "peak, MiB"
 _BEYOND = "peak beyond them, MiB"
-"""Less the bytes of parameters, gradients, buffers and optimizer state, whenever in the step they came about."""
+"""The peak minus the bytes of parameters, gradients, buffers and optimizer state, whenever in the step they appear."""
 
 _WAYS: dict[str, tuple[MethodUse, ...]] = {
     _PLAIN: (),
@@ -61,7 +62,7 @@ _DEEPEST_OF_PAPER = 1000
 
 
 class _Size(msgspec.Struct, frozen=True):
-    """What is run."""
+    """What to run."""
 
     layers: tuple[int, ...]
     channels: int
@@ -86,7 +87,7 @@ def _figures(options: Options) -> Iterator[list[Figure]]:
 
         def unit(layers: int, way: str) -> Unit:
             def make(known: Known) -> Iterator[Figure]:
-                # Ratios are taken within one run: what has run once in it is answered from the runner's folder.
+                # Ratios are between runs of one call: a repeated run is answered from the runner's folder.
                 plain, own = (_timed(runner, options, size, layers, _WAYS[one]) for one in (_PLAIN, way))
                 return _of(options, way, layers, own, plain)
 
@@ -113,7 +114,7 @@ def _timed(runner: Runner, options: Options, size: _Size, layers: int, uses: tup
 
 
 def _of(options: Options, way: str, layers: int, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
-    """The figures of one run, relative to plain training of the same depth in the same run."""
+    """The values of one run, relative to plain training of the same depth in the same call."""
     own, base = result.measurement, plain.measurement
     columns: dict[str, tuple[float | None, float | None]] = {
         _TELLING: (None, own.memory.breakdown.activations / 2**20 if own else None),
@@ -140,7 +141,7 @@ def _beyond(own: Measurement) -> int:
 
 
 def _ratios(own: Measurement, base: Measurement) -> tuple[float, float, float]:
-    """Of activations, peaks and step times."""
+    """Exponents of activations, peaks and step times."""
     return (
         own.memory.breakdown.activations / base.memory.breakdown.activations,
         own.memory.tensor_peak_of_passes_bytes / base.memory.tensor_peak_of_passes_bytes,
@@ -149,7 +150,7 @@ def _ratios(own: Measurement, base: Measurement) -> tuple[float, float, float]:
 
 
 def _exponent(options: Options, way: str, of: str, points: Sequence[tuple[int, float]]) -> Figure:
-    """Of the depth, in the power law that fits best."""
+    """The exponent of the depth in the best-fitting power law."""
     theirs = _THEIR_EXPONENT.get(way) if of == _BEYOND else None
     column = f"exponent of the depth, {of.removesuffix(', MiB')}"
     if len(points) < 2:
@@ -160,7 +161,7 @@ def _exponent(options: Options, way: str, of: str, points: Sequence[tuple[int, f
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     run(options_of("benchmarks.papers.sublinear", __doc__ or "", arguments))
 
 

@@ -1,8 +1,8 @@
-"""What one call runs of a paper's tables, and in what order: first what never ran, then what came to nothing.
+"""The order in which a call runs a paper's tables: first units that never ran, then failed ones.
 
-A unit is what is measured together: the figures of one row, or those of them that come of one run. They are written
-down together, so that a call that ends in between leaves no half of them. A unit that the end of a call cuts short
-leaves a line that says so, and waits behind all others: one that takes longer than a whole call keeps none from coming.
+A unit is measured together: the values of one row, or those that come from one run. They are stored together, so that a
+call that ends in between leaves no partial units. A unit that the end of a call cuts short leaves a line that says so,
+and goes to the end of the queue: one that takes longer than a whole call does not hold up the others.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from benchmarks.papers.runs import figure, settled
 __all__ = ["Known", "Unit", "run_units"]
 
 Known = Mapping[tuple[str, str, str], Figure]
-"""Table, row and column -> the last figure of it."""
+"""Table, row and column -> its latest value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is measured together.
+    """Values that are measured together.
 
     Attributes:
-        table: Heading under which its figures stand.
-        row: What is run.
-        column: The figure that says whether it was measured.
+        table: Heading of their table.
+        row: The run.
+        column: The column that tells whether it was measured.
         make: Measures it, given what is known already.
-        needed_seconds: It begins if so many are left of the call, or if it is the first of the call.
+        needed_seconds: Time that must be left of the call for it to start, unless it is the first of the call.
     """
 
     table: str
@@ -41,7 +41,7 @@ class Unit:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Of that figure."""
+        """The place of that value."""
         return self.table, self.row, self.column
 
 
@@ -51,16 +51,16 @@ def run_units(
     units: Sequence[Unit],
     finish: Callable[[Known], Iterable[Figure]] = lambda known: (),
 ) -> Iterator[list[Figure]]:
-    """The figures of each unit that is missing, as they come; what the user can put right is its row's reason.
+    """The values of each missing unit, as they come; a user error becomes its row's reason.
 
     Args:
-        options: Of the command.
+        options: Options of the command.
         paper: Name of the module.
-        units: In the order in which they are run the first time.
-        finish: What follows from figures that are known; asked in the end, and when the time is up.
+        units: In the order of their first run.
+        finish: Values that follow from known ones; called at the end, and when the time is up.
 
     Raises:
-        TimeIsUpError: After the last figures: the minutes of this call are over.
+        TimeIsUpError: After the last values: the minutes of this call are over.
     """
     known = {(one.table, one.row, one.column): one for one in options.known(paper)}
     try:
@@ -71,7 +71,7 @@ def run_units(
             except UserError as error:
                 figures = [figure(options, paper, *unit.place, None, reason=str(error))]
             except TimeIsUpError:
-                if not options.again:  # what is there already would be lost behind such a line
+                if not options.again:  # such a line would replace existing values
                     yield [figure(options, paper, *unit.place, None, reason="cut short by the end of a call")]
                 raise
             known |= {(one.table, one.row, one.column): one for one in figures}
@@ -83,7 +83,7 @@ def run_units(
 
 
 def _in_order(options: Options, paper: str, units: Sequence[Unit]) -> list[Unit]:
-    """What is missing; what came to nothing last, and of that what was tried last."""
+    """The missing units: never run, then failed, least recently tried first."""
     if options.again:
         return list(units)
     mine = [one for one in read(options.output, latest_last=True) if one.paper == paper]

@@ -15,29 +15,29 @@ __all__ = ["LINES", "page", "write_page"]
 LINES = Path(__file__).resolve().parents[2] / "docs" / "results" / "reliability.jsonl"
 
 _EXPLANATION = """\
-`python -m benchmarks.reliability` plays every row of `tests/faults`: a run of a tiny model, in which something hits one
-process at a moment that can be seen (somebody waits there until the signal has come), and then the same command once
-more, undisturbed. A row holds if all of this does:
+`python -m benchmarks.reliability` runs every scenario of `tests/faults`. In each, momadvise tunes a tiny model, one
+process receives a signal at a known moment (it waits there until the signal arrives), and then the same command runs
+again without a fault. A scenario passes if all of these hold:
 
-- Nothing is left running, wherever it has moved, nothing listens at an address that others reach, and no temporary file
-  stays (after a kill of the command itself: once the same command has run again).
-- The command ends by itself, with a status and a sentence that name what happened, and without a traceback.
-- Every file of the study can be read; the answer, `policy.yaml` and `wrapper.py` name one policy, or are not there.
-- No trial that had finished is run again; the one that was hit is, where the signal came from outside (a segmentation
-  fault and an abort count as the workload's own doing), unless short steps show that its policy may not lead; and the
-  second run ends with a confirmed answer (after a crash of what everything rests on: with a sentence that says so).
-  Nothing rests on a trace of where time goes.
-- The model file, and a file of the user's beside the study's own, are as they were.
+- No process is left running, wherever it moved to; nothing listens at an address reachable from outside; and no
+  temporary file remains (after a kill of the command itself: once the same command has run again).
+- The command exits by itself, with an exit status and a sentence that name what happened, and without a traceback.
+- Every file of the study is readable. The answer, `policy.yaml` and `wrapper.py` describe one policy, or are absent.
+- No finished trial is repeated. The interrupted trial is repeated if the signal came from outside (a segmentation fault
+  or an abort counts as the workload's own fault), unless profiling runs show that its policy cannot lead. The second
+  run ends with a confirmed answer (after a crash of a trial that everything depends on: with a sentence that says so).
+  Nothing depends on the trace of where time goes.
+- The model file, and a file of the user's next to the study's own, are unchanged.
 
-A damaged study holds if the command that made it ends with a confirmed answer, or with one sentence and status 2, and
-nothing else above is broken. Of a signal to the fork server nothing is said but that it does no harm. `STOP` is never
-followed by `CONT` unless the row says so; the command itself is never stopped for good, as who is stopped does nothing.
-Places are drawn from seeds, which also turn the goals; those without a seed were chosen.
-`MOMADVISE_FAULT_SEEDS=0 python -m pytest tests/faults` plays the rows of a seed as tests."""
+A damaged study passes if the command that created it ends with a confirmed answer, or with one sentence and exit status
+2, and all of the above holds. For a signal to the fork server, the only requirement is that it does no harm. `STOP` is
+followed by `CONT` only where the row says so; the command itself is never stopped for good, because a stopped command
+cannot do anything. Moments are drawn from seeds, and so are the goals; rows without a seed were chosen by hand.
+`MOMADVISE_FAULT_SEEDS=0 python -m pytest tests/faults` runs the scenarios of a seed as tests."""
 
 _TABLES = {
-    "hit": ("Runs that were hit", "who was hit"),
-    "damaged": ("Studies that were damaged", "file"),
+    "hit": ("Injected signals", "process"),
+    "damaged": ("Damaged studies", "file"),
 }
 
 
@@ -45,7 +45,7 @@ def page(lines: Sequence[Line]) -> str:
     """The page; empty without lines."""
     if not lines:
         return ""
-    parts = ["# What becomes of a run that something hits", _EXPLANATION, _circumstances(lines)]
+    parts = ["# Injected faults", _EXPLANATION, _circumstances(lines)]
     for table, (title, group) in _TABLES.items():
         some = [line for line in lines if line.table == table]
         if some:
@@ -66,7 +66,7 @@ def _circumstances(lines: Sequence[Line]) -> str:
     versions = sorted({f"{package} {version}" for line in lines for package, version in line.versions.items()})
     held = sum(not line.problems for line in lines)
     return (
-        f"**{held} of {len(lines)} rows held.** {devices}; {dates[0]}{f' to {dates[-1]}' * (len(dates) > 1)}; "
+        f"**{held} of {len(lines)} scenarios passed.** {devices}; {dates[0]}{f' to {dates[-1]}' * (len(dates) > 1)}; "
         f"seeds {seeds}; {', '.join(versions)}."
     )
 
@@ -82,15 +82,15 @@ def _section(lines: Sequence[Line], title: str, group: str) -> Iterator[str]:
             held = sum(not line.problems for line in some)
             cells.append(f"{'' if held == len(some) else '**'}{held} of {len(some)}{'' if held == len(some) else '**'}")
         table.append(f"| {name} | {' | '.join(cell if cell != '0 of 0' else '' for cell in cells)} |")
-    yield "Rows that held, of those that were played:\n\n" + "\n".join(table)
+    yield "Scenarios passed, of those run:\n\n" + "\n".join(table)
     failed = [line for line in lines if line.problems]
     if failed:
         named = [f"- {line.name}{_seed(line)}\n" + "\n".join(f"  - {one}" for one in line.problems) for line in failed]
-        yield "### What did not hold\n\n" + "\n".join(named)
+        yield "### Failed\n\n" + "\n".join(named)
     else:
-        yield "All of them held."
+        yield "All passed."
     rest = [f"- {line.name}{_seed(line)}" for line in lines if not line.problems]
-    yield "### What held\n\n" + "\n".join(rest)
+    yield "### Passed\n\n" + "\n".join(rest)
 
 
 def _seed(line: Line) -> str:

@@ -17,30 +17,33 @@ __all__ = ["PAGE", "markdown", "page"]
 _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 PAGE = _RESULTS / "search.md"
 
+_DISPLAYED = {HELD_BACK_NAME: "generated, held out"}
+"""Problem as the lines name it -> as the page does."""
+
 _EXPLANATION = """\
-A trial is one run of one combination of methods in a worker; one that runs out of memory or crashes counts like any
-other. A search has arrived when the answer that it would give if it ended there is truly within 2 % of the exhaustive
-best. What a session measures again before it answers counts as trials: where there is a model, leaders that it thinks
-lucky or is not sure of; for all other strategies those that lead, until the worse figure of two or the median of three
-decides (so too for *ours, model* in rows from before 2026-11-24). *random* and *optuna default* draw the batch as a
-parameter; *deepspeed* is the DeepSpeed autotuner's procedure, as `benchmarks/search/deepspeed.py` describes it; *ours*
-takes combinations from the proposer with the sampler that is named, sets the batch from the memory forecast, and times
-half of that batch in the same trial (*one batch*: it does not, and the proposer chooses a share of the largest batch,
-as it does among methods). Forecasts cost no trial, neither ours nor what *deepspeed* calculates with; on recorded
-tables they come from the short runs that a session makes. *Compared* is ours after a short comparison of each method
-alone with plain training, in turn and at the same batch. *Beside the leader*, whatever leads is also compared with all
-that differ from it in one method, on one device and where there is room for both, until there were 60 comparisons (no
-session does this on several devices yet). *Each compared first* is what a session does for `faster` on
-one device: whatever is proposed is compared in this way, and timed where it may lead; on several devices it is *ours,
-model*. A comparison is as noisy here as a trial. It takes seconds, about a fifth of a trial, and is counted apart: the
-median, over the seeds that arrived, of the comparisons until then."""
+A trial is one run of one combination of methods in a worker process. Trials that run out of memory or crash count too.
+A search has converged once the answer it would give at that point is truly within 2 % of the exhaustive optimum.
+Measurements that a session repeats before it answers count as trials: with a model, the leaders that it considers
+lucky or uncertain; with every other strategy, the current leaders, until the worse of two values or the median of
+three decides (also for *ours, model* in rows before 2026-11-24). *random* and *optuna default* sample the batch size
+as a parameter. *deepspeed* follows the DeepSpeed autotuner's procedure, as `benchmarks/search/deepspeed.py` describes
+it. *ours* takes combinations from the proposer with the named sampler, sets the batch size from the memory forecast,
+and times half of that batch in the same trial (*one batch*: no second batch, and the proposer chooses a fraction of
+the largest batch as it chooses methods). Forecasts cost no trials, for *ours* and for *deepspeed* alike; on recorded
+tables they come from the profiling runs of a session. *Compared*: ours, after a short comparison of each method alone
+with plain training, in turn and at the same batch size. *Beside the leader*: each new leader is also compared with all
+combinations that differ from it in one method, on one device and if memory holds both, up to 60 comparisons (sessions
+do not do this on several devices yet). *Each compared first*: what a session does for `faster` on one device: every
+proposal is compared in this way and timed only if it may lead; on several devices it equals *ours, model*. Here a
+comparison is as noisy as a trial. It takes seconds, about a fifth of a trial, and is counted separately: the median
+number of comparisons until convergence, over the seeds that converged."""
 
 _HELD_BACK = """\
-A fresh one for each seed, of a kind that the search was not developed with and not changed for
-(`benchmarks/search/generated.py` has the rule): 300 to 100,000 combinations, ten families of main effects of which
-three are new to the search, interactions of pairs and triples, pairs that pay only together or crash, settings that
-never run, fill the memory or pay from a certain batch on, and noise of 1 to 10 %, another in each. With so much noise
-nothing that is within 2 % of the best can be told from it in some of them, and no strategy arrives in all"""
+A new problem for each seed, of a kind that the search was neither developed on nor adapted to
+(`benchmarks/search/generated.py` defines it): 300 to 100,000 combinations; ten families of main effects, three of them
+new to the search; interactions of pairs and triples; pairs that only pay together or crash; settings that never run,
+fill the memory or pay only above a certain batch size; and a noise of 1 to 10 % that differs between problems. In some
+of them the noise makes combinations within 2 % of the optimum indistinguishable, so no strategy converges on all"""
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -65,24 +68,24 @@ def page(folder: Path = _RESULTS) -> str:
 
 def _title(result: Result) -> str:
     many = ""
-    source = "A fresh one for each seed"
+    source = "A new problem for each seed"
     if result.recorded_on:
         source = f"Recorded on {result.recorded_on}, {result.recorded}"
         known = "" if result.recorded_noise is None else f" ({result.recorded_noise:.1%})"
         noise = f"as in the recording{known}" if result.noise is None else f"of {result.noise:.1%}"
-        source += f"; every trial's time with noise {noise}"
+        source += f"; trial times with noise {noise}"
     if result.problem == HELD_BACK_NAME:
         source, many = _HELD_BACK, "up to "
     versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
     return (
-        f"## {result.problem}: {many}{result.combinations:,} combinations\n\n{source}; "
-        f"{len(result.reached)} seeds of at most {result.budget} trials on {result.date} with {versions}."
+        f"## {_DISPLAYED.get(result.problem, result.problem)}: {many}{result.combinations:,} combinations\n\n{source}; "
+        f"{len(result.reached)} seeds, at most {result.budget} trials each, on {result.date} with {versions}."
     )
 
 
 def _table(results: Sequence[Result]) -> list[str]:
     rows = [
-        "| strategy | median trials to 2 % | 95 % of seeds | arrived within 30 | within 40 | comparisons, median "
+        "| strategy | median trials to 2 % | 95 % of seeds | converged within 30 | within 40 | comparisons, median "
         "| out of memory | failed |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -97,7 +100,7 @@ def _table(results: Sequence[Result]) -> list[str]:
 
 def _worth(results: Sequence[Result]) -> list[str]:
     rows = [
-        f"| strategy | answer after {SOON} trials, of the best: median | a tenth of the seeds is below |",
+        f"| strategy | answer after {SOON} trials / optimum: median | 10th percentile |",
         "|---|---|---|",
     ]
     for result in results:

@@ -1,4 +1,4 @@
-"""A BERT of half a million parameters that classifies: its head is small, so that what its blocks keep decides."""
+"""A BERT classifier of half a million parameters; its head is small, so the activations of its blocks dominate."""
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification

@@ -1,4 +1,4 @@
-"""An LSTM of two layers that predicts the next token: its steps are many small products, one after another."""
+"""A two-layer LSTM that predicts the next token: its steps are many small matrix products, one after another."""
 
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
-"""Tells whether a user will like an item: nearly all of its two million parameters are rows of tables.
+"""A recommender that predicts whether a user likes an item; nearly all of its two million parameters are embeddings.
 
-A step multiplies little and updates every row: the optimizer takes most of its time.
+A step multiplies little and updates every embedding row: most of its time is the optimizer's.
 """
 
 import torch
@@ -16,7 +16,7 @@ _WIDTH = 32
 
 
 class Recommender(nn.Module):
-    """The tables of users and items, and a perceptron on what they say."""
+    """Embeddings of users and items, and a perceptron on top of them."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Recommender(nn.Module):
         )
 
     def forward(self, user, seen, item):
-        """The logit of liking the item, after the items that were seen before."""
+        """The logit of liking the item, given the items seen before."""
         known = torch.cat([self.users(user), self.items(seen).mean(dim=1), self.items(item)], dim=1)
         return self.layers(known).squeeze(1)
 

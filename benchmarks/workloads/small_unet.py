@@ -1,4 +1,4 @@
-"""A U-Net of three depths that removes noise from images of 32 pixels: what the encoder keeps is large."""
+"""A U-Net of three levels that denoises images of 32 pixels: the encoder's saved activations are large."""
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ class Double(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down three times, and up again beside what was seen on the way."""
+    """Three levels down, and up again with skip connections."""
 
     def __init__(self, width=16, depth=3):
         super().__init__()
@@ -44,7 +44,7 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, 1, 1)
 
     def forward(self, image):
-        """The image without its noise."""
+        """The denoised image."""
         seen, inside = [], image
         for level in self.down:
             inside = level(inside)

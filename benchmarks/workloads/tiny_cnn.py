@@ -24,7 +24,7 @@ class Block(nn.Module):
         )
 
     def forward(self, images):
-        """Add what the body makes of the images to them."""
+        """Add the output of the body to the images."""
         return nn.functional.relu(images + self.body(images))
 
 

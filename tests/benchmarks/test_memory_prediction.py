@@ -43,7 +43,7 @@ def test_the_page_names_what_is_furthest_off() -> None:
     first, *rest = short_run_cases(complete())
     far = msgspec.structs.replace(first, predicted_bytes=first.measured_bytes * 9 // 10)
     text = page([far, *rest])
-    assert f"Furthest off: -10.00% made up, {far.methods}, batch {far.batch};" in text
+    assert f"Largest errors: -10.00% made up, {far.methods}, batch {far.batch};" in text
     last = next(line for line in text.splitlines() if line.startswith("| **all**"))
     cells = [cell.strip() for cell in last.split("|")]
     assert (cells[3], cells[4], cells[6], cells[8]) == (f"{len(rest) + 1}", "0.000%", "-10.00%", "1")

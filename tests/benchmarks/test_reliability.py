@@ -1,4 +1,4 @@
-"""The page of faults says what was played and what did not hold, and names nothing of the machine."""
+"""The page of faults counts what passed, names what failed, and names nothing of the machine."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LEFT = msgspec.structs.replace(
 )
 
 
-def test_what_did_not_hold_is_named_with_its_seed_and_counted() -> None:
+def test_failures_are_counted_and_named_with_their_seed() -> None:
     text = page([HELD, LEFT])
-    assert "**1 of 2 rows held.** a CPU, 2 cores; 2026-11-24; seeds 0; torch 2.11." in text
+    assert "**1 of 2 scenarios passed.** a CPU, 2 cores; 2026-11-24; seeds 0; torch 2.11." in text
     assert "| command | 1 of 1 | **0 of 1** |" in text
-    named = text.partition("### What did not hold")[2].partition("### What held")[0]
+    named = text.partition("### Failed")[2].partition("### Passed")[0]
     assert "TERM to the command, bigger, at size, told (seed 0)\n  - left running: a worker" in named
     assert HELD.name not in named
 
 
-def test_a_row_that_is_played_again_takes_its_place_and_a_line_that_was_cut_off_costs_itself(tmp_path: Path) -> None:
+def test_a_later_line_replaces_an_earlier_one_and_a_truncated_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     append(path, LEFT)
     with path.open("ab") as file:
@@ -48,6 +48,6 @@ def test_a_row_that_is_played_again_takes_its_place_and_a_line_that_was_cut_off_
     assert read(path) == [better]
 
 
-def test_no_path_and_no_process_of_the_machine_is_written_down(tmp_path: Path) -> None:
+def test_no_path_and_no_process_id_of_the_machine_is_written_down(tmp_path: Path) -> None:
     problem = f"{tmp_path}/out/policy.yaml is not, nor\n  {Path.home()}/x; .answer.json.4711"
     assert _anywhere(problem, tmp_path) == "FOLDER/out/policy.yaml is not, nor HOME/x; .answer.json.PROCESS"

@@ -1,4 +1,4 @@
-"""BERT-base as a classifier of random tokens, and the sizes from there to well above BERT-large (24 and 1024)."""
+"""BERT-base as a classifier of random tokens, in sizes up to well above BERT-large (24 and 1024)."""
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification

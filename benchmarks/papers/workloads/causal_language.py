@@ -1,4 +1,4 @@
-"""A decoder-only transformer of GPT-2's layout, on text that every machine has: the sources of Python's library."""
+"""A decoder-only transformer of GPT-2's architecture, on text that every machine has: Python's standard library."""
 
 import functools
 import sysconfig
@@ -12,7 +12,7 @@ _HEAD_WIDTH = 64
 
 
 class Block(nn.Module):
-    """LayerNorm and causal attention, LayerNorm and an MLP of four times the width, each beside the identity."""
+    """Causal attention, then an MLP of four times the width, each after LayerNorm and with a residual connection."""
 
     def __init__(self, width):
         super().__init__()
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embeddings of tokens and places, the blocks, and logits by the same table as the tokens'."""
+    """Token and position embeddings, the blocks, and logits from the tied token embeddings."""
 
     def __init__(self, layers, width, tokens, vocabulary):
         super().__init__()
@@ -46,7 +46,7 @@ class Decoder(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens):
-        """Logits of the next token at every place."""
+        """Logits of the next token at every position."""
         states = self.tokens(tokens) + self.places.weight[: tokens.size(1)]
         for block in self.blocks:
             states = block(states)
@@ -54,12 +54,12 @@ class Decoder(nn.Module):
 
 
 def build_model(layers=2, width=64, tokens=32, vocabulary=256):
-    # Bytes need 256 tokens; a larger vocabulary is there for what it costs.
+    # Bytes need 256 tokens; a larger vocabulary is for its cost.
     return Decoder(layers, width, tokens, vocabulary)
 
 
 def build_optimizer(parameters):
-    # Betas, epsilon and decay of the survey's Table 5; its rate is one to finetune with, this one to begin with.
+    # Betas, epsilon and decay of the survey's Table 5; its learning rate is for finetuning, this one for pretraining.
     return torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.2)
 
 

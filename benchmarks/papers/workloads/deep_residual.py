@@ -9,7 +9,7 @@ _CLASSES = 10
 
 
 class Block(nn.Module):
-    """BatchNorm, ReLU and convolution, twice, beside the identity."""
+    """BatchNorm, ReLU and convolution, twice, with a residual connection."""
 
     def __init__(self, channels):
         super().__init__()

@@ -1,7 +1,7 @@
-"""A translation transformer with dynamic convolutions in the place of self-attention (Wu et al. 2019).
+"""A translation transformer with dynamic convolutions in place of self-attention (Wu et al. 2019).
 
 By default in the size that Sohoni et al. train on IWSLT'14: with these vocabularies 38.7 million parameters, as theirs.
-The sentences are synthetic: tokens by Zipf's law, and each one's translation is one token that depends on it alone.
+The sentences are synthetic: tokens follow Zipf's law, and each token translates to one token that depends on it alone.
 """
 
 import math
@@ -18,7 +18,7 @@ _HELD_OUT = 128
 
 
 class DynamicConvolution(nn.Module):
-    """A weighted sum over neighbours, with weights that every place computes from itself."""
+    """A weighted sum over neighbours, with weights that every position computes from itself."""
 
     def __init__(self, width, kernel, causal):
         super().__init__()
@@ -34,7 +34,7 @@ class DynamicConvolution(nn.Module):
         states = functional.glu(self.gate(states))
         weights = self.weights(states).unflatten(-1, (_HEADS, kernel)).transpose(1, 2).softmax(-1)
         weights = functional.dropout(weights, _WEIGHT_DROPOUT, self.training)
-        # A band matrix: every row of weights is moved one place further, so that one product does for all places.
+        # A band matrix: every row of weights is shifted by one position, so that one product covers all positions.
         band = functional.pad(weights, (0, tokens)).flatten(-2)[..., : tokens * (tokens + kernel - 1)]
         band = band.unflatten(-1, (tokens, tokens + kernel - 1))
         around = functional.pad(states, (0, 0, self.left, kernel - 1 - self.left))
@@ -43,7 +43,7 @@ class DynamicConvolution(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Every place of the target looks at the source."""
+    """Every position of the target attends to the source."""
 
     def __init__(self, width):
         super().__init__()
@@ -59,7 +59,7 @@ class CrossAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Dynamic convolution, in the decoder attention to the source, and an MLP, each with LayerNorm behind its sum."""
+    """Dynamic convolution, in the decoder attention to the source, and an MLP, each with post-norm."""
 
     def __init__(self, width, inside, kernel, decodes):
         super().__init__()
@@ -69,7 +69,7 @@ class Layer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
 
     def forward(self, states, source=None):
-        """One block; what the encoder made of the source is there in the decoder only."""
+        """One block; the encoder output is only passed in the decoder."""
         states = self.norms[0](states + self._dropped(self.convolution(states)))
         if self.attention is not None:
             states = self.norms[1](states + self._dropped(self.attention(states, source)))
@@ -84,7 +84,7 @@ BLOCKS = (Layer,)
 
 
 class Translator(nn.Module):
-    """Embeddings, encoder, decoder, and an output layer that shares the table of the target's embeddings."""
+    """Embeddings, encoder, decoder, and an output layer tied to the target embeddings."""
 
     def __init__(self, encoder_layers, decoder_layers, width, inside, source_vocabulary, target_vocabulary):
         super().__init__()
@@ -129,18 +129,18 @@ def build_optimizer(parameters):
 
 
 def rate(progress):
-    """The paper's schedule: up over the first 4,000 of 50,000 steps, then down with the root."""
+    """The paper's schedule: warm-up over the first 4,000 of 50,000 steps, then inverse square root decay."""
     warm = 4000 / 50_000
     return max(progress, 0.01) / warm if progress < warm else math.sqrt(warm / progress)
 
 
 def data():
-    """What it is trained on."""
+    """A description of the training data."""
     return "synthetic sentences"
 
 
 def make_batch(batch_size, tokens=25, source_vocabulary=8848, target_vocabulary=6632):
-    # The logarithm of a token's number is uniform: the n-th is seen 1 / n as often as the first.
+    # The logarithm of a token's index is uniform: token n has frequency proportional to 1 / n.
     source = (source_vocabulary ** torch.rand(batch_size, tokens)).long().clamp(max=source_vocabulary - 1)
     target = 1 + (source * 7) % (target_vocabulary - 1)
     return source, functional.pad(target[:, :-1], (1, 0)), target
@@ -148,12 +148,12 @@ def make_batch(batch_size, tokens=25, source_vocabulary=8848, target_vocabulary=
 
 def compute_loss(model, batch):
     source, before, target = batch
-    # Not flattened into one tensor of float32 by hand: a method that computes losses in its own format shall see it.
+    # Not flattened into one float32 tensor here: a method that computes losses in its own format must see it.
     return functional.cross_entropy(model(source, before).flatten(0, 1), target.flatten())
 
 
 def score(model, device, tokens=25, source_vocabulary=8848, target_vocabulary=6632):
-    """Loss per token of sentences that were never trained on."""
+    """Loss per token of held-out sentences."""
     torch.manual_seed(-1)
     batch = make_batch(_HELD_OUT, tokens, source_vocabulary, target_vocabulary)
     source, before, target = (part.to(device) for part in batch)

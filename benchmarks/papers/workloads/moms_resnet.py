@@ -1,4 +1,4 @@
-"""ResNet-50 and its kin with bottlenecks (He et al. 2016), of any depth and width; ``wide=2`` is Wide-ResNet-50-2."""
+"""ResNet-50 and its bottleneck variants (He et al. 2016), of any depth and width; ``wide=2`` is Wide-ResNet-50-2."""
 
 import torch
 from torch import nn
@@ -6,11 +6,11 @@ from torch.nn import functional
 
 _EXPANSION = 4
 _FIRST_TWO_AND_LAST = (3, 4, 3)
-"""Blocks of the stages that do not grow: from ResNet-50 to ResNet-101 only the third does."""
+"""Blocks of the stages that do not grow: between ResNet-50 and ResNet-101 only the third does."""
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions, the middle one narrow, beside a shortcut."""
+    """Three convolutions, the middle one narrow, with a shortcut."""
 
     def __init__(self, channels_in, inside, channels, stride=1):
         super().__init__()

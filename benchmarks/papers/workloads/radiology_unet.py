@@ -1,4 +1,4 @@
-"""The U-Net of ``examples/unet.py``, whose decoder is to be recomputed as well: most of its activations are there."""
+"""The U-Net of ``examples/unet.py`` with recomputation in the decoder too, which holds most of its activations."""
 
 import sys
 from pathlib import Path

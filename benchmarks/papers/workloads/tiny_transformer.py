@@ -1,4 +1,4 @@
-"""A transformer so small that a step is mostly Python: what a wrapper adds to it cannot hide. Nothing but torch."""
+"""A transformer so small that a step is mostly Python, so that a wrapper's overhead shows. It needs only torch."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ _HEADS = 2
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a normalization and beside the identity."""
+    """Attention and a perceptron, each after a normalization and with a residual connection."""
 
     def __init__(self):
         super().__init__()

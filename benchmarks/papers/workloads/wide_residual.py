@@ -1,7 +1,7 @@
-"""A wide residual network with identity shortcuts (WRN-28-2 by default), on small images that the machine has or makes.
+"""A wide residual network with identity shortcuts (WRN-28-2 by default), on small images that need no download.
 
-The images are scikit-learn's handwritten digits where scikit-learn is installed: 1,797 of 8 x 8 pixels, enlarged to the
-32 x 32 of CIFAR-10. Elsewhere they are synthetic, as many and as large: ten fixed patterns, shifted and in noise.
+The images are scikit-learn's handwritten digits if scikit-learn is installed: 1,797 of 8 x 8 pixels, enlarged to
+CIFAR-10's 32 x 32. Otherwise they are synthetic, the same number and size: ten fixed patterns, shifted and with noise.
 """
 
 import functools
@@ -16,7 +16,7 @@ _NOISE = 1.5
 
 
 class Block(nn.Module):
-    """BatchNorm, ReLU and convolution, twice, beside the identity: subsampled, and with zeros for channels it lacks."""
+    """BatchNorm, ReLU and convolution, twice, with a subsampled shortcut, zero-padded for missing channels."""
 
     def __init__(self, before, after, stride):
         super().__init__()
@@ -48,12 +48,12 @@ def build_model(depth=28, widen=2):
 
 
 def build_optimizer(parameters):
-    # The paper's Table 5, and of its Table 6 the rate of the dense network, for the sparse one too.
+    # The paper's Table 5; the learning rate of the dense network from its Table 6, also for the sparse one.
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
 def rate(progress):
-    """The paper's schedule: a fifth of the rate after 30, 60 and 80 % of the steps."""
+    """The paper's schedule: divide the learning rate by five after 30, 60 and 80 % of the steps."""
     return 0.2 ** sum(progress >= share for share in (0.3, 0.6, 0.8))
 
 
@@ -69,7 +69,7 @@ def compute_loss(model, batch):
 
 
 def score(model, device, pixels=32, held_out=360):
-    """Correct answers to so many images that were never trained on, in per cent."""
+    """Accuracy on held-out images, in per cent."""
     images, labels = (part[:held_out] for part in _images(held_out=True))
     right = 0
     for some, answers in zip(images.split(100), labels.split(100), strict=True):
@@ -83,7 +83,7 @@ def _enlarged(images, pixels):
 
 
 def data():
-    """What it is trained on."""
+    """A description of the training data."""
     return _all_images()[2]
 
 
@@ -98,7 +98,7 @@ def _images(held_out):
 def _all_images():
     try:
         from sklearn.datasets import load_digits
-    except ImportError:  # It is not there, or something that it needs is not.
+    except ImportError:  # It is not installed, or one of its dependencies is missing.
         return *_synthetic_images(), "synthetic images"
     digits = load_digits()
     images = torch.from_numpy(digits.images).float().unsqueeze(1)

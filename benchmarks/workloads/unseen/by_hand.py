@@ -1,4 +1,4 @@
-"""An encoder that somebody wrote with PyTorch's own attention."""
+"""A hand-written encoder that uses PyTorch's own attention."""
 
 import torch
 

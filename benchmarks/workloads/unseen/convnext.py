@@ -1,4 +1,4 @@
-"""A convolutional network with normalization over channels, which takes them from first to last and back."""
+"""A convolutional network with normalization over channels, which permutes them to the last dimension and back."""
 
 import torch
 from transformers import ConvNextConfig, ConvNextForImageClassification

@@ -1,4 +1,4 @@
-"""A decoder whose projections keep their weights transposed, with dropout everywhere."""
+"""A decoder with transposed projection weights and dropout everywhere."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -1,4 +1,4 @@
-"""A decoder whose heads of keys are shared between queries."""
+"""A decoder with grouped-query attention."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

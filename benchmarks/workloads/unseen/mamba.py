@@ -1,4 +1,4 @@
-"""A state-space model, without kernels of its own."""
+"""A state-space model, without custom kernels."""
 
 import torch
 from transformers import MambaConfig, MambaForCausalLM

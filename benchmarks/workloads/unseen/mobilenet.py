@@ -1,4 +1,4 @@
-"""A convolutional network of narrow and wide layers in turn."""
+"""A convolutional network of alternating narrow and wide layers."""
 
 import torch
 from transformers import MobileNetV2Config, MobileNetV2ForImageClassification

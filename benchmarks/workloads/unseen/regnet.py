@@ -1,4 +1,4 @@
-"""A convolutional network with groups, and batch normalization."""
+"""A convolutional network with grouped convolutions and batch normalization."""
 
 import torch
 from transformers import RegNetConfig, RegNetForImageClassification

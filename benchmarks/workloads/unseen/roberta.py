@@ -1,4 +1,4 @@
-"""An encoder, with a mask that differs from sample to sample."""
+"""An encoder with a mask that differs between samples."""
 
 import torch
 from transformers import RobertaConfig, RobertaForMaskedLM
@@ -19,7 +19,7 @@ def make_batch(batch_size):
     tokens = torch.randint(3, 8192, (batch_size, 256))
     lengths = torch.randint(64, 257, (batch_size, 1))
     lengths[0] = 256
-    # Spread out already: whether a mask for each token is spread at all depends on its values, and a device in software
-    # has none.
+    # Already expanded: whether a per-token mask is expanded depends on its values, which the software GPU does not
+    # have.
     mask = (torch.arange(256) < lengths)[:, None, None, :].expand(batch_size, 1, 256, 256).contiguous()
     return {"input_ids": tokens, "attention_mask": mask, "labels": tokens.clone()}

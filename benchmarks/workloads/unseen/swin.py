@@ -1,4 +1,4 @@
-"""A transformer over windows of images, with a bias by distance in each."""
+"""A transformer over windows of images, with a relative position bias in each."""
 
 import torch
 from transformers import SwinConfig, SwinForImageClassification

@@ -1,4 +1,4 @@
-"""An encoder and a decoder, with biases of attention by distance."""
+"""An encoder and a decoder with relative position biases in attention."""
 
 import torch
 from transformers import T5Config, T5ForConditionalGeneration

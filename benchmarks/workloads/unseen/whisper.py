@@ -1,4 +1,4 @@
-"""Sound in, text out: convolutions before an encoder, and a decoder."""
+"""Speech to text: convolutions in front of an encoder, and a decoder."""
 
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration

@@ -51,7 +51,7 @@ def test_aims_are_met_only_where_every_row_has_the_figure() -> None:
 def test_nineteen_promises_of_twenty_are_enough_and_eighteen_are_not() -> None:
     kept = [row(repeat=repeat) for repeat in range(1, 19)]
     broken = [row(repeat=repeat, measured=2.0) for repeat in (19, 20)]
-    promised = "the promise kept within its stated interval in 95 % of the runs"
+    promised = "the measured ratio inside the promised interval in 95 % of the runs"
     assert f"{promised}: met, in 19 of 20 (not in gpt2, run 20: above)" in page([*kept, row(repeat=19), broken[1]])
     assert f"{promised}: **not met**, in 18 of 20" in page([*kept, *broken])
 
@@ -59,7 +59,7 @@ def test_nineteen_promises_of_twenty_are_enough_and_eighteen_are_not() -> None:
 def test_a_figure_that_is_missing_is_a_missed_aim() -> None:
     found = msgspec.structs.replace(row(), advice_beside_best=None, reason="the advice has no figure")
     text = page([found])
-    assert "**not met**, in 0 of 1 (not in gpt2: no figure)" in text
+    assert "**not met**, in 0 of 1 (not in gpt2: not measured)" in text
     assert "| the advice has no figure |" in text
 
 

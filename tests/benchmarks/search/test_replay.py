@@ -34,8 +34,8 @@ def test_the_page_shows_what_the_lines_hold() -> None:
     )
     assert "## made up: 240 combinations" in text
     assert (
-        "Recorded on a made-up device, 2026-01-01; every trial's time with noise as in the recording; "
-        "4 seeds of at most 100 trials on 2026-01-02 with optuna 5.0.0." in text
+        "Recorded on a made-up device, 2026-01-01; trial times with noise as in the recording; "
+        "4 seeds, at most 100 trials each, on 2026-01-02 with optuna 5.0.0." in text
     )
     assert "| random | 12 | more than 100 | 50% | 75% | none | 1.0% | 0.5% |" in text
     assert "| ours | 2 | 4 | 100% | 100% | none | 1.0% | 0.5% |" in text
@@ -44,13 +44,13 @@ def test_the_page_shows_what_the_lines_hold() -> None:
 def test_problems_that_are_held_back_come_last_with_what_their_answers_are_worth() -> None:
     """In much noise few seeds arrive: how good the answer is after thirty trials says more."""
     text = markdown([result(problem=HELD_BACK_NAME, worth=(0.9, 0.99, 1.0, 0.95)), result()])
-    assert text.index("## made up") < text.index(f"## {HELD_BACK_NAME}: up to 240 combinations")
+    assert text.index("## made up") < text.index("## generated, held out: up to 240 combinations")
     assert "| random | 99.0% | 90.0% |" in text
 
 
 def test_a_strategy_that_ran_on_fewer_seeds_says_so() -> None:
     text = markdown([result(), result("ours", reached=(1, 2))])
-    assert "4 seeds of at most 100 trials" in text
+    assert "4 seeds, at most 100 trials each," in text
     assert "| ours (2 seeds) | 1 | 2 |" in text
 
 
@@ -78,7 +78,7 @@ def test_a_simulated_problem_is_replayed(tmp_path: Path, capsys: pytest.CaptureF
         ("simulated small", "random", (5, 5)),
         ("simulated small", "deepspeed", (5, 5)),
     ]
-    assert "A fresh one for each seed; 2 seeds of at most 5 trials" in capsys.readouterr().out
+    assert "A new problem for each seed; 2 seeds, at most 5 trials each," in capsys.readouterr().out
 
 
 def test_the_committed_page_is_up_to_date() -> None:
