@@ -149,8 +149,17 @@ def test_the_batch_that_each_pass_brings_to_the_device_is_no_activation() -> Non
 def test_what_cublas_holds_is_told_apart_from_tensors() -> None:
     cuda = FakeCuda()
     cuda.change(64, 64)
-    with CudaMemory(GPU, 8 * 2**30, cuda, workspace_bytes=lambda device: 64) as meter:
+    asked: list[str] = []
+
+    def workspace_bytes(device: torch.device) -> int:
+        asked.append("moves them")
+        return 64
+
+    with CudaMemory(GPU, 8 * 2**30, cuda, workspace_bytes=workspace_bytes) as meter:
         _, memory = meter.measured_step(Scripted(cuda), None)  # type: ignore[arg-type]
+        with meter.watching() as completed:
+            assert asked == [], "the steps that follow find the workspaces where a training has them"
+            memory = completed(memory)
     assert memory.workspace_bytes == 64
     assert memory.peak_allocated_bytes == 764
     assert memory.tensor_peak_bytes == 700

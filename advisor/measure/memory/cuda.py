@@ -104,7 +104,6 @@ class CudaMemory:
             self.course = history.close()
         self._cuda.synchronize(self._device)
         peaks.begin(Phase.IDLE)
-        workspace_bytes = self._workspace_bytes(self._device)
         return loss, MemoryMeasurement(
             peak_bytes=peaks.reserved,
             peak_allocated_bytes=max(peaks.allocated.values()),
@@ -114,7 +113,6 @@ class CudaMemory:
             forward_peak_bytes=peaks.allocated.get(Phase.FORWARD, 0),
             backward_peak_bytes=peaks.allocated.get(Phase.BACKWARD, 0),
             optimizer_peak_bytes=peaks.allocated.get(Phase.OPTIMIZER, 0),
-            workspace_bytes=workspace_bytes,
             breakdown=MemoryBreakdown(
                 parameters=bytes_of(list(training.model.parameters()), self._device),
                 buffers=bytes_of(list(training.model.buffers()), self._device),
@@ -144,6 +142,8 @@ class CudaMemory:
                 peak_bytes=reserved,
                 peak_reserved_bytes=reserved,
                 allocation_retries=memory.allocation_retries + self._retries() - retries,
+                # Asking moves them, after which steps may reserve more than those of a training: no step may follow.
+                workspace_bytes=self._workspace_bytes(self._device),
             )
 
         yield completed
