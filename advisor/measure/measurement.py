@@ -77,7 +77,7 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def tensor_peak_bytes(self) -> int:
-        """Peak of the training's own tensors: what a trace can foretell, and what papers count."""
+        """Peak of the training's own tensors: what a trace can predict, and what papers count."""
         return self.peak_allocated_bytes - self.workspace_bytes
 
     @property

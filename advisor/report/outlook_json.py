@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from advisor.methods.use import MethodUse
-from advisor.predict.outlook import AtBatch, Outlook
+from advisor.predict.policy_outlook import AtBatch, Outlook
 from advisor.predict.prediction import Reserved
 from advisor.predict.roofline import PredictedStep
 from advisor.report.jsonout import JSON_SCHEMA_VERSION, json_text

@@ -46,7 +46,7 @@ def check(model: str) -> None:
     assert {(case.policy, case.batch) for case in cases} == expected
     for side in ("on_device", "by_profile"):
         known = {f"{case.policy} {case.batch}": table.errors_of(case, side) for case in cases if getattr(case, side)}
-        # What a policy refuses, or no two steps foretell, is no other than on the page of the whole models.
+        # What a policy refuses, or cannot be predicted, is the same than on the page of the whole models.
         assert {case.policy for case in cases if not getattr(case, side)} <= _WITHOUT.get(model, {"chunked loss"})
         for place, (kind, (median, worst)) in enumerate(table.AIMS.items()):
             errors = {row: error[place] for row, error in known.items()}

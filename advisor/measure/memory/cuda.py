@@ -14,7 +14,7 @@ from advisor.measure.memory.cublas_workspaces import held_workspace_bytes
 from advisor.measure.memory.cuda_history import CudaHistory
 from advisor.measure.memory.meter import gradient_bytes, listening, optimizer_state_bytes
 from advisor.measure.memory.storages import bytes_of, tensors_in, view_bytes
-from advisor.measure.memory.timeline import Course
+from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.measure.speed.energy import NvmlDevice
 from advisor.training.pieces import telling_of_pieces
 from advisor.training.training import Phase
@@ -58,7 +58,7 @@ class CudaMemory:
         self._limit_bytes = limit_bytes
         self._cuda = cuda
         self._workspace_bytes = workspace_bytes
-        self.course: Course | None = None
+        self.timeline: MemoryTimeline | None = None
         self._nvml = nvml if nvml is not None or cuda is not torch.cuda else nvml_device(device)
 
     def __enter__(self) -> CudaMemory:
@@ -101,7 +101,7 @@ class CudaMemory:
             with listening(training, listen), telling_of_pieces(history.hear_of_pieces):
                 loss = training.step(batch)
         finally:
-            self.course = history.close()
+            self.timeline = history.close()
         self._cuda.synchronize(self._device)
         peaks.begin(Phase.IDLE)
         return loss, MemoryMeasurement(

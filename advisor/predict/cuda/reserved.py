@@ -12,7 +12,7 @@ from advisor.predict.trace.envelope import canonical
 from advisor.predict.trace.step_trace import StepTrace
 from advisor.predict.trace.storage_log import Inside
 from advisor.predict.workspace.call import InsideCall, Result, Take, call_between
-from advisor.predict.workspace.kernels import steps_of
+from advisor.predict.workspace.operators import steps_of
 
 __all__ = ["AllocationLog", "allocation_log", "reserved"]
 

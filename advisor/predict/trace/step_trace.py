@@ -19,13 +19,13 @@ from torch.utils._pytree import tree_map_only
 from advisor.measure.memory.meter import listening
 from advisor.measure.memory.storages import tensors_in, view_bytes
 from advisor.predict.prediction import Affine, Category
+from advisor.predict.step_work import Work
 from advisor.predict.trace.engine_sums import EngineSums
 from advisor.predict.trace.operator_work import as_on_cuda
 from advisor.predict.trace.scratch import Call
 from advisor.predict.trace.side_by_side import side_by_side
 from advisor.predict.trace.storage_log import Inside, StorageLog
 from advisor.predict.trace.work_counter import WorkCounter
-from advisor.predict.work import Work
 from advisor.training.moving import listening_to_moves, moved_tensors, replace_tensors
 from advisor.training.training import Phase, Training
 

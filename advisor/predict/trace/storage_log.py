@@ -16,7 +16,7 @@ from advisor.predict.trace.in_place import changes_only_values
 from advisor.predict.trace.layer_norm_layout import as_kernels_lay_it_out
 from advisor.predict.trace.scratch import Call, call_of
 from advisor.predict.workspace.call import InsideCall, described
-from advisor.predict.workspace.kernels import has_inside
+from advisor.predict.workspace.operators import has_inside
 from advisor.training.memory_side import Side, current_side
 
 __all__ = ["Inside", "StorageLog"]

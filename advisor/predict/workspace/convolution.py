@@ -17,7 +17,7 @@ import torch
 
 from advisor.predict.prediction import CudaDevice
 from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
-from advisor.predict.workspace.reductions import Accumulation, reduction_buffers
+from advisor.predict.workspace.reduction_buffers import Accumulation, reduction_buffers
 
 __all__ = ["convolution", "convolution_backward"]
 

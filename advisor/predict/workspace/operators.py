@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.workspace.attention import (
+from advisor.predict.workspace.attention_buffers import (
     cudnn_backward,
     efficient,
     efficient_backward,
@@ -25,7 +25,7 @@ from advisor.predict.workspace.attention import (
 )
 from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
 from advisor.predict.workspace.convolution import convolution, convolution_backward
-from advisor.predict.workspace.reductions import Accumulation, reduction_buffers
+from advisor.predict.workspace.reduction_buffers import Accumulation, reduction_buffers
 
 __all__ = ["has_inside", "steps_of"]
 

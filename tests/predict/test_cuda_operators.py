@@ -9,7 +9,7 @@ import torch
 
 from advisor.predict.prediction import CudaDevice
 from advisor.predict.workspace.call import Give, InsideCall, Like, Result, call_between
-from advisor.predict.workspace.kernels import has_inside, steps_of
+from advisor.predict.workspace.operators import has_inside, steps_of
 
 H100 = CudaDevice(compute_capability=(9, 0), multiprocessors=132)
 FLOAT, HALF, LONG = torch.float32, torch.bfloat16, torch.int64
