@@ -6,6 +6,7 @@ and strides of tensors are, so that these are what is carried from two batches t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,10 +28,7 @@ class Like(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         """Elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

@@ -17,11 +17,9 @@ import torch
 
 from advisor.predict.prediction import CudaDevice
 from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
-from advisor.predict.workspace.reduction_buffers import Accumulation, reduction_buffers
+from advisor.predict.workspace.reduction_buffers import Accumulation, partial_results
 
 __all__ = ["convolution", "convolution_backward"]
-
-_FLOAT = 4
 
 
 def convolution(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
@@ -59,12 +57,8 @@ def convolution_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]
         yield Give("gradient")
     if wanted[2]:
         yield Result(sum(wanted[:2]))
-        item = gradient.dtype.itemsize
-        reduced = [0, *range(2, len(gradient.shape))]
-        summed = Accumulation(item, max(item, _FLOAT), 8 if item == 2 else 4)
-        partials, counters = reduction_buffers(gradient.shape, gradient.strides, reduced, summed, device)
-        if partials:
-            yield from (Take("partials", partials), Take("counters", counters), Give("counters"), Give("partials"))
+        summed = Accumulation.of_sum(gradient.dtype.itemsize)
+        yield from partial_results(gradient, (0, *range(2, len(gradient.shape))), summed, device)
     if copies_input:
         yield Give("input")
 

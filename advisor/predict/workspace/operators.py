@@ -25,7 +25,7 @@ from advisor.predict.workspace.attention_buffers import (
 )
 from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
 from advisor.predict.workspace.convolution import convolution, convolution_backward
-from advisor.predict.workspace.reduction_buffers import Accumulation, reduction_buffers
+from advisor.predict.workspace.reduction_buffers import Accumulation, partial_results
 
 __all__ = ["has_inside", "steps_of"]
 
@@ -46,7 +46,7 @@ def steps_of(call: InsideCall, device: CudaDevice) -> tuple[Step, ...]:
     return tuple(_RULES[call.operator](call, device))
 
 
-def _sum(call: InsideCall, device: CudaDevice, *, partial_bytes: int = 0, vector: int = 0) -> Iterator[Step]:
+def _sum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
     """``sum`` and ``mean``: what is not of the result's type is converted before, but for 16 bits to 32 bits.
 
     Source: ``make_reduction_from_out_ty`` in ``aten/src/ATen/native/ReduceOpsUtils.h``, and
@@ -56,11 +56,9 @@ def _sum(call: InsideCall, device: CudaDevice, *, partial_bytes: int = 0, vector
     yield Result(0)
     converts = given.dtype is not result.dtype and not (given.dtype in _HALVES and result.dtype is torch.float32)
     if converts:
-        given = _contiguous(given, result.dtype)
+        given = Like(given.shape, given.strides, result.dtype)  # a dense tensor keeps its order of dimensions
         yield Take("converted", given.nbytes)
-    item = given.dtype.itemsize
-    kind = Accumulation(item, partial_bytes or max(item, _FLOAT), vector or (8 if item == 2 else 4))
-    yield from _partials(given, _reduced(call, given), kind, device)
+    yield from partial_results(given, _reduced(call, given), Accumulation.of_sum(given.dtype.itemsize), device)
     if converts:
         yield Give("converted")
 
@@ -73,7 +71,7 @@ def _reduction(partial_bytes: int = 0, vector: int = 4) -> Callable[[InsideCall,
         yield from (Result(index) for index in range(len(call.results)))
         item = given.dtype.itemsize
         kind = Accumulation(item, partial_bytes or item, vector)
-        yield from _partials(given, _reduced(call, given), kind, device)
+        yield from partial_results(given, _reduced(call, given), kind, device)
 
     return rule
 
@@ -83,14 +81,6 @@ def _reduced(call: InsideCall, given: Like) -> tuple[int, ...]:
     if dims is None or dims == ():
         return tuple(range(len(given.shape)))
     return (dims,) if isinstance(dims, int) else tuple(dims)
-
-
-def _partials(
-    given: Like, reduced: tuple[int, ...], kind: Accumulation, device: CudaDevice, name: str = "partial results"
-) -> Iterator[Step]:
-    partials, counters = reduction_buffers(given.shape, given.strides, reduced, kind, device)
-    if partials:
-        yield from (Take(name, partials), Take("counters", counters), Give("counters"), Give(name))
 
 
 def _dropout(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
@@ -140,7 +130,7 @@ def _layer_norm_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]
         yield from (Take("scales", of_parts.nbytes), Take("offsets", of_parts.nbytes))
         for place, name in ((1, "scale"), (2, "offset")):
             yield Result(place)  # the sum, in the place of what was taken for it
-            yield from _partials(of_parts, (0,), kind, device)
+            yield from partial_results(of_parts, (0,), kind, device)
             yield Give(name)
         yield from (Give("offsets"), Give("scales"))
     for name, _ in reversed(copies):
@@ -231,11 +221,6 @@ def _roll(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
         yield Give(name)
     if not between and not given.contiguous:
         yield Give("input")
-
-
-def _contiguous(like: Like, dtype: torch.dtype) -> Like:
-    """Converted; a dense tensor keeps its order of dimensions."""
-    return Like(like.shape, like.strides, dtype)
 
 
 _NORM = _reduction(_FLOAT)
