@@ -1,1 +1,1 @@
-"""What a device does in a second, and what it draws. Loads torch."""
+"""What a device does in a second, and what it draws. Called by trial; loads torch."""

@@ -1,1 +1,1 @@
-"""One step on fake tensors: every allocation and operator. Loads torch."""
+"""One step on fake tensors: every allocation and operator. Called by trial; loads torch."""

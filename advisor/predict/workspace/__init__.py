@@ -1,1 +1,1 @@
-"""Buffers that CUDA kernels take inside of themselves, from shapes. Loads torch; read by trace and cuda."""
+"""Workspace that CUDA kernels allocate, from shapes. Loads torch; read by trace and cuda."""

@@ -23,11 +23,11 @@ from advisor.predict.workspace.attention_buffers import (
     flash_backward,
     seeds_first,
 )
-from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
+from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall
 from advisor.predict.workspace.convolution import convolution, convolution_backward
 from advisor.predict.workspace.reduction_buffers import Accumulation, partial_results
 
-__all__ = ["has_inside", "steps_of"]
+__all__ = ["has_workspace", "steps_of"]
 
 _FLOAT = 4
 _PAIR = 16
@@ -35,18 +35,18 @@ _PAIR = 16
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def has_inside(operator: str) -> bool:
+def has_workspace(operator: str) -> bool:
     """Whether there is a rule for an operator."""
     return operator in _RULES
 
 
 @functools.lru_cache(maxsize=2**14)
-def steps_of(call: InsideCall, device: CudaDevice) -> tuple[Step, ...]:
+def steps_of(call: WorkspaceCall, device: CudaDevice) -> tuple[Step, ...]:
     """What happens while an operator runs, in order."""
     return tuple(_RULES[call.operator](call, device))
 
 
-def _sum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _sum(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """``sum`` and ``mean``: what is not of the result's type is converted before, but for 16 bits to 32 bits.
 
     Source: ``make_reduction_from_out_ty`` in ``aten/src/ATen/native/ReduceOpsUtils.h``, and
@@ -63,10 +63,10 @@ def _sum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
         yield Give("converted")
 
 
-def _reduction(partial_bytes: int = 0, vector: int = 4) -> Callable[[InsideCall, CudaDevice], Iterator[Step]]:
+def _reduction(partial_bytes: int = 0, vector: int = 4) -> Callable[[WorkspaceCall, CudaDevice], Iterator[Step]]:
     """One with partial results of so many bytes; by default of an input's. Of the results, indices come second."""
 
-    def rule(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    def rule(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
         given = call.given("self")
         yield from (Result(index) for index in range(len(call.results)))
         item = given.dtype.itemsize
@@ -76,25 +76,25 @@ def _reduction(partial_bytes: int = 0, vector: int = 4) -> Callable[[InsideCall,
     return rule
 
 
-def _reduced(call: InsideCall, given: Like) -> tuple[int, ...]:
+def _reduced(call: WorkspaceCall, given: Like) -> tuple[int, ...]:
     dims = call.given("dim")
     if dims is None or dims == ():
         return tuple(range(len(given.shape)))
     return (dims,) if isinstance(dims, int) else tuple(dims)
 
 
-def _dropout(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _dropout(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """The mask comes first. Source: ``dropout_cuda`` in ``aten/src/ATen/native/cuda/Dropout.cu``."""
     yield from (Result(1), Result(0))
 
 
-def _softmax_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _softmax_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """The product of gradient and output. Source: ``softmax_backward_cuda_out`` in ``cuda/SoftMax.cu``."""
     yield Result(0)
     yield from (Take("product", call.given("grad_output").nbytes), Give("product"))
 
 
-def _layer_norm(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _layer_norm(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """What is not contiguous is copied. Source: ``layer_norm_cuda`` in ``cuda/layer_norm_kernel.cu``."""
     given = call.given("input")
     if not given.contiguous:
@@ -107,7 +107,7 @@ def _layer_norm(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
 _MANY_ROWS, _ROWS_OF_A_BLOCK, _MOST_PARTS = 2**16, 32, 2**20
 
 
-def _layer_norm_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _layer_norm_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Likewise; for many short rows, gradients of the weights are summed in two steps.
 
     Source: ``layer_norm_backward_cuda`` and ``LaunchAndAllocGammaBetaBackwardKernel`` there.
@@ -147,7 +147,7 @@ def _parts(rows: int, columns: int, device: CudaDevice) -> int:
 _FEW_INDICES, _FEW_ROWS, _ROWS_OF_A_THREAD = 3072, 128, 10
 
 
-def _embedding_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _embedding_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Many indices are sorted, and the gradients of equal ones summed in pieces of ten.
 
     Source: ``embedding_dense_backward_cuda`` in ``cuda/Embedding.cu``, and ``cuda/EmbeddingBackwardKernel.cu``.
@@ -195,7 +195,7 @@ def _aligned(number: int) -> int:
     return -(-number // _ALIGNMENT) * _ALIGNMENT
 
 
-def _cumsum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _cumsum(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """What is not of the result's type is converted before. Source: ``cumsum`` in ``ReduceOps.cpp``."""
     [result] = call.results
     yield Result(0)
@@ -203,7 +203,7 @@ def _cumsum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
         yield from (Take("converted", result.nbytes), Give("converted"))
 
 
-def _roll(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _roll(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Over one dimension after the other, each into new memory; none is given back before the last one is there.
 
     Source: ``roll_cuda`` in ``cuda/TensorTransformations.cu``, and ``roll_common`` in ``TensorTransformations.h``.
@@ -224,7 +224,7 @@ def _roll(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
 
 
 _NORM = _reduction(_FLOAT)
-_RULES: Mapping[str, Callable[[InsideCall, CudaDevice], Iterator[Step]]] = {
+_RULES: Mapping[str, Callable[[WorkspaceCall, CudaDevice], Iterator[Step]]] = {
     "sum.default": _sum,
     "sum.dim_IntList": _sum,
     "mean.default": _sum,

@@ -1,4 +1,4 @@
-"""What a reduction takes inside its kernel on CUDA: partial results of blocks that share an output.
+"""What a reduction allocates as workspace on CUDA: partial results of blocks that share an output.
 
 A sum over many rows with few results, such as the gradient of a bias, would leave most of the device idle if each
 result were one block's. So several blocks work on one, and put what they have into a buffer of the caching allocator.
