@@ -28,8 +28,8 @@ from advisor.methods.use import MethodUse, use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.predict.calibration import TimePrediction
+from advisor.predict.step_work import StepWork
 from advisor.predict.trace.work_counter import count_work
-from advisor.predict.work import StepWork
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.source import resolve_source

@@ -58,7 +58,8 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         optimizer_peak_bytes: Peak during the optimizer step.
         peak_resident_bytes: Largest resident set of the process during the timed steps (CPU), the interpreter and its
             libraries included, else ``None``: what the C library keeps beyond live tensors shows here.
-        workspace_bytes: What cuBLAS held during the step, in every one of these peaks; no tensor of the training.
+        workspace_bytes: What cuBLAS held during the step, in every one of these peaks; no tensor of the training. 0
+            where no steps were watched after the measured one.
         breakdown: Live bytes by category.
     """
 
@@ -76,7 +77,7 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def tensor_peak_bytes(self) -> int:
-        """Peak of the training's own tensors: what a trace can foretell, and what papers count."""
+        """Peak of the training's own tensors: what a trace can predict, and what papers count."""
         return self.peak_allocated_bytes - self.workspace_bytes
 
     @property

@@ -14,28 +14,15 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch; its default settings i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import msgspec
 
 from advisor.predict.blocks import LARGEST_SMALL_BYTES, Block, Pool, rounded
 from advisor.predict.segments import ExpandableSegments, FixedSegments, Segments, segment_bytes
 
-__all__ = ["CachingAllocator", "PhasePeak", "Replay", "replay"]
+__all__ = ["CachingAllocator", "Replay", "replay"]
 
 _STEADY_STEPS, _MOST_STEPS = 2, 8
-
-
-class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Peaks of a stretch of the log, with what was there when it began.
-
-    Attributes:
-        reserved_bytes: As ``torch.cuda.max_memory_reserved`` would say.
-        allocated_bytes: As ``torch.cuda.max_memory_allocated`` would say.
-    """
-
-    reserved_bytes: int
-    allocated_bytes: int
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +36,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         retries: How often the cache was released because the limit was met (``num_alloc_retries``).
         out_of_memory: An allocation failed even so. The replay ended there: the peaks are those of the events before,
             which fitted.
-        phases: Peaks of each stretch between two marks, in order; none for stretches that were not reached.
     """
 
     peak_reserved_bytes: int
@@ -57,7 +43,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     segments: int
     retries: int
     out_of_memory: bool
-    phases: tuple[PhasePeak, ...]
 
 
 def replay(
@@ -66,8 +51,6 @@ def replay(
     expandable: bool = False,
     expandable_from: int = 0,
     limit_bytes: int | None = None,
-    workspace_bytes: int = 0,
-    marks: Sequence[int] = (),
     step: int | None = None,
 ) -> Replay:
     """Play a log of allocations and frees through a model of the caching allocator.
@@ -77,43 +60,31 @@ def replay(
             freed. An identity may come again once it is free. Empty storages (0 bytes) have no block.
         expandable: Whether ``expandable_segments`` is on.
         expandable_from: Index of the event before which it is switched on, and what is unused is given back; what was
-            there before stays in segments of fixed size. Not after the first mark.
+            there before stays in segments of fixed size.
         limit_bytes: Reserved bytes that the allocator may not pass, as ``torch.cuda.set_per_process_memory_fraction``
             sets it; ``None`` for no limit. Expandable segments may pass it by less than a page, as in PyTorch: there
             the limit is held against the size of a fixed segment, and whole pages are mapped.
-        workspace_bytes: Held from the beginning to the end, such as the workspace of cuBLAS.
-        marks: Indices of the events with which a phase begins, ascending; a phase lasts until the next mark. What
-            comes before the first mark is in no phase.
         step: Index of the event with which a step begins that is taken again and again, where it leaves as much as it
             finds: one finds other gaps than the one before it, and may need more. It is played until
             ``_STEADY_STEPS`` of them have taken nothing more from the device, or ``_MOST_STEPS`` times.
     """
     log = list(events)
     switched = expandable_from if expandable else 0
-    bounds = [switched, *marks, len(log)]
-    assert bounds == sorted(bounds), f"marks ascend within the log, but these are {marks} for {len(log)} events"
+    assert 0 <= switched <= len(log), f"event {switched} is not one of {len(log)}"
     allocator = CachingAllocator(expandable=expandable and not switched, limit_bytes=limit_bytes)
-    peaks: list[PhasePeak] = []
-    fits = workspace_bytes == 0 or allocator.allocate(workspace_bytes) is not None
     live: dict[int, Block] = {}
+    fits = _play(allocator, log, 0, switched, live)
     if switched:
-        fits = fits and _play(allocator, log, 0, switched, live)
         allocator.expand()
-    for begin, end in pairwise(bounds):
-        if not fits:
-            break
-        fits = _play(allocator, log, begin, end, live)
-        peaks.append(allocator.take_peak())
+    fits = fits and _play(allocator, log, switched, len(log), live)
     if step is not None and fits and _is_closed(log[step:]):
         fits = _play_again(allocator, log, step, live)
-        peaks[-1] = _higher(peaks[-1], allocator.take_peak())
     return Replay(
-        peak_reserved_bytes=max((peak.reserved_bytes for peak in peaks), default=0),
-        peak_allocated_bytes=max((peak.allocated_bytes for peak in peaks), default=0),
+        peak_reserved_bytes=allocator.peak_reserved_bytes,
+        peak_allocated_bytes=allocator.peak_allocated_bytes,
         segments=allocator.segments,
         retries=allocator.retries,
         out_of_memory=not fits,
-        phases=tuple(peaks[1:]),
     )
 
 
@@ -165,13 +136,6 @@ def _play_again(
     return True
 
 
-def _higher(one: PhasePeak, other: PhasePeak) -> PhasePeak:
-    return PhasePeak(
-        reserved_bytes=max(one.reserved_bytes, other.reserved_bytes),
-        allocated_bytes=max(one.allocated_bytes, other.allocated_bytes),
-    )
-
-
 class CachingAllocator:
     """The allocator's state.
 
@@ -181,6 +145,8 @@ class CachingAllocator:
 
     Attributes:
         allocated_bytes: In blocks in use now.
+        peak_allocated_bytes: The most there were, as ``torch.cuda.max_memory_allocated`` would say.
+        peak_reserved_bytes: The most that was taken from the device, as ``torch.cuda.max_memory_reserved`` would say.
         retries: How often the cache was released because the limit was met.
     """
 
@@ -190,7 +156,7 @@ class CachingAllocator:
         self._source: Segments = ExpandableSegments() if expandable else FixedSegments()
         self._limit_bytes = limit_bytes
         self._small, self._large = Pool(small=True), Pool(small=False)
-        self._peak_reserved = self._peak_allocated = 0
+        self.peak_reserved_bytes = self.peak_allocated_bytes = 0
 
     @property
     def reserved_bytes(self) -> int:
@@ -212,14 +178,13 @@ class CachingAllocator:
             if not self._may_grow(size):
                 return None
             block = self._source.grow(pool, size)
-            self._peak_reserved = max(self._peak_reserved, self._source.held_bytes)
+            self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._source.held_bytes)
         if self._source.splits(pool, block.size - size):
             pool.add(block.cut(size))
         block.allocated = True
         block.requested = requested
         self.allocated_bytes += block.size
-        if self.allocated_bytes > self._peak_allocated:
-            self._peak_allocated = self.allocated_bytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
         return block
 
     def free(self, block: Block) -> None:
@@ -240,12 +205,6 @@ class CachingAllocator:
         assert isinstance(self._source, FixedSegments)
         self.empty_cache()
         self._source = ExpandableSegments(self._source)
-
-    def take_peak(self) -> PhasePeak:
-        """Peaks since the last call, or the beginning; they start again from what is there now."""
-        peak = PhasePeak(reserved_bytes=self._peak_reserved, allocated_bytes=self._peak_allocated)
-        self._peak_reserved, self._peak_allocated = self._source.held_bytes, self.allocated_bytes
-        return peak
 
     def _may_grow(self, size: int) -> bool:
         """Whether the limit has room for a segment, if need be after the cache has been released."""

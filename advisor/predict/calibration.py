@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.hardware.rates import DeviceRates
 from advisor.predict.roofline import PredictedStep, predict_step
-from advisor.predict.work import StepWork
+from advisor.predict.step_work import StepWork
 
 __all__ = ["TimePrediction"]
 

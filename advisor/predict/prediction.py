@@ -1,4 +1,4 @@
-"""What a trace foretells of a policy's memory: a few lines against the micro-batch, and the largest batch that fits.
+"""What a trace predicts of a policy's memory: a few lines against the micro-batch, and the largest batch that fits.
 
 In one step every allocation is affine in the micro-batch, and so is what lives at any moment. The peak is the largest
 of these moments, and which one it is changes with the batch (from the optimizer step to the start of the backward

@@ -14,7 +14,7 @@ import msgspec
 
 from advisor.hardware.rates import DeviceRates
 from advisor.phase import Phase
-from advisor.predict.work import Kind, StepWork, Work
+from advisor.predict.step_work import Kind, StepWork, Work
 
 __all__ = ["Bound", "PredictedPhase", "PredictedStep", "predict_step", "predicted_seconds"]
 

@@ -1,7 +1,7 @@
 """The documents that ``--json`` prints on standard output.
 
 Fields are those of the records they come from (:class:`~advisor.decide.answer.Answer`,
-:class:`~advisor.predict.outlook.Outlook`, :class:`~advisor.decide.verification.Verification`) unless a function says
+:class:`~advisor.predict.policy_outlook.Outlook`, :class:`~advisor.decide.verification.Verification`) unless a function says
 otherwise. Every document has a ``schema``: :data:`JSON_SCHEMA_VERSION`.
 """
 
@@ -21,7 +21,7 @@ from advisor.decide.verification import Verification
 from advisor.errors import MomadviseError
 from advisor.goal import GoalKind
 from advisor.policy.policy import Policy
-from advisor.predict.outlook import Outlook
+from advisor.predict.policy_outlook import Outlook
 from advisor.text.printable import printable
 from advisor.text.records import encode_record
 

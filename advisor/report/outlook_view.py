@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from advisor.predict.outlook import AtBatch, Outlook
+from advisor.predict.policy_outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner
 from advisor.report.console import speaks_unicode
 from advisor.report.wording import policy_words

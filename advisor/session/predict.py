@@ -17,7 +17,7 @@ from advisor.hardware.rates import DeviceRates
 from advisor.methods.compose import judge
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
-from advisor.predict.outlook import EXPANDABLE_SEGMENTS, Outlook, outlook_of
+from advisor.predict.policy_outlook import EXPANDABLE_SEGMENTS, Outlook, outlook_of
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.session.prediction_cache import PredictionCache
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES, memory_budget

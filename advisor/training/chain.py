@@ -24,6 +24,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Activati
 from advisor.errors import MethodRefusedError
 from advisor.training.block_call import NO_CHAIN, BlockCall, remembered
 from advisor.training.other_uses import OtherUses
+from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
 from advisor.training.structure import unwrapped
 
@@ -124,7 +125,7 @@ class Chain:
         try:
             output = segment.run(blocks, hidden, call)
         except (RuntimeError, TypeError, ValueError) as error:
-            if self._users is None or len(blocks) == 1 or _is_of_memory(error):
+            if self._users is None or len(blocks) == 1 or is_out_of_memory(error):
                 raise
             # The model trained without methods: it hands its blocks something else than this chain of calls does.
             raise self._refused(
@@ -203,11 +204,6 @@ class Chain:
             raise self._refused(f"{_USED_ELSEWHERE} ({self._uses.found})")
         if self.segments and self._runs == before:
             raise self._refused("the model calls no block where it holds them: it keeps them in a list of its own")
-
-
-def _is_of_memory(error: Exception) -> bool:
-    """Whether memory was short, which says nothing about a model."""
-    return isinstance(error, torch.OutOfMemoryError) or "memory" in str(error)
 
 
 class ChainLink(ActivationWrapper):

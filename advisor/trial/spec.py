@@ -14,7 +14,7 @@ from advisor.measure.measurement import Measurement, Sizing
 from advisor.measure.step_record import StepRecord
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
-from advisor.predict.work import StepWork
+from advisor.predict.step_work import StepWork
 from advisor.text.records import AboveZero
 from advisor.trial.outcome import Outcome
 from advisor.workload.batch_layout import BatchLayout

@@ -152,6 +152,8 @@ def _looked_at(trainer: Any, batches: list[Any], device: torch.device) -> tuple[
             losses.append(float(trainer.step(batches[number % _BATCHES])))
         seed_everything(_STEPS)
         loss, memory = meter.measured_step(trainer, batches[_STEPS % _BATCHES])
+        with meter.watching() as completed:
+            memory = completed(memory)
         losses.append(float(loss))
     return losses, memory.tensor_peak_bytes
 

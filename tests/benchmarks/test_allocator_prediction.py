@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
+import statistics
 
+import msgspec
+import pytest
+
+from advisor.methods.use import use
+from advisor.policy.policy import Policy
 from advisor.predict.prediction import Affine, MemoryPrediction, Reserved
-from advisor.workload.source import resolve_source
-from benchmarks.allocator_prediction import _MODELS, Case, _predicted, page
+from benchmarks import allocator_prediction as table
+from benchmarks.allocator_prediction import Case, page, predicted
 
 MADE_UP = Case(
     model="a model",
@@ -46,7 +52,8 @@ def test_errors_are_relative_to_what_the_allocator_took() -> None:
 def test_what_was_not_predicted_is_named() -> None:
     refused = Case(model="another", policy="chunked loss", batch=4, why_not="no such loss", device="a GPU", versions={})
     text = page([MADE_UP, refused])
-    assert "- another, chunked loss: no such loss" in text
+    assert "- another, chunked loss, batch 4: no such loss" in text
+    assert "- another, chunked loss, batch 12: not measured" in text
     assert row(text, "On the device", "**all**")[1] == "1"
 
 
@@ -59,12 +66,30 @@ def test_the_replay_of_the_segments_in_use_is_what_is_predicted() -> None:
         for expandable in (False, True)
     )  # fmt: skip
     prediction = MemoryPrediction(moments=(), activations=Affine(0, 0), traced_at=(2, 4), reserved=replays)
-    assert _predicted(prediction, False) == (10, 20)
-    assert _predicted(prediction, True) == (11, 21)
+    assert predicted(prediction, Policy(micro_batch=4)) == (10, 20)
+    assert predicted(prediction, Policy(methods=(use("expandable_segments"),), micro_batch=4)) == (11, 21)
 
 
 def test_every_model_is_a_workload() -> None:
-    folder = Path(__file__).parents[2] / "benchmarks" / "workloads" / "unseen"
-    assert len(_MODELS) >= 12
-    for model in _MODELS:
-        assert resolve_source(folder / f"{model}.py").name == model
+    assert len(table.MODELS) >= 12
+    for model in table.MODELS:
+        assert table.source_of(model).name == model
+
+
+class TestTheRecordedFigures:
+    CASES = tuple(
+        msgspec.json.decode(line, type=Case)
+        for line in table.ROOT.joinpath("docs/results/allocator-prediction.jsonl").read_bytes().splitlines()
+    )
+
+    def test_there_is_a_row_for_every_model_policy_and_batch(self) -> None:
+        rows = {(case.model, case.policy, case.batch) for case in self.CASES}
+        assert rows == set(itertools.product(table.MODELS, table.POLICIES, table.BATCHES))
+        assert all(case.why_not or (case.on_device and case.by_profile) for case in self.CASES)
+
+    @pytest.mark.parametrize("side", ["on_device", "by_profile"])
+    def test_they_meet_the_aims(self, side: str) -> None:
+        errors = [table.errors_of(case, side) for case in self.CASES if getattr(case, side) is not None]
+        for of_kind, (median, worst) in zip(zip(*errors, strict=True), table.AIMS.values(), strict=True):
+            assert statistics.median(map(abs, of_kind)) <= median
+            assert max(map(abs, of_kind)) <= worst

@@ -9,7 +9,7 @@ from tests.cuda_device.machine import Gpu, Machine
 
 _LISTEN = """
 import random, torch
-from advisor.predict.workspace.kernels import steps_of
+from advisor.predict.workspace.operators import steps_of
 from advisor.predict.workspace.call import Result, Take, described
 from advisor.predict.prediction import CudaDevice
 aten, properties = torch.ops.aten, torch.cuda.get_device_properties(0)

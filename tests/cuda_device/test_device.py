@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cuda_device.conftest import Python
-from tests.cuda_device.machine import A100, H100, V100, Machine
+from tests.cuda_device.machine import A100, H100, V100, Gpu, Machine
 
 NAMES = """
 import ctypes
@@ -29,6 +29,22 @@ def test_torch_sees_a_gpu_with_its_name_capability_and_memory(python: Python) ->
         "import torch; p = torch.cuda.get_device_properties(0); print(p.name, p.major, p.minor, p.total_memory >> 20)"
     )
     assert python(script) == f"{H} 9 0 {H100.mebibytes}\n"
+
+
+@pytest.mark.parametrize(
+    ("capability", "threads"),
+    [("7.5", 1024), ("8.0", 2048), ("8.6", 1536), ("8.9", 1536), ("9.0", 2048), ("10.0", 2048), ("12.0", 1536)],
+)
+def test_a_multiprocessor_has_the_threads_of_its_capability(capability: str, threads: int, python: Python) -> None:
+    script = """
+import torch
+from advisor.predict.prediction import CudaDevice
+p = torch.cuda.get_device_properties(0)
+device = CudaDevice(compute_capability=(p.major, p.minor), multiprocessors=p.multi_processor_count)
+print(p.max_threads_per_multi_processor, device.threads_per_multiprocessor)
+"""
+    machine = Machine(gpus=(Gpu("A GPU", 16_384, capability),))
+    assert python(script, machine) == f"{threads} {threads}\n", "of the device, and in predictions for it"
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_autocast_of_a_cpu_that_stands_for_cuda_is_that_of_cuda(python: Python) 
     script = """
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from advisor.predict.cuda.kernels import as_cuda
+from advisor.predict.cuda.dispatch import as_cuda
 from tests.predict.test_cuda_autocast import OPERATORS, SAMPLES
 for dtype in (torch.bfloat16, torch.float16):
     for name, (operator, _) in OPERATORS.items():

@@ -149,8 +149,17 @@ def test_the_batch_that_each_pass_brings_to_the_device_is_no_activation() -> Non
 def test_what_cublas_holds_is_told_apart_from_tensors() -> None:
     cuda = FakeCuda()
     cuda.change(64, 64)
-    with CudaMemory(GPU, 8 * 2**30, cuda, workspace_bytes=lambda device: 64) as meter:
+    asked: list[str] = []
+
+    def workspace_bytes(device: torch.device) -> int:
+        asked.append("moves them")
+        return 64
+
+    with CudaMemory(GPU, 8 * 2**30, cuda, workspace_bytes=workspace_bytes) as meter:
         _, memory = meter.measured_step(Scripted(cuda), None)  # type: ignore[arg-type]
+        with meter.watching() as completed:
+            assert asked == [], "the steps that follow find the workspaces where a training has them"
+            memory = completed(memory)
     assert memory.workspace_bytes == 64
     assert memory.peak_allocated_bytes == 764
     assert memory.tensor_peak_bytes == 700
@@ -164,16 +173,16 @@ def measured(cuda: FakeCuda) -> CudaMemory:
     return meter
 
 
-def test_the_allocators_log_is_the_course_of_the_step() -> None:
+def test_the_allocators_log_is_the_timeline_of_the_step() -> None:
     cuda = FakeCuda()
-    course = measured(cuda).course
-    assert course is not None
-    assert course.peaks() == {Phase.IDLE: 1000, Phase.FORWARD: 1300, Phase.BACKWARD: 1700, Phase.OPTIMIZER: 1150}
-    assert course.changes == [0, *[0, 1, 0, 1, -1] * 2, 0, 1, -1, 0], "segments are no changes"
+    timeline = measured(cuda).timeline
+    assert timeline is not None
+    assert timeline.peaks() == {Phase.IDLE: 1000, Phase.FORWARD: 1300, Phase.BACKWARD: 1700, Phase.OPTIMIZER: 1150}
+    assert timeline.changes == [0, *[0, 1, 0, 1, -1] * 2, 0, 1, -1, 0], "segments are no changes"
     assert cuda.memory.recording is None
 
 
-def test_work_in_pieces_is_one_change_of_the_course() -> None:
+def test_work_in_pieces_is_one_change_of_the_timeline() -> None:
     class InPieces(Scripted):
         def step(self, batch: object) -> torch.Tensor:
             for _ in pieces(torch.empty(0), 3 * 2**15):
@@ -184,9 +193,9 @@ def test_work_in_pieces_is_one_change_of_the_course() -> None:
     cuda = FakeCuda()
     with CudaMemory(GPU, 8 * 2**30, cuda) as meter:
         meter.measured_step(InPieces(cuda), None)  # type: ignore[arg-type]
-    assert meter.course is not None
-    assert meter.course.live[:3] == [0, 50, 0]
-    assert meter.course.changes == [0, 1, -1, *[0, 1, 0, 1, -1] * 2, 0, 1, -1, 0]
+    assert meter.timeline is not None
+    assert meter.timeline.live[:3] == [0, 50, 0]
+    assert meter.timeline.changes == [0, 1, -1, *[0, 1, 0, 1, -1] * 2, 0, 1, -1, 0]
 
 
 def test_an_allocator_without_a_log_leaves_the_figures_as_they_are() -> None:
@@ -196,10 +205,10 @@ def test_an_allocator_without_a_log_leaves_the_figures_as_they_are() -> None:
 
     cuda = FakeCuda()
     cuda.memory = Silent()
-    assert measured(cuda).course is None
+    assert measured(cuda).timeline is None
 
 
-def test_a_log_that_misses_something_is_no_course() -> None:
+def test_a_log_that_misses_something_is_no_timeline() -> None:
     """Such as one that was full, or that another thread's user cleared."""
 
     class Forgetful(FakeHistory):
@@ -208,7 +217,7 @@ def test_a_log_that_misses_something_is_no_course() -> None:
 
     cuda = FakeCuda()
     cuda.memory = Forgetful()
-    assert measured(cuda).course is None
+    assert measured(cuda).timeline is None
     assert cuda.memory.recording is None
 
 

@@ -18,6 +18,7 @@ from advisor.training.chain import Chain, Runner, Segment
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_blocks
 from advisor.training.training import Training
+from tests.methods.test_out_of_memory import ON_A_MIG_INSTANCE
 from tests.methods.tiny import MODELS, adamw, images, training_of
 
 both = pytest.mark.parametrize("name", MODELS)
@@ -314,6 +315,16 @@ class TestRefusals:
         for _ in range(2):  # In every step: nothing is left over from the one before.
             with pytest.raises(MethodRefusedError, match=f"must take one tensor.*{seen}"):
                 training.step(hidden_batch())
+
+    def test_memory_that_runs_out_in_a_segment_is_no_reason_to_refuse_the_model(self) -> None:
+        def run(blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
+            raise ON_A_MIG_INSTANCE
+
+        training = looping(plain_loop)
+        chained(training, run)
+        with pytest.raises(RuntimeError) as caught:
+            training.forward(hidden_batch())
+        assert caught.value is ON_A_MIG_INSTANCE
 
     def test_blocks_that_cannot_be_called_alike_are_refused_with_what_they_raised(self) -> None:
         """Such as those of a U-Net's decoder, each of which is joined to an image of its own size."""

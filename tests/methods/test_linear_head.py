@@ -15,6 +15,7 @@ from advisor.methods.compose import apply_uses
 from advisor.methods.kernels._linear_head import chunked_loss, exposes_linear_head, find_linear_head
 from advisor.methods.use import use
 from advisor.training.training import Training
+from tests.methods.test_out_of_memory import ON_A_MIG_INSTANCE
 from tests.methods.tiny import VOCABULARY, adamw, convnet, gpt2, images, text
 
 SIZES = {
@@ -109,6 +110,14 @@ class TestProof:
         trusted, reason = exposes_linear_head(Training(Tagger(), linear_head=lambda m, b: m.nonsense), TAGS)
         assert not trusted
         assert "nonsense" in reason
+
+    def test_memory_that_runs_out_says_nothing_about_the_head(self) -> None:
+        def head(model: Any, batch: Any) -> Any:
+            raise ON_A_MIG_INSTANCE
+
+        with pytest.raises(RuntimeError) as caught:
+            exposes_linear_head(Training(Tagger(), linear_head=head), TAGS)
+        assert caught.value is ON_A_MIG_INSTANCE
 
     def test_nothing_is_left_behind(self) -> None:
         training = Training(gpt2())

@@ -6,7 +6,7 @@ from typing import Any
 
 from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.phase import Phase
-from advisor.predict.work import Amount, Kind, StepWork, WorkGroup
+from advisor.predict.step_work import Amount, Kind, StepWork, WorkGroup
 
 
 def rates(**changes: Any) -> DeviceRates:

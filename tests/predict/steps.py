@@ -12,8 +12,8 @@ from advisor.methods.use import MethodUse
 from advisor.phase import Phase
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
+from advisor.predict.step_work import Kind, StepWork, Work
 from advisor.predict.trace.work_counter import WorkCounter, count_step, count_work
-from advisor.predict.work import Kind, StepWork, Work
 from advisor.training.training import Training
 
 

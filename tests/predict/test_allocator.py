@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from advisor.predict.allocator import CachingAllocator, PhasePeak, Replay, replay
+from advisor.predict.allocator import CachingAllocator, Replay, replay
 from advisor.predict.blocks import Block
 
 _KIB = 1 << 10
@@ -153,32 +153,6 @@ def test_unmapped_pages_at_low_addresses_are_mapped_again_first() -> None:
     assert allocator.reserved_bytes == 100 * _MIB
 
 
-def test_phases_have_peaks_of_their_own() -> None:
-    events = _events(12, 20, -2, 0.5, -1)
-    assert replay(events, marks=(1, 3, 4)).phases == (
-        PhasePeak(reserved_bytes=32 * _MIB, allocated_bytes=32 * _MIB),
-        PhasePeak(reserved_bytes=34 * _MIB, allocated_bytes=12 * _MIB + 512 * _KIB),
-        PhasePeak(reserved_bytes=34 * _MIB, allocated_bytes=12 * _MIB + 512 * _KIB),
-    )
-
-
-def test_a_phase_without_events_has_what_was_there_before() -> None:
-    peaks = replay(_events(12), marks=(1, 1))
-    assert peaks.phases == (PhasePeak(reserved_bytes=12 * _MIB, allocated_bytes=12 * _MIB),) * 2
-
-
-def test_phases_after_the_end_of_memory_are_missing() -> None:
-    assert len(replay(_events(12, 20, 100, 12), limit_bytes=40 * _MIB, marks=(0, 1, 2, 3)).phases) == 3
-
-
-def test_the_workspace_is_there_all_the_time() -> None:
-    peaks = replay(_events(12, -1), workspace_bytes=11 * _MIB, marks=(0, 2))
-    assert (peaks.peak_reserved_bytes, peaks.peak_allocated_bytes) == (24 * _MIB, 24 * _MIB)  # 11 in a segment of 12
-    assert [phase.allocated_bytes for phase in peaks.phases] == [24 * _MIB, 12 * _MIB]
-    assert replay([], workspace_bytes=11 * _MIB).peak_reserved_bytes == 12 * _MIB
-    assert replay([], workspace_bytes=11 * _MIB, limit_bytes=11 * _MIB).out_of_memory
-
-
 def test_nothing_allocated_needs_nothing() -> None:
     assert replay([]) == replay([(1, 0), (1, 0)])
     assert replay([]).peak_reserved_bytes == replay([]).segments == 0
@@ -195,12 +169,6 @@ def test_nothing_allocated_needs_nothing() -> None:
 def test_a_log_that_cannot_be_is_refused(events: list[tuple[int, int]], why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         replay(events)
-
-
-def test_marks_outside_the_log_are_refused() -> None:
-    for marks in ((2,), (1, 0), (-1,)):
-        with pytest.raises(AssertionError, match="marks ascend"):
-            replay([(1, 512)], marks=marks)
 
 
 def test_the_parent_may_import_it() -> None:
@@ -285,10 +253,20 @@ def test_what_was_there_before_segments_expanded_stays_in_those_of_fixed_size() 
     log = _events(12, 30, -2, 15)
     assert replay(log, expandable=True).peak_reserved_bytes == 60 * _MIB
     assert replay(log, expandable=True, expandable_from=1).peak_reserved_bytes == (12 + 40) * _MIB
-    unused_is_given_back = replay(log, expandable=True, expandable_from=3, marks=[3])
-    assert unused_is_given_back.phases[0].reserved_bytes == (12 + 20) * _MIB
-    assert unused_is_given_back.peak_reserved_bytes == (12 + 30) * _MIB
+    assert replay(log, expandable=True, expandable_from=3).peak_reserved_bytes == (12 + 30) * _MIB
     assert replay(log, expandable_from=3) == replay(log)
+    with pytest.raises(AssertionError, match="event 5"):
+        replay(log, expandable=True, expandable_from=5)
+
+
+def test_what_is_unused_when_segments_begin_to_expand_is_given_back() -> None:
+    allocator = CachingAllocator()
+    _, unused = _allocated(allocator, 12 * _MIB), _allocated(allocator, 30 * _MIB)
+    allocator.free(unused)
+    allocator.expand()
+    assert allocator.reserved_bytes == 12 * _MIB
+    _allocated(allocator, 15 * _MIB)
+    assert (allocator.reserved_bytes, allocator.peak_reserved_bytes) == ((12 + 20) * _MIB, (12 + 30) * _MIB)
 
 
 def test_segments_of_fixed_size_serve_on_and_any_rest_is_split_off() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from advisor.phase import Phase
 from advisor.predict.calibration import TimePrediction
-from advisor.predict.work import Kind
+from advisor.predict.step_work import Kind
 from tests.predict.rates import group, rates, work_of
 
 PREDICTION = TimePrediction(

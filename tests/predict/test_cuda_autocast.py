@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from advisor.predict.cuda import autocast as cuda_autocast
-from advisor.predict.cuda.kernels import as_cuda
+from advisor.predict.cuda.dispatch import as_cuda
 
 _HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.workspace.reductions import Accumulation, reduction_buffers
+from advisor.predict.workspace.reduction_buffers import Accumulation, reduction_buffers
 
 H100 = CudaDevice(compute_capability=(9, 0), multiprocessors=132)
 FLOAT = Accumulation(item_bytes=4, partial_bytes=4)

@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from advisor.methods.use import MethodUse, use
 from advisor.predict.cuda.on_cuda import cublas_workspace_bytes, on_cuda, standing_for
 from advisor.predict.prediction import Category, CudaDevice, MemoryPrediction
+from advisor.predict.step_work import Kind
 from advisor.predict.trace.envelope import predict_aligned
 from advisor.predict.trace.step_trace import StepTrace, faked, trace_step
-from advisor.predict.work import Kind
 from tests.methods.tiny import MODELS
 from tests.predict.test_predicted_memory import built
 

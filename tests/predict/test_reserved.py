@@ -11,8 +11,8 @@ from advisor.predict.allocator import replay
 from advisor.predict.cuda.reserved import AllocationLog, allocation_log, reserved
 from advisor.predict.prediction import Affine, CudaDevice
 from advisor.predict.trace.step_trace import StepTrace
-from advisor.predict.trace.storage_log import Inside
-from advisor.predict.workspace.call import InsideCall, Like
+from advisor.predict.trace.storage_log import LoggedCall
+from advisor.predict.workspace.call import Like, WorkspaceCall
 
 MIB = 2**20
 H100 = CudaDevice(compute_capability=(9, 0), multiprocessors=132)
@@ -115,12 +115,12 @@ def summed(micro_batch: int, *, begin: int = 1) -> StepTrace:
     """A step with a sum over 256 rows of each sample."""
     given = Like((256 * micro_batch, 8192), (8192, 1), torch.float32)
     result = Like((8192,), (1,), torch.float32)
-    call = InsideCall("sum.dim_IntList", (("self", given), ("dim", (0,))), (result,))
+    call = WorkspaceCall("sum.dim_IntList", (("self", given), ("dim", (0,))), (result,))
     size = 4 * result.count
     once = [(9, MIB), (9, -MIB)] if begin == 3 else []
     events = [*once, (0, 32 * MIB), (1, given.nbytes), (2, size), (1, -given.nbytes), (2, -size)]
-    inside = Inside(begin + 1, (begin + 1,), call)
-    return msgspec.structs.replace(trace(micro_batch, events, begin), inside=[inside], products=[begin + 1])
+    logged = LoggedCall(begin + 1, (begin + 1,), call)
+    return msgspec.structs.replace(trace(micro_batch, events, begin), workspace_calls=[logged], products=[begin + 1])
 
 
 @pytest.mark.parametrize(("batch", "partials"), [(4, 67_108_864), (12, 138_412_032), (60, 138_412_032)])

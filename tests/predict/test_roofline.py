@@ -6,7 +6,7 @@ import pytest
 from advisor.hardware.rates import Bandwidth
 from advisor.phase import Phase
 from advisor.predict.roofline import Bound, PredictedStep, predict_step
-from advisor.predict.work import Kind
+from advisor.predict.step_work import Kind
 from tests.predict.rates import group, rates, work_of
 
 

@@ -56,7 +56,7 @@ def fsdp(*, reshard: bool) -> MethodUse:
     return use("fsdp", mixed_precision="none", offload=False, reshard=reshard)
 
 
-FORETOLD: tuple[Methods, ...] = (
+PREDICTED: tuple[Methods, ...] = (
     (ddp(bucket_views=False),),
     (use("zero_1"),),  # with views
 )
@@ -70,7 +70,7 @@ class Bed:
         (folder / "model.py").write_text(MODEL)
         self._workload = resolve_source(folder / "model.py")
         self._runner = runner
-        self._predictions = {str(methods): self.predicted(*methods) for methods in (*FORETOLD, *SLICED)}
+        self._predictions = {str(methods): self.predicted(*methods) for methods in (*PREDICTED, *SLICED)}
 
     def result(self, kind: TrialKind, methods: Methods, ranks: int) -> TrialResult:
         limits: dict[str, Any] = {"memory_limit_bytes": 2**34, "measure_seconds": 1.0, "time_limit_seconds": 120.0}
@@ -84,14 +84,14 @@ class Bed:
         assert found.prediction is not None, found.reason
         return found.prediction
 
-    def foretold(self, methods: Methods) -> MemoryPrediction:
+    def prediction_of(self, methods: Methods) -> MemoryPrediction:
         return self._predictions[str(methods)]
 
     def errors(self, methods: Methods) -> list[float]:
         """Relative error of the predicted peak at each batch that ranks ran; above 0 if it is too high."""
         found = self.result(TrialKind.SIZE, methods, RANKS)
         assert found.sizing is not None, found.reason
-        prediction = self.foretold(methods)
+        prediction = self.prediction_of(methods)
         return [prediction.peak(one.micro_batch) / one.memory.peak_bytes - 1 for one in found.sizing.points]
 
 
@@ -104,7 +104,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 def test_more_devices_take_less_each_where_parameters_and_states_are_sliced(bed: Bed) -> None:
     sliced = SLICED[-1]
-    few, many = bed.foretold(sliced), bed.predicted(*sliced, ranks=64)
+    few, many = bed.prediction_of(sliced), bed.predicted(*sliced, ranks=64)
     state = Category.OPTIMIZER_STATE
     assert few.breakdown(32)[state] > 20 * many.breakdown(32)[state], "small parameters are padded to a row each"
     assert few.peak(32) > many.peak(32)
@@ -116,14 +116,14 @@ def test_a_communication_hook_is_no_part_of_a_trace(bed: Bed) -> None:
     assert "a communication hook of DistributedDataParallel is not traced" in found.reason
 
 
-@pytest.mark.parametrize("methods", FORETOLD, ids=lambda methods: "+".join(one.name for one in methods))
-def test_the_peak_of_a_real_rank_is_foretold(bed: Bed, methods: Methods) -> None:
+@pytest.mark.parametrize("methods", PREDICTED, ids=lambda methods: "+".join(one.name for one in methods))
+def test_the_peak_of_a_real_rank_is_predicted(bed: Bed, methods: Methods) -> None:
     errors = bed.errors(methods)
     assert all(abs(error) < 0.001 for error in errors), errors
 
 
 @pytest.mark.parametrize("methods", SLICED, ids=lambda methods: "+".join(one.name for one in methods))
-def test_where_parameters_are_gathered_the_peak_is_nearly_foretold(bed: Bed, methods: Methods) -> None:
+def test_where_parameters_are_gathered_the_peak_is_nearly_predicted(bed: Bed, methods: Methods) -> None:
     """When a block's whole parameters go depends on when ranks have sent theirs: it differs from run to run."""
     errors = bed.errors(methods)
     assert all(abs(error) < 0.05 for error in errors), errors

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.methods.use import use
 from advisor.phase import Phase
+from advisor.predict.step_work import Kind, work_through
 from advisor.predict.trace.work_counter import WorkCounter, count_step
-from advisor.predict.work import Kind, work_through
 from tests.methods.tiny import adamw, convnet, gpt2, images, text
 from tests.predict.steps import counted, fake_step, fake_work, flops, named, training_of
 

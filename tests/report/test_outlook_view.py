@@ -11,7 +11,7 @@ from rich.console import Console
 from advisor.methods.use import use
 from advisor.phase import Phase
 from advisor.policy.policy import Policy
-from advisor.predict.outlook import AtBatch, Outlook
+from advisor.predict.policy_outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner, Reserved
 from advisor.predict.roofline import Bound, PredictedPhase, PredictedStep
 from advisor.report.json_documents import json_outlook

@@ -7,7 +7,7 @@ from advisor.methods.base import Saves
 from advisor.methods.use import use
 from advisor.phase import Phase
 from advisor.predict.roofline import PredictedStep, predict_step
-from advisor.predict.work import Kind
+from advisor.predict.step_work import Kind
 from advisor.report import why_time
 from advisor.report.why_time import explain_time, time_sentence
 from tests.predict.rates import group, rates, work_of

@@ -12,7 +12,7 @@ from advisor.decide.choose import choose
 from advisor.methods.use import use
 from advisor.phase import Phase
 from advisor.policy.policy import Policy
-from advisor.predict.work import Kind, StepWork
+from advisor.predict.step_work import Kind, StepWork
 from advisor.report.progress import SilentProgress
 from advisor.session.answer.where_time_goes import with_time_explained
 from advisor.session.budget import TimeBudget

@@ -22,7 +22,7 @@ from advisor.measure.memory.live_storage import LiveStorages
 from advisor.measure.memory.meter import gradient_bytes, listening, optimizer_state_bytes
 from advisor.measure.memory.resident import ResidentPeak
 from advisor.measure.memory.storages import HostData, bytes_of, living_tensors, tensors_in, view_bytes
-from advisor.measure.memory.timeline import Course, course_of
+from advisor.measure.memory.timeline import MemoryTimeline, timeline_of
 from advisor.text.units import format_bytes
 from advisor.training.pieces import telling_of_pieces
 from advisor.training.training import Phase
@@ -46,7 +46,7 @@ class CpuMemory:
         self._device = device
         self._limit_bytes = limit_bytes
         self._host_data = host_data
-        self.course: Course | None = None
+        self.timeline: MemoryTimeline | None = None
 
     def __enter__(self) -> CpuMemory:
         return self
@@ -90,8 +90,8 @@ class CpuMemory:
             with log, listening(training, listen), telling_of_pieces(hear):
                 loss = training.step(batch)
         freed = [(moment, -size) for moment, size in storages.deaths_of_old]
-        self.course = course_of(before, sorted(log.events + freed), phases, in_pieces)
-        peaks = self.course.peaks()
+        self.timeline = timeline_of(before, sorted(log.events + freed), phases, in_pieces)
+        peaks = self.timeline.peaks()
         peak = max(peaks.values())
         if peak > self._limit_bytes:
             raise DeviceOutOfMemoryError(

@@ -16,7 +16,7 @@ __all__ = ["held_workspace_bytes"]
 
 
 def held_workspace_bytes(device: torch.device, cuda: Any = torch.cuda, library: Any = torch._C) -> int:
-    """Bytes of all workspaces of this process; it has them again afterwards.
+    """Bytes of all workspaces of this process; it has them again afterwards, perhaps in other places.
 
     Args:
         device: A CUDA device, on which nothing runs.
@@ -30,8 +30,7 @@ def held_workspace_bytes(device: torch.device, cuda: Any = torch.cuda, library: 
     clear()
     held = before - int(cuda.memory_allocated(device))
     if held > 0:
-        # At once, into the blocks that they had: otherwise a tensor of the next step would find one first, and that
-        # step would reserve more than any other.
+        # At once: the next step would count them among its activations.
         _multiply(device)
     return held
 

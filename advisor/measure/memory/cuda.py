@@ -14,7 +14,7 @@ from advisor.measure.memory.cublas_workspaces import held_workspace_bytes
 from advisor.measure.memory.cuda_history import CudaHistory
 from advisor.measure.memory.meter import gradient_bytes, listening, optimizer_state_bytes
 from advisor.measure.memory.storages import bytes_of, tensors_in, view_bytes
-from advisor.measure.memory.timeline import Course
+from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.measure.speed.energy import NvmlDevice
 from advisor.training.pieces import telling_of_pieces
 from advisor.training.training import Phase
@@ -58,7 +58,7 @@ class CudaMemory:
         self._limit_bytes = limit_bytes
         self._cuda = cuda
         self._workspace_bytes = workspace_bytes
-        self.course: Course | None = None
+        self.timeline: MemoryTimeline | None = None
         self._nvml = nvml if nvml is not None or cuda is not torch.cuda else nvml_device(device)
 
     def __enter__(self) -> CudaMemory:
@@ -101,10 +101,9 @@ class CudaMemory:
             with listening(training, listen), telling_of_pieces(history.hear_of_pieces):
                 loss = training.step(batch)
         finally:
-            self.course = history.close()
+            self.timeline = history.close()
         self._cuda.synchronize(self._device)
         peaks.begin(Phase.IDLE)
-        workspace_bytes = self._workspace_bytes(self._device)
         return loss, MemoryMeasurement(
             peak_bytes=peaks.reserved,
             peak_allocated_bytes=max(peaks.allocated.values()),
@@ -114,7 +113,6 @@ class CudaMemory:
             forward_peak_bytes=peaks.allocated.get(Phase.FORWARD, 0),
             backward_peak_bytes=peaks.allocated.get(Phase.BACKWARD, 0),
             optimizer_peak_bytes=peaks.allocated.get(Phase.OPTIMIZER, 0),
-            workspace_bytes=workspace_bytes,
             breakdown=MemoryBreakdown(
                 parameters=bytes_of(list(training.model.parameters()), self._device),
                 buffers=bytes_of(list(training.model.buffers()), self._device),
@@ -144,6 +142,8 @@ class CudaMemory:
                 peak_bytes=reserved,
                 peak_reserved_bytes=reserved,
                 allocation_retries=memory.allocation_retries + self._retries() - retries,
+                # Asking moves them, after which steps may reserve more than those of a training: no step may follow.
+                workspace_bytes=self._workspace_bytes(self._device),
             )
 
         yield completed

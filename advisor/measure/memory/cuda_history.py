@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from advisor.measure.memory.timeline import Course, course_of
+from advisor.measure.memory.timeline import MemoryTimeline, timeline_of
 from advisor.training.training import Phase
 
 __all__ = ["CudaHistory"]
@@ -58,7 +58,7 @@ class CudaHistory:
         else:
             self._in_pieces[-1] = (self._in_pieces[-1][0], now)
 
-    def close(self) -> Course | None:
+    def close(self) -> MemoryTimeline | None:
         """Stop, and say what happened; ``None`` where that is not known. To be called in any case."""
         if not self._recording:
             return None
@@ -73,7 +73,7 @@ class CudaHistory:
             self._cuda.memory._record_memory_history(None)
         if len(changes) != count:
             return None
-        return course_of(self._before, list(enumerate(changes)), self._phases, self._in_pieces)
+        return timeline_of(self._before, list(enumerate(changes)), self._phases, self._in_pieces)
 
     def _changes(self) -> int:
         """Allocations and frees since the process began."""

@@ -10,7 +10,7 @@ import torch
 
 from advisor.measure.measurement import MemoryMeasurement
 from advisor.measure.memory.storages import bytes_of
-from advisor.measure.memory.timeline import Course
+from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.training.training import Phase
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ class MemoryMeter(Protocol):
     A meter is used as a context manager around everything that a trial does on the device.
 
     Attributes:
-        course: Every moment of the last measured step, or ``None`` where a meter sees only the peaks.
+        timeline: Every moment of the last measured step, or ``None`` where a meter sees only the peaks.
     """
 
-    course: Course | None
+    timeline: MemoryTimeline | None
 
     def __enter__(self) -> MemoryMeter:
         """Set the limit."""

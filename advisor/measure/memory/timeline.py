@@ -8,10 +8,10 @@ import msgspec
 
 from advisor.training.training import Phase
 
-__all__ = ["Course", "course_of"]
+__all__ = ["MemoryTimeline", "timeline_of"]
 
 
-class Course(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """The moments of a step, in order: the beginning of every phase, and every change.
 
     Attributes:
@@ -32,12 +32,12 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         return peaks
 
 
-def course_of(
+def timeline_of(
     before: int,
     events: Sequence[tuple[int, int]],
     phases: Sequence[tuple[int, Phase]],
     in_pieces: Sequence[tuple[int, int]] = (),
-) -> Course:
+) -> MemoryTimeline:
     """Follow a step.
 
     Args:
@@ -48,12 +48,12 @@ def course_of(
             meanwhile counts as one tensor.
     """
     events = _as_one(events, in_pieces)
-    course = Course(live=[before], phases=[Phase.IDLE], changes=[0])
+    timeline = MemoryTimeline(live=[before], phases=[Phase.IDLE], changes=[0])
 
     def record(live: int, phase: Phase, change: int) -> None:
-        course.live.append(live)
-        course.phases.append(phase)
-        course.changes.append(change)
+        timeline.live.append(live)
+        timeline.phases.append(phase)
+        timeline.changes.append(change)
 
     live, phase, coming = before, Phase.IDLE, 0
     for moment, change in events:
@@ -65,7 +65,7 @@ def course_of(
         record(live, phase, 1 if change > 0 else -1)
     for _, phase in phases[coming:]:
         record(live, phase, 0)
-    return course
+    return timeline
 
 
 def _as_one(events: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

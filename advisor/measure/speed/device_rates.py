@@ -16,6 +16,7 @@ import torch
 from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.measure.speed.arithmetic import matmul_rates
 from advisor.measure.speed.thread_rates import sharing_among, thread_rates, undisturbed_threads
+from advisor.training.out_of_memory import is_out_of_memory
 
 __all__ = ["device_rates"]
 
@@ -189,10 +190,9 @@ def _tensor_core_rates(device: torch.device) -> dict[str, float]:
     if capability >= (8, 9):
         try:
             rates["float8"] = _float8_rate(device)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # this build's library has no such kernel: then nothing multiplies in float8 here
-            pass
+        except RuntimeError as error:  # this build's library has no such kernel: nothing multiplies in float8 here
+            if is_out_of_memory(error):
+                raise
     return rates
 
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from advisor.errors import MethodRefusedError
 from advisor.training.batch.tree import IGNORED_TARGET, move
 from advisor.training.loss import default_loss, is_causal_loss
+from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.training import LinearHead, Training
 
 __all__ = ["chunked_loss", "exposes_linear_head", "find_linear_head"]
@@ -119,9 +120,9 @@ def exposes_linear_head(training: Training, batch: Any) -> tuple[bool, str]:
                     drifts.append(_drift(training, head, moved))
     except MethodRefusedError as error:
         return False, str(error)
-    except torch.OutOfMemoryError:
-        raise
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         return False, f"the hidden states and the output layer could not be used: {type(error).__name__}: {error}"
     worst = max(drifts)
     if not worst <= _TOLERANCE:

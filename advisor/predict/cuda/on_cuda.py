@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from advisor.predict.cuda.attention_choice import AttentionGpu
-from advisor.predict.cuda.kernels import as_cuda
+from advisor.predict.cuda.dispatch import as_cuda
 from advisor.predict.cuda.optimizers import optimizers_as_on_cuda
 from advisor.predict.cuda.reserved import allocation_log, reserved
 from advisor.predict.prediction import CudaDevice, MemoryPrediction

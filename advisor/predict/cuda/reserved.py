@@ -10,9 +10,9 @@ from advisor.predict.allocator import Replay, replay
 from advisor.predict.prediction import Affine, CudaDevice, Reserved
 from advisor.predict.trace.envelope import canonical
 from advisor.predict.trace.step_trace import StepTrace
-from advisor.predict.trace.storage_log import Inside
-from advisor.predict.workspace.call import InsideCall, Result, Take, call_between
-from advisor.predict.workspace.kernels import steps_of
+from advisor.predict.trace.storage_log import LoggedCall
+from advisor.predict.workspace.call import Result, Take, WorkspaceCall, call_between
+from advisor.predict.workspace.operators import steps_of
 
 __all__ = ["AllocationLog", "allocation_log", "reserved"]
 
@@ -25,8 +25,8 @@ _FIRST_STEP = 0.03
 _TOLERANCE = 0.01
 
 
-class InsideAt(NamedTuple):
-    """A call that takes memory inside itself, at two micro-batches.
+class WorkspaceCallAt(NamedTuple):
+    """A call that allocates workspace, at two micro-batches.
 
     Attributes:
         begin: Where it stands in the log: before the change of this index.
@@ -37,8 +37,8 @@ class InsideAt(NamedTuple):
 
     begin: int
     births: tuple[int | None, ...]
-    first: tuple[int, InsideCall]
-    second: tuple[int, InsideCall]
+    first: tuple[int, WorkspaceCall]
+    second: tuple[int, WorkspaceCall]
 
 
 class LogAt(NamedTuple):
@@ -60,7 +60,7 @@ class AllocationLog(msgspec.Struct, frozen=True):
 
     Attributes:
         changes: ``(number of the storage, bytes)``: positive as it grows, negative as it shrinks.
-        inside: Calls that take memory inside themselves, in order.
+        workspace_calls: Calls that allocate workspace, in order.
         device: On which they do.
         begin: Index of the first change of the step.
         moved: Index of the first change after the model was on the device.
@@ -69,7 +69,7 @@ class AllocationLog(msgspec.Struct, frozen=True):
     """
 
     changes: list[tuple[int, Affine]]
-    inside: list[InsideAt]
+    workspace_calls: list[WorkspaceCallAt]
     device: CudaDevice
     begin: int
     products: list[int] = []
@@ -110,7 +110,7 @@ class AllocationLog(msgspec.Struct, frozen=True):
             arrive(stop)
 
         position = 0
-        for number, one in enumerate(self.inside):
+        for number, one in enumerate(self.workspace_calls):
             follow(position, one.begin)
             position = max((birth for birth in one.births if birth is not None), default=one.begin - 1) + 1
             names: dict[str, int] = {}
@@ -147,25 +147,25 @@ def allocation_log(
         changes = _through(first.micro_batch, one, second.micro_batch, other)
         if changes is None or [_place(here) for here in mine] != [_place(there) for there in theirs]:
             continue
-        inside = [
-            InsideAt(here.begin, here.births, (first.micro_batch, here.call), (second.micro_batch, there.call))
+        calls = [
+            WorkspaceCallAt(here.begin, here.births, (first.micro_batch, here.call), (second.micro_batch, there.call))
             for here, there in zip(mine, theirs, strict=True)
         ]
         products = [max(0, product + begin - first.begin) for product in first.products]
-        return AllocationLog(changes, inside, device, begin, products, workspace_bytes, moved)
+        return AllocationLog(changes, calls, device, begin, products, workspace_bytes, moved)
     return None
 
 
-def _place(inside: Inside) -> tuple[str, int, tuple[int | None, ...]]:
-    return inside.call.operator, inside.begin, inside.births
+def _place(logged: LoggedCall) -> tuple[str, int, tuple[int | None, ...]]:
+    return logged.call.operator, logged.begin, logged.births
 
 
-_Events = tuple[list[tuple[int, int]], list[Inside], int, int]
+_Events = tuple[list[tuple[int, int]], list[LoggedCall], int, int]
 """Events, the calls among them, where the step begins, and where the model was on the device."""
 
 
 def _from_the_beginning(trace: StepTrace) -> _Events:
-    return canonical(trace), trace.inside, trace.begin, trace.moved
+    return canonical(trace), trace.workspace_calls, trace.begin, trace.moved
 
 
 def _from_the_step_on(trace: StepTrace) -> _Events:
@@ -175,13 +175,13 @@ def _from_the_step_on(trace: StepTrace) -> _Events:
         living[number] = living.get(number, 0) + change
     before = [(number, size) for number, size in sorted(living.items()) if size]
     by = len(before) - trace.begin
-    inside = [
-        Inside(one.begin + by, tuple(None if birth is None else birth + by for birth in one.births), one.call)
-        for one in trace.inside
+    calls = [
+        LoggedCall(one.begin + by, tuple(None if birth is None else birth + by for birth in one.births), one.call)
+        for one in trace.workspace_calls
         if one.begin >= trace.begin
     ]
     born = {number for number, _ in events[: trace.moved]}
-    return before + events[trace.begin :], inside, len(before), sum(number in born for number, _ in before)
+    return before + events[trace.begin :], calls, len(before), sum(number in born for number, _ in before)
 
 
 def _through(

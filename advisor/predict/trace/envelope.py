@@ -85,7 +85,7 @@ def predict_aligned(first: StepTrace, second: StepTrace, *, accumulation_steps: 
     growth = _Step(slopes, one.phases, one.operators)
     return MemoryPrediction(
         moments=tuple(_moments(step, growth)),
-        activations=_activations(step, growth),
+        activations=Affine(_kept(step), _kept(growth)),
         accumulation_steps=accumulation_steps,
         manner=Manner.ALIGNED,
         traced_at=(first.micro_batch, second.micro_batch),
@@ -187,10 +187,6 @@ def upper_envelope(fixed: _Bytes, slopes: _Bytes) -> Iterator[int]:
             return
         meeting = steeper[crossings <= batch]
         current = int(meeting[numpy.argmax(slopes[meeting])])
-
-
-def _activations(fixed: _Step, slopes: _Step) -> Affine:
-    return Affine(_kept(fixed), _kept(slopes))
 
 
 def _kept(step: _Step) -> float:

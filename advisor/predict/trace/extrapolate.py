@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy
 
-from advisor.measure.memory.timeline import Course
+from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.predict.trace.envelope import upper_envelope
 from advisor.training.training import Phase
@@ -16,7 +16,7 @@ from advisor.training.training import Phase
 __all__ = ["predict_between"]
 
 
-def predict_between(first: tuple[int, Course], second: tuple[int, Course]) -> MemoryPrediction | None:
+def predict_between(first: tuple[int, MemoryTimeline], second: tuple[int, MemoryTimeline]) -> MemoryPrediction | None:
     """The prediction from two steps that differ in sizes alone; without parts and operators.
 
     Args:

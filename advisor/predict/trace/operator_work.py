@@ -11,8 +11,8 @@ from torch.utils.flop_counter import flop_registry
 
 from advisor.measure.memory.storages import tensors_in
 from advisor.phase import Phase
+from advisor.predict.step_work import Kind, Work
 from advisor.predict.trace.fake_device import device_of
-from advisor.predict.work import Kind, Work
 
 __all__ = ["as_on_cuda", "operator_work", "touched_bytes"]
 

@@ -1,4 +1,4 @@
-"""What convolutions take inside themselves: found by running each of them once, at two small batches.
+"""The workspace of convolutions on a CPU: found by running each of them once, at two small batches.
 
 A trace sees what operators return. What one takes and gives back before it returns (a convolution copies its
 arguments into the layout that its kernel likes) is invisible there, and up to a tenth of the peak of a network of

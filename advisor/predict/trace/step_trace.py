@@ -19,13 +19,13 @@ from torch.utils._pytree import tree_map_only
 from advisor.measure.memory.meter import listening
 from advisor.measure.memory.storages import tensors_in, view_bytes
 from advisor.predict.prediction import Affine, Category
+from advisor.predict.step_work import Work
 from advisor.predict.trace.engine_sums import EngineSums
 from advisor.predict.trace.operator_work import as_on_cuda
 from advisor.predict.trace.scratch import Call
 from advisor.predict.trace.side_by_side import side_by_side
-from advisor.predict.trace.storage_log import Inside, StorageLog
+from advisor.predict.trace.storage_log import LoggedCall, StorageLog
 from advisor.predict.trace.work_counter import WorkCounter
-from advisor.predict.work import Work
 from advisor.training.moving import listening_to_moves, moved_tensors, replace_tensors
 from advisor.training.training import Phase, Training
 
@@ -45,9 +45,9 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         operators: Of every storage.
         batch_bytes: The batch itself where it is not among the events, because it is on the device already.
         notes: What the methods said.
-        calls: ``(index of the first event after it, call, batch)`` of operators of the step that take memory inside
+        calls: ``(index of the first event after it, call, batch)`` of operators of the step that allocate workspace
             themselves on a CPU; empty once that is among the events.
-        inside: All calls that do so on CUDA, from the beginning of everything.
+        workspace_calls: All calls that do so on CUDA, from the beginning of everything.
         products: Indices of the first events after the first product of matrices in each pass.
         works: The work of the step, where it was counted; ``None`` where that has copies between
             host and device, which are no copies here.
@@ -62,7 +62,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int
     notes: tuple[str, ...]
     calls: list[tuple[int, Call, int]]
-    inside: list[Inside] = msgspec.field(default_factory=list)
+    workspace_calls: list[LoggedCall] = msgspec.field(default_factory=list)
     products: list[int] = msgspec.field(default_factory=list)
     moved: int = 0
     works: list[Work] | None = None
@@ -226,7 +226,7 @@ def _trace(
         batch_bytes=batch_bytes,
         notes=tuple(training.notes),
         calls=[call for call in log.calls if call[0] >= begin],
-        inside=list(log.inside),
+        workspace_calls=list(log.workspace_calls),
         products=sorted(log.products.values()),
         moved=log.moved,
         works=_works(counter, log) if counts else None,
@@ -241,7 +241,7 @@ def _works(counter: WorkCounter, log: StorageLog) -> list[Work] | None:
 
 
 def with_scratch(trace: StepTrace, scratch: Mapping[Call, Affine]) -> StepTrace:
-    """The trace with what operators take inside themselves, taken and given back before their results are there."""
+    """The trace with the workspace of operators, taken and given back before their results are there."""
     inserted: dict[int, list[tuple[int, int]]] = {}
     operators = list(trace.operators)
     for index, call, batch in trace.calls:

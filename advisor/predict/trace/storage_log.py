@@ -15,11 +15,11 @@ from advisor.predict.trace.fake_device import device_asked_for, device_of
 from advisor.predict.trace.in_place import changes_only_values
 from advisor.predict.trace.layer_norm_layout import as_kernels_lay_it_out
 from advisor.predict.trace.scratch import Call, call_of
-from advisor.predict.workspace.call import InsideCall, described
-from advisor.predict.workspace.kernels import has_inside
+from advisor.predict.workspace.call import WorkspaceCall, described
+from advisor.predict.workspace.operators import has_workspace
 from advisor.training.memory_side import Side, current_side
 
-__all__ = ["Inside", "StorageLog"]
+__all__ = ["LoggedCall", "StorageLog"]
 
 _PRODUCTS = (
     "mm.default",
@@ -33,8 +33,8 @@ _PRODUCTS = (
 """What cuBLAS computes."""
 
 
-class Inside(NamedTuple):
-    """A call that takes memory inside itself on CUDA.
+class LoggedCall(NamedTuple):
+    """A call that allocates workspace on CUDA.
 
     Attributes:
         begin: Index of the event that would be the first of its results.
@@ -44,7 +44,7 @@ class Inside(NamedTuple):
 
     begin: int
     births: tuple[int | None, ...]
-    call: InsideCall
+    call: WorkspaceCall
 
 
 class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -64,9 +64,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operators: For every storage the operator that it came from.
         device: Type of the device.
         stands_for_another: Whether it stands for another.
-        calls: ``(index of the first event after it, call, batch)`` of operators that take memory inside themselves on a
+        calls: ``(index of the first event after it, call, batch)`` of operators that allocate workspace on a
             CPU.
-        inside: Calls that do so on CUDA, where it is the device or stood for.
+        workspace_calls: Calls that do so on CUDA, where it is the device or stood for.
         products: For the forward and the backward pass, which have a thread each on CUDA, the index of the first event
             after their first product of matrices.
         moved: Index of the first event after the model was on its device.
@@ -77,7 +77,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events: list[tuple[int, int]] = []
         self.operators: list[str] = []
         self.calls: list[tuple[int, Call, int]] = []
-        self.inside: list[Inside] = []
+        self.workspace_calls: list[LoggedCall] = []
         self.products: dict[bool, int] = {}
         self.moved = 0
         self.device = device.type
@@ -105,7 +105,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._ignored.update((key, reference) for key, reference in self._references.items() if key not in kept)
         for known in (self._references, self._numbers, self._sizes, self.events, self.operators, self.calls):
             known.clear()
-        self.inside.clear()
+        self.workspace_calls.clear()
         self.products.clear()
         self.add(tree, "to")
 
@@ -155,10 +155,10 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 storage = tensor.untyped_storage()
                 if not self._is_known(storage):
                     self._on_host[storage._cdata] = self._ignored[storage._cdata] = weakref.ref(storage)
-        elif has_inside(name) and (self.device == "cuda" or self.stands_for_another):
+        elif has_workspace(name) and (self.device == "cuda" or self.stands_for_another):
             begin = len(self.events)
             births = tuple(self._born(tensor, name) for tensor in tensors_in(result))
-            self.inside.append(Inside(begin, births, described(func, args, kwargs, result)))
+            self.workspace_calls.append(LoggedCall(begin, births, described(func, args, kwargs, result)))
         else:
             self.add(result, name)
             if name in _PRODUCTS:

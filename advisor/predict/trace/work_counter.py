@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from advisor.measure.memory.meter import listening
 from advisor.phase import Phase
+from advisor.predict.step_work import StepWork, Work, work_through
 from advisor.predict.trace.fake_device import device_asked_for
 from advisor.predict.trace.operator_work import operator_work
-from advisor.predict.work import StepWork, Work, work_through
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

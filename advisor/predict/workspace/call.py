@@ -1,4 +1,4 @@
-"""Calls of operators that take memory inside themselves on CUDA, described so that they are known at every batch.
+"""Calls of operators that allocate workspace on CUDA, described so that they are known at every batch.
 
 What they take is seldom affine in the batch: a buffer may grow until it fills the device and then no more. But sizes
 and strides of tensors are, so that these are what is carried from two batches to a third.
@@ -6,6 +6,7 @@ and strides of tensors are, so that these are what is carried from two batches t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import torch
 
 from advisor.measure.memory.storages import tensors_in
 
-__all__ = ["Give", "InsideCall", "Like", "Result", "Step", "Take", "call_between", "described"]
+__all__ = ["Give", "Like", "Result", "Step", "Take", "WorkspaceCall", "call_between", "described"]
 
 
 class Like(msgspec.Struct, frozen=True):
@@ -27,10 +28,7 @@ class Like(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         """Elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -54,7 +52,7 @@ class Like(msgspec.Struct, frozen=True):
         return True
 
 
-class InsideCall(msgspec.Struct, frozen=True):
+class WorkspaceCall(msgspec.Struct, frozen=True):
     """A call of an operator.
 
     Attributes:
@@ -97,18 +95,20 @@ class Result(NamedTuple):
 Step = Take | Give | Result
 
 
-def described(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any) -> InsideCall:
+def described(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any) -> WorkspaceCall:
     """The description of a call."""
     names = (argument.name for argument in func._schema.arguments)
     pairs = [*zip(names, args, strict=False), *(kwargs or {}).items()]
-    return InsideCall(
+    return WorkspaceCall(
         func.__name__,
         tuple((name, _plain(value)) for name, value in pairs),
         tuple(_like(tensor) for tensor in tensors_in(result)),
     )
 
 
-def call_between(first: tuple[int, InsideCall], second: tuple[int, InsideCall], micro_batch: int) -> InsideCall:
+def call_between(
+    first: tuple[int, WorkspaceCall], second: tuple[int, WorkspaceCall], micro_batch: int
+) -> WorkspaceCall:
     """The call at a third batch.
 
     Args:
@@ -129,7 +129,7 @@ def call_between(first: tuple[int, InsideCall], second: tuple[int, InsideCall], 
             return here + round((there - here) * (micro_batch - small) / (large - small))
         return there
 
-    return InsideCall(other.operator, between(one.arguments, other.arguments), between(one.results, other.results))
+    return WorkspaceCall(other.operator, between(one.arguments, other.arguments), between(one.results, other.results))
 
 
 def _like(tensor: torch.Tensor) -> Like:

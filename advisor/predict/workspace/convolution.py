@@ -1,4 +1,4 @@
-"""What convolutions take inside themselves on CUDA: copies of what is not laid out as the kernel takes it.
+"""What convolutions allocate as workspace on CUDA: copies of what is not laid out as the kernel takes it.
 
 What cuDNN's own algorithms take for their work is known to cuDNN alone, and not here.
 
@@ -16,15 +16,13 @@ from collections.abc import Iterator
 import torch
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
-from advisor.predict.workspace.reductions import Accumulation, reduction_buffers
+from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall
+from advisor.predict.workspace.reduction_buffers import Accumulation, partial_results
 
 __all__ = ["convolution", "convolution_backward"]
 
-_FLOAT = 4
 
-
-def convolution(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def convolution(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Input and weight, in the layout that either has."""
     given, weight = call.given("input"), call.given("weight")
     last = _channels_last(given, weight)
@@ -38,7 +36,7 @@ def convolution(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
         yield Give("input")
 
 
-def convolution_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def convolution_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Input, weight and gradient; that of the bias is a sum. Torch's own kernels make the weight's gradient first."""
     gradient, given, weight = (call.given(name) for name in ("grad_output", "input", "weight"))
     wanted = call.given("output_mask")
@@ -59,17 +57,13 @@ def convolution_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]
         yield Give("gradient")
     if wanted[2]:
         yield Result(sum(wanted[:2]))
-        item = gradient.dtype.itemsize
-        reduced = [0, *range(2, len(gradient.shape))]
-        summed = Accumulation(item, max(item, _FLOAT), 8 if item == 2 else 4)
-        partials, counters = reduction_buffers(gradient.shape, gradient.strides, reduced, summed, device)
-        if partials:
-            yield from (Take("partials", partials), Take("counters", counters), Give("counters"), Give("partials"))
+        summed = Accumulation.of_sum(gradient.dtype.itemsize)
+        yield from partial_results(gradient, (0, *range(2, len(gradient.shape))), summed, device)
     if copies_input:
         yield Give("input")
 
 
-def _is_torchs_own(call: InsideCall, given: Like, weight: Like, *, last: bool) -> bool:
+def _is_torchs_own(call: WorkspaceCall, given: Like, weight: Like, *, last: bool) -> bool:
     """Whether torch's own depthwise kernel computes it: cuDNN does where channels come last."""
     groups = call.given("groups")
     is_depthwise = groups > 1 and given.shape[1] == groups and weight.shape[0] % groups == 0

@@ -15,7 +15,7 @@ from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.predict.work import StepWork
+from advisor.predict.step_work import StepWork
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.search.space.space import Combination

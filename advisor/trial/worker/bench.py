@@ -343,7 +343,7 @@ class Bench:
             torch.cuda.empty_cache()
 
 
-def finite(loss: torch.Tensor, step: int) -> float:
+def finite(loss: torch.Tensor | float, step: int) -> float:
     """The value of a loss.
 
     Raises:

@@ -10,24 +10,13 @@ import torch.distributed as dist
 
 from advisor.errors import DeviceOutOfMemoryError, FewerSamplesError, MethodRefusedError, WorkloadError
 from advisor.text.units import format_bytes
+from advisor.training import out_of_memory
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from advisor.workload.traceback_text import user_traceback
 
 __all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_memory", "is_secondary"]
 
-_CPU_ALLOCATOR = "can't allocate memory"
-_CUDA_RUNTIME = ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
-_CUDA_LIBRARIES = (
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-    "CUSOLVER_STATUS_ALLOC_FAILED",
-)
-_UNREPORTED = "NVML_SUCCESS == r INTERNAL ASSERT FAILED"
-_ALLOCATOR = "CUDACachingAllocator"
-"""What torch's allocator says up to 2.13 when it is out of memory, and NVML does not let it look for who has it, as on
-a MIG instance and on a Jetson."""
 _PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
 """What cuDNN and cuBLAS say when they get no workspace, among other reasons: the allocator's counter decides."""
 _NCCL_REFUSED = "'out of memory'"
@@ -147,19 +136,14 @@ def _memory_outcome(
     refusals: AllocatorRefusals | None,
 ) -> tuple[Outcome, BaseException] | None:
     for cause in _chain(error):
-        text = str(cause)
-        if isinstance(cause, DeviceOutOfMemoryError | torch.OutOfMemoryError):
-            return Outcome.OUT_OF_MEMORY, cause
         if isinstance(cause, MemoryError):
             return Outcome.HOST_OUT_OF_MEMORY, cause
-        if not isinstance(cause, RuntimeError):
-            continue
-        if _CPU_ALLOCATOR in text:
+        if out_of_memory.is_of_cpu_allocator(cause):
             on_device = device.type == "cpu"
-        elif any(words in text for words in _CUDA_RUNTIME):
+        elif out_of_memory.is_of_cuda_runtime(cause):
             # Raised for pinned host memory, too; then the device itself still has room.
             on_device = _is_full(free_device_bytes)
-        elif _says_a_library(cause) or _is_hidden_refusal(text, refusals):
+        elif out_of_memory.is_of_device(cause) or _is_of_nccl(cause) or _is_hidden_refusal(cause, refusals):
             on_device = True
         else:
             continue
@@ -175,17 +159,14 @@ def _is_full(free_device_bytes: Callable[[], int]) -> bool:
         return True
 
 
-def _says_a_library(error: RuntimeError) -> bool:
-    text = str(error)
-    if any(name in text for name in _CUDA_LIBRARIES):
-        return True
-    return _NCCL_REFUSED in text and isinstance(error, dist.DistBackendError)
+def _is_of_nccl(error: BaseException) -> bool:
+    return isinstance(error, dist.DistBackendError) and _NCCL_REFUSED in str(error)
 
 
-def _is_hidden_refusal(text: str, refusals: AllocatorRefusals | None) -> bool:
-    if _UNREPORTED in text and _ALLOCATOR in text:
-        return True
-    return refusals is not None and any(words in text for words in _PERHAPS_MEMORY) and refusals.grown()
+def _is_hidden_refusal(error: BaseException, refusals: AllocatorRefusals | None) -> bool:
+    if refusals is None or not isinstance(error, RuntimeError):
+        return False
+    return any(words in str(error) for words in _PERHAPS_MEMORY) and refusals.grown()
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

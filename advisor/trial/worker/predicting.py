@@ -18,13 +18,13 @@ from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.predict.cuda.on_cuda import on_cuda, standing_for
 from advisor.predict.cuda.optimizers import optimizers_as_with_values
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.predict.step_work import StepWork, work_through
 from advisor.predict.trace.envelope import are_alike, predict_aligned, predict_fitted
 from advisor.predict.trace.grouped_products import grouped_products_of_all_types
 from advisor.predict.trace.plain_linear import linear_as_plain
 from advisor.predict.trace.scratch import measured_scratch
 from advisor.predict.trace.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
 from advisor.predict.trace.transformers_masks import mask_facts, masks_as_with_values
-from advisor.predict.work import StepWork, work_through
 from advisor.training.batch.tree import leaves_of
 from advisor.training.training import Training
 from advisor.trial.worker.bench import Bench

@@ -18,7 +18,7 @@ from advisor.errors import FewerSamplesError
 from advisor.measure.in_turn import TurnPlan
 from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
 from advisor.measure.memory.meter import MemoryMeter
-from advisor.measure.memory.timeline import Course
+from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import MemoryPrediction
 from advisor.predict.trace.extrapolate import predict_between
@@ -56,14 +56,14 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
     """
     spec = bench.spec
     points: list[SizePoint] = []
-    courses: list[Course | None] = []
+    timelines: list[MemoryTimeline | None] = []
     prediction = None
     out_of_memory_at = None
     with bench.meter() as meter, bench.training(spec.policy) as training:
         begin = time.perf_counter()
         losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
-        courses.append(meter.course)
+        timelines.append(meter.timeline)
         in_pieces, is_timed = training.works_in_pieces, True
         while (
             micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_pieces=in_pieces)
@@ -71,8 +71,8 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
             try:
                 point = _further_point(bench, meter, training, micro_batch)
                 known = [*points, point]
-                courses.append(meter.course)
-                found = _foretold(bench, known, courses)
+                timelines.append(meter.timeline)
+                found = _foretold(bench, known, timelines)
                 # Where the larger one only fills a piece more than the smaller, what an earlier pair foretold stands,
                 # and what the last point takes beyond or below it is the memory model's to see.
                 prediction = found or (prediction if in_pieces else None)
@@ -159,9 +159,9 @@ def _name(policy: Policy) -> str:
     return "a faster combination" if policy.methods else "plain training"
 
 
-def _foretold(bench: Bench, points: list[SizePoint], courses: list[Course | None]) -> MemoryPrediction | None:
+def _foretold(bench: Bench, points: list[SizePoint], timelines: list[MemoryTimeline | None]) -> MemoryPrediction | None:
     """What the last two points foretell; for one device alone, as ranks may differ."""
-    first, second = courses[-2:]
+    first, second = timelines[-2:]
     if first is None or second is None or bench.world.size > 1:
         return None
     return predict_between((points[-2].micro_batch, first), (points[-1].micro_batch, second))

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
-
 from advisor.measure.batches.batches import tokens_per_sample
 from advisor.measure.in_turn import Speedup, TurnPlan
 from advisor.measure.measurement import Measurement, StopReason
@@ -200,7 +198,7 @@ def _measured(
 ) -> Rung:
     samples = policy.global_batch
     batches = bench.batches(samples)
-    losses: list[torch.Tensor] = []
+    losses: list[float] = []  # no tensors: a training does not keep them on the device
     agree = bench.world.agreed
     # A larger batch of a training that has stepped needs no step to make the optimizer's state.
     settling = 1 + settling_steps(training) if before is None else 0
@@ -209,18 +207,18 @@ def _measured(
     for index in range(settling):
         batch = batches[index % len(batches)]
         with meter.guarding(batch):
-            losses.append(until_updated(training, functools.partial(training.step, batch), agree))
+            losses.append(float(until_updated(training, functools.partial(training.step, batch), agree)))
         finite(losses[index], index)
     bench.tell("memory")
     measured_step = functools.partial(meter.measured_step, training, bench.largest_batch(samples, len(losses)))
     begin = time.perf_counter()
     loss, memory = until_updated(training, measured_step, agree)
     is_slow = agree(time.perf_counter() - begin > _SLOW_SECONDS)  # ranks take equally many steps
-    finite(loss, len(losses))
-    losses.append(loss)
+    losses.append(finite(loss, len(losses)))
+    del loss
 
     def step() -> None:
-        losses.append(training.step(batches[len(losses) % len(batches)]))
+        losses.append(float(training.step(batches[len(losses) % len(batches)])))
         bench.synchronize()
 
     energy = EnergyMeter(nvml_device(bench.device))

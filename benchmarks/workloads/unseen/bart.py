@@ -6,10 +6,10 @@ from transformers import BartConfig, BartForConditionalGeneration
 BATCH_SIZE = 4
 
 
-def build_model():
+def build_model(blocks=4):
     return BartForConditionalGeneration(
         BartConfig(
-            vocab_size=8192, d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6,
+            vocab_size=8192, d_model=384, encoder_layers=blocks, decoder_layers=blocks, encoder_attention_heads=6,
             decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536, max_position_embeddings=256,
             use_cache=False,
         )

@@ -22,10 +22,10 @@ class Block(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, blocks):
         super().__init__()
         self.embedding = torch.nn.Embedding(8192, 384)
-        self.blocks = torch.nn.ModuleList(Block() for _ in range(6))
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(blocks))
         self.head = torch.nn.Linear(384, 8192)
 
     def forward(self, tokens, targets):
@@ -35,8 +35,8 @@ class Model(torch.nn.Module):
         return torch.nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())
 
 
-def build_model():
-    return Model()
+def build_model(blocks=6):
+    return Model(blocks)
 
 
 def make_batch(batch_size):

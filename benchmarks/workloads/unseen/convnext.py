@@ -6,9 +6,9 @@ from transformers import ConvNextConfig, ConvNextForImageClassification
 BATCH_SIZE = 8
 
 
-def build_model():
+def build_model(blocks=5):
     return ConvNextForImageClassification(
-        ConvNextConfig(hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 5, 2], num_labels=1000)
+        ConvNextConfig(hidden_sizes=[64, 128, 256, 512], depths=[2, 2, blocks, 2], num_labels=1000)
     )
 
 

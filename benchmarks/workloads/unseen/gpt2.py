@@ -6,9 +6,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 BATCH_SIZE = 4
 
 
-def build_model():
+def build_model(blocks=5):
     return GPT2LMHeadModel(
-        GPT2Config(vocab_size=12000, n_positions=320, n_embd=448, n_layer=5, n_head=7, use_cache=False)
+        GPT2Config(vocab_size=12000, n_positions=320, n_embd=448, n_layer=blocks, n_head=7, use_cache=False)
     )
 
 

@@ -6,9 +6,9 @@ from transformers import MambaConfig, MambaForCausalLM
 BATCH_SIZE = 2
 
 
-def build_model():
+def build_model(blocks=4):
     return MambaForCausalLM(
-        MambaConfig(vocab_size=4096, hidden_size=256, num_hidden_layers=4, state_size=16, use_cache=False)
+        MambaConfig(vocab_size=4096, hidden_size=256, num_hidden_layers=blocks, state_size=16, use_cache=False)
     )
 
 

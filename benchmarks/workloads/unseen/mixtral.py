@@ -6,10 +6,10 @@ from transformers import MixtralConfig, MixtralForCausalLM
 BATCH_SIZE = 4
 
 
-def build_model():
+def build_model(blocks=4):
     return MixtralForCausalLM(
         MixtralConfig(
-            vocab_size=8192, hidden_size=384, intermediate_size=768, num_hidden_layers=4, num_attention_heads=6,
+            vocab_size=8192, hidden_size=384, intermediate_size=768, num_hidden_layers=blocks, num_attention_heads=6,
             num_key_value_heads=2, num_local_experts=4, max_position_embeddings=256, use_cache=False,
         )
     )  # fmt: skip

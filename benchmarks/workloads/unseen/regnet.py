@@ -6,8 +6,8 @@ from transformers import RegNetConfig, RegNetForImageClassification
 BATCH_SIZE = 8
 
 
-def build_model():
-    return RegNetForImageClassification(RegNetConfig(depths=[1, 2, 4, 1], num_labels=1000))
+def build_model(blocks=4):
+    return RegNetForImageClassification(RegNetConfig(depths=[1, 2, blocks, 1], num_labels=1000))
 
 
 def make_batch(batch_size):

@@ -6,10 +6,10 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 BATCH_SIZE = 4
 
 
-def build_model():
+def build_model(blocks=6):
     return RobertaForMaskedLM(
         RobertaConfig(
-            vocab_size=8192, hidden_size=384, intermediate_size=1536, num_hidden_layers=6, num_attention_heads=6,
+            vocab_size=8192, hidden_size=384, intermediate_size=1536, num_hidden_layers=blocks, num_attention_heads=6,
             max_position_embeddings=300,
         )
     )  # fmt: skip

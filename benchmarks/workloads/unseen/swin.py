@@ -6,9 +6,9 @@ from transformers import SwinConfig, SwinForImageClassification
 BATCH_SIZE = 8
 
 
-def build_model():
+def build_model(blocks=4):
     return SwinForImageClassification(
-        SwinConfig(image_size=224, embed_dim=64, depths=[2, 2, 4, 2], num_heads=[2, 4, 8, 16], num_labels=1000)
+        SwinConfig(image_size=224, embed_dim=64, depths=[2, 2, blocks, 2], num_heads=[2, 4, 8, 16], num_labels=1000)
     )
 
 

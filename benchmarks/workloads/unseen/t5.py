@@ -6,10 +6,10 @@ from transformers import T5Config, T5ForConditionalGeneration
 BATCH_SIZE = 4
 
 
-def build_model():
+def build_model(blocks=4):
     return T5ForConditionalGeneration(
         T5Config(
-            vocab_size=8192, d_model=384, d_kv=64, d_ff=1536, num_layers=4, num_heads=6, use_cache=False,
+            vocab_size=8192, d_model=384, d_kv=64, d_ff=1536, num_layers=blocks, num_heads=6, use_cache=False,
             decoder_start_token_id=0,
         )
     )  # fmt: skip

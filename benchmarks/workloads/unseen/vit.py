@@ -6,10 +6,10 @@ from transformers import ViTConfig, ViTForImageClassification
 BATCH_SIZE = 8
 
 
-def build_model():
+def build_model(blocks=6):
     return ViTForImageClassification(
         ViTConfig(
-            hidden_size=384, num_hidden_layers=6, num_attention_heads=6, intermediate_size=1536, image_size=224,
+            hidden_size=384, num_hidden_layers=blocks, num_attention_heads=6, intermediate_size=1536, image_size=224,
             num_labels=1000,
         )
     )  # fmt: skip

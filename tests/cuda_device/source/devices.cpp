@@ -26,7 +26,7 @@ int attribute_of(const Gpu& gpu, int attribute) {
     case cudaDevAttrWarpSize: return 32;
     case cudaDevAttrMaxRegistersPerBlock: return 65536;
     case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: return 2048;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: return gpu.threads_per_multiprocessor();
     case cudaDevAttrMaxBlocksPerMultiprocessor: return 32;
     case cudaDevAttrClockRate: return 1980000;
     case cudaDevAttrMemoryClockRate: return 2619000;

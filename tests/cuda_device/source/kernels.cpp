@@ -163,7 +163,7 @@ API cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
 
 API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int threads, size_t, unsigned) {
   RETURN_UNLESS_READY;
-  *blocks = std::max(1, 2048 / std::max(1, threads));
+  *blocks = std::max(1, context::gpu().threads_per_multiprocessor() / std::max(1, threads));
   return cudaSuccess;
 }
 

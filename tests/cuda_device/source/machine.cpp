@@ -19,6 +19,12 @@ static std::vector<std::string> parts(const std::string& text, char separator) {
   return found;
 }
 
+// By the table of compute capabilities in the CUDA programming guide.
+int Gpu::threads_per_multiprocessor() const {
+  if (capability() == 75) return 1024;
+  return (major == 8 && minor > 0) || major == 12 ? 1536 : 2048;
+}
+
 int Gpu::multiprocessors() const {
   switch (capability()) {
     case 70: return 80;

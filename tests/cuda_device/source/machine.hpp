@@ -22,6 +22,7 @@ struct Gpu {
   int bus() const { return (is_part() ? whole : place) + 1; }
   int capability() const { return 10 * major + minor; }
   int multiprocessors() const;
+  int threads_per_multiprocessor() const;
   std::string uuid() const;  // "GPU-..." or "MIG-..."
   void uuid(char bytes[16]) const;
 };

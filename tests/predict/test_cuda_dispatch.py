@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from advisor.predict.cuda.attention_choice import AttentionGpu
-from advisor.predict.cuda.kernels import as_cuda
+from advisor.predict.cuda.dispatch import as_cuda
 
 _BATCH, _HEADS, _SIZE = 2, 4, 64
 _FLASH = "_scaled_dot_product_flash_attention"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.workspace.call import Give, InsideCall, Like, Result, call_between
-from advisor.predict.workspace.kernels import has_inside, steps_of
+from advisor.predict.workspace.call import Give, Like, Result, WorkspaceCall, call_between
+from advisor.predict.workspace.operators import has_workspace, steps_of
 
 H100 = CudaDevice(compute_capability=(9, 0), multiprocessors=132)
 FLOAT, HALF, LONG = torch.float32, torch.bfloat16, torch.int64
@@ -27,7 +27,7 @@ def taken(operator: str, *results: Like, device: CudaDevice = H100, **arguments:
     """``=0`` for a result, ``+`` and ``-`` with the bytes of what is none."""
     sizes: dict[str, int] = {}
     words = []
-    for step in steps_of(InsideCall(operator, tuple(arguments.items()), results), device):
+    for step in steps_of(WorkspaceCall(operator, tuple(arguments.items()), results), device):
         if isinstance(step, Result):
             words.append(f"={step.place}")
         elif isinstance(step, Give):
@@ -219,11 +219,11 @@ def test_a_roll_goes_over_one_dimension_after_the_other() -> None:
 
 def test_calls_are_carried_to_a_third_batch_by_their_sizes() -> None:
     first, second, third = (
-        InsideCall("sum.dim_IntList", (("self", like(batch * 256, 384)), ("dim", (0,))), (like(384),))
+        WorkspaceCall("sum.dim_IntList", (("self", like(batch * 256, 384)), ("dim", (0,))), (like(384),))
         for batch in (2, 4, 12)
     )
     assert call_between((2, first), (4, second), 12) == third
 
 
 def test_operators_without_a_rule_take_nothing() -> None:
-    assert not has_inside("mm.default")
+    assert not has_workspace("mm.default")

@@ -7,7 +7,7 @@ import torch
 
 from advisor.measure.memory.cpu import CpuMemory
 from advisor.measure.memory.storages import HostData
-from advisor.measure.memory.timeline import Course, course_of
+from advisor.measure.memory.timeline import MemoryTimeline, timeline_of
 from advisor.methods.compose import apply_uses
 from advisor.methods.use import MethodUse, use
 from advisor.predict.trace.extrapolate import predict_between
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 PHASES = [(0, Phase.FORWARD), (10, Phase.BACKWARD), (20, Phase.OPTIMIZER)]
 
 
-def made_up(batch: int) -> Course:
+def made_up(batch: int) -> MemoryTimeline:
     """Activations of 10 a sample on 100, a backward pass that takes 15 more, an optimizer step that takes 500."""
     events = [
         (1, 100 + 10 * batch),
@@ -29,7 +29,7 @@ def made_up(batch: int) -> Course:
         (21, 500),
         (22, -500),
     ]
-    return course_of(1000, events, PHASES)
+    return timeline_of(1000, events, PHASES)
 
 
 def test_the_peak_moves_from_phase_to_phase() -> None:
@@ -42,9 +42,9 @@ def test_the_peak_moves_from_phase_to_phase() -> None:
 
 
 def test_steps_that_differ_in_more_than_sizes_say_nothing() -> None:
-    more = course_of(1000, [(1, 100), (2, 40), (11, 60), (12, -60), (13, -140), (21, 500), (22, -500)], PHASES)
+    more = timeline_of(1000, [(1, 100), (2, 40), (11, 60), (12, -60), (13, -140), (21, 500), (22, -500)], PHASES)
     assert predict_between((2, made_up(2)), (4, more)) is None
-    elsewhere = course_of(1000, [(1, 140), (2, 60), (12, -60), (13, -140), (21, 500), (22, -500)], PHASES)
+    elsewhere = timeline_of(1000, [(1, 140), (2, 60), (12, -60), (13, -140), (21, 500), (22, -500)], PHASES)
     assert predict_between((2, made_up(2)), (4, elsewhere)) is None
 
 
@@ -57,14 +57,14 @@ def test_real_steps_far_from_those_that_were_measured(model: str, uses: tuple[Me
     apply_uses(training, uses)
     training.step(MODELS[model][1](2))
     meter = CpuMemory(CPU, 2**40, host_data)
-    courses = {}
+    timelines = {}
     peaks = {}
     for batch in (2, 4, 24):
         peaks[batch] = meter.measured_step(training, MODELS[model][1](batch))[1].peak_bytes
-        assert meter.course is not None
-        courses[batch] = meter.course
+        assert meter.timeline is not None
+        timelines[batch] = meter.timeline
     training.close()
-    memory = predict_between((2, courses[2]), (4, courses[4]))
+    memory = predict_between((2, timelines[2]), (4, timelines[4]))
     assert memory is not None
     assert memory.peak(4) == peaks[4]
     assert memory.peak(24) == pytest.approx(peaks[24], rel=0.005)
@@ -74,10 +74,10 @@ def test_real_steps_far_from_those_that_were_measured(model: str, uses: tuple[Me
 def test_more_pieces_of_work_at_a_larger_batch_are_no_other_step(
     coded: MethodUse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Coding takes as much at once at any batch that fills a piece, so that small batches foretell a larger one."""
+    """Coding takes as much at once at any batch that fills a piece, so that small batches predict a larger one."""
     monkeypatch.setattr("advisor.training.pieces._ON_CPU", 2**12)
 
-    def stepped(micro_batch: int) -> tuple[int, Course]:
+    def stepped(micro_batch: int) -> tuple[int, MemoryTimeline]:
         training = training_of("gpt2", micro_batch=micro_batch, layers=1)
         apply_uses(training, [coded])
         meter = CpuMemory(CPU, 2**40, HostData())
@@ -85,8 +85,8 @@ def test_more_pieces_of_work_at_a_larger_batch_are_no_other_step(
         training.step(batch)
         meter.measured_step(training, batch)
         training.close()
-        assert meter.course is not None
-        return micro_batch, meter.course
+        assert meter.timeline is not None
+        return micro_batch, meter.timeline
 
     prediction = predict_between(stepped(2), stepped(3))
     assert prediction is not None

@@ -1,4 +1,4 @@
-"""What kernels of scaled dot-product attention take inside themselves on CUDA.
+"""What kernels of scaled dot-product attention allocate as workspace on CUDA.
 
 Sources: of PyTorch, in ``aten/src/ATen/native/transformers/cuda``, ``attention.cu``, ``attention_backward.cu``,
 ``mem_eff_attention/kernel_forward.h``, ``mem_eff_attention/kernel_backward.h`` and ``flash_attn/flash_api.cpp``; of
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
+from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall
 
 __all__ = [
     "cudnn_backward",
@@ -29,12 +29,12 @@ _KEEPS_OUTPUTS = 200
 """Blocks among which keys are split where gradients of keys and values are accumulated in memory."""
 
 
-def seeds_first(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def seeds_first(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Seed and offset of the random numbers come before output and statistics."""
     yield from (Result(index) for index in (2, 3, 0, 1, *range(4, len(call.results))))
 
 
-def efficient(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def efficient(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """With dropout, seed and offset are the host's outside of CUDA graphs.
 
     Outputs of wide heads do not fit into registers, and are added up in 32 bits.
@@ -49,7 +49,7 @@ def efficient(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
         yield Give("outputs")
 
 
-def efficient_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def efficient_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """A product of gradient and output where the kernel does not sum it up itself, and parts of gradients."""
     gradient, query, key, value = (call.given(name) for name in ("grad_out_", "query", "key", "value"))
     batch, heads, queries, _ = query.shape
@@ -98,7 +98,7 @@ def _fits_registers(widest: int, block_rows: int) -> bool:
     return next((most for most in (32, 64, 128) if widest <= most), 2**16) <= block_rows
 
 
-def flash(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def flash(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Where there are few blocks, keys are split among several, whose outputs are put together afterwards."""
     query, key = call.given("query"), call.given("key")
     batch, heads, queries, size = query.shape
@@ -131,7 +131,7 @@ def _flash_splits(blocks: int, places: int, keys: int, size: int) -> int:
     return next(splits for splits in eligible if use[splits] >= 0.85 * max(use.values()))
 
 
-def flash_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def flash_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Gradients of queries are accumulated in 32 bits; shared keys and values get one for every head first."""
     gradient, query, key, output = (call.given(name) for name in ("grad_out", "query", "key", "out"))
     batch, heads, queries, size = query.shape
@@ -158,7 +158,7 @@ def _flash_width(size: int) -> int:
     return _up(size, 32) if size <= 128 else _up(size, 64)
 
 
-def cudnn_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def cudnn_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """The frontend's own: gradients of queries in 32 bits, and a sum for each row. cuDNN's plan may add more."""
     query = call.given("query")
     yield from (Result(index) for index in range(len(call.results)))

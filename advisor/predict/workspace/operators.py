@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.workspace.attention import (
+from advisor.predict.workspace.attention_buffers import (
     cudnn_backward,
     efficient,
     efficient_backward,
@@ -23,11 +23,11 @@ from advisor.predict.workspace.attention import (
     flash_backward,
     seeds_first,
 )
-from advisor.predict.workspace.call import Give, InsideCall, Like, Result, Step, Take
+from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall
 from advisor.predict.workspace.convolution import convolution, convolution_backward
-from advisor.predict.workspace.reductions import Accumulation, reduction_buffers
+from advisor.predict.workspace.reduction_buffers import Accumulation, partial_results
 
-__all__ = ["has_inside", "steps_of"]
+__all__ = ["has_workspace", "steps_of"]
 
 _FLOAT = 4
 _PAIR = 16
@@ -35,18 +35,18 @@ _PAIR = 16
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def has_inside(operator: str) -> bool:
+def has_workspace(operator: str) -> bool:
     """Whether there is a rule for an operator."""
     return operator in _RULES
 
 
 @functools.lru_cache(maxsize=2**14)
-def steps_of(call: InsideCall, device: CudaDevice) -> tuple[Step, ...]:
+def steps_of(call: WorkspaceCall, device: CudaDevice) -> tuple[Step, ...]:
     """What happens while an operator runs, in order."""
     return tuple(_RULES[call.operator](call, device))
 
 
-def _sum(call: InsideCall, device: CudaDevice, *, partial_bytes: int = 0, vector: int = 0) -> Iterator[Step]:
+def _sum(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """``sum`` and ``mean``: what is not of the result's type is converted before, but for 16 bits to 32 bits.
 
     Source: ``make_reduction_from_out_ty`` in ``aten/src/ATen/native/ReduceOpsUtils.h``, and
@@ -56,55 +56,45 @@ def _sum(call: InsideCall, device: CudaDevice, *, partial_bytes: int = 0, vector
     yield Result(0)
     converts = given.dtype is not result.dtype and not (given.dtype in _HALVES and result.dtype is torch.float32)
     if converts:
-        given = _contiguous(given, result.dtype)
+        given = Like(given.shape, given.strides, result.dtype)  # a dense tensor keeps its order of dimensions
         yield Take("converted", given.nbytes)
-    item = given.dtype.itemsize
-    kind = Accumulation(item, partial_bytes or max(item, _FLOAT), vector or (8 if item == 2 else 4))
-    yield from _partials(given, _reduced(call, given), kind, device)
+    yield from partial_results(given, _reduced(call, given), Accumulation.of_sum(given.dtype.itemsize), device)
     if converts:
         yield Give("converted")
 
 
-def _reduction(partial_bytes: int = 0, vector: int = 4) -> Callable[[InsideCall, CudaDevice], Iterator[Step]]:
+def _reduction(partial_bytes: int = 0, vector: int = 4) -> Callable[[WorkspaceCall, CudaDevice], Iterator[Step]]:
     """One with partial results of so many bytes; by default of an input's. Of the results, indices come second."""
 
-    def rule(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+    def rule(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
         given = call.given("self")
         yield from (Result(index) for index in range(len(call.results)))
         item = given.dtype.itemsize
         kind = Accumulation(item, partial_bytes or item, vector)
-        yield from _partials(given, _reduced(call, given), kind, device)
+        yield from partial_results(given, _reduced(call, given), kind, device)
 
     return rule
 
 
-def _reduced(call: InsideCall, given: Like) -> tuple[int, ...]:
+def _reduced(call: WorkspaceCall, given: Like) -> tuple[int, ...]:
     dims = call.given("dim")
     if dims is None or dims == ():
         return tuple(range(len(given.shape)))
     return (dims,) if isinstance(dims, int) else tuple(dims)
 
 
-def _partials(
-    given: Like, reduced: tuple[int, ...], kind: Accumulation, device: CudaDevice, name: str = "partial results"
-) -> Iterator[Step]:
-    partials, counters = reduction_buffers(given.shape, given.strides, reduced, kind, device)
-    if partials:
-        yield from (Take(name, partials), Take("counters", counters), Give("counters"), Give(name))
-
-
-def _dropout(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _dropout(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """The mask comes first. Source: ``dropout_cuda`` in ``aten/src/ATen/native/cuda/Dropout.cu``."""
     yield from (Result(1), Result(0))
 
 
-def _softmax_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _softmax_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """The product of gradient and output. Source: ``softmax_backward_cuda_out`` in ``cuda/SoftMax.cu``."""
     yield Result(0)
     yield from (Take("product", call.given("grad_output").nbytes), Give("product"))
 
 
-def _layer_norm(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _layer_norm(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """What is not contiguous is copied. Source: ``layer_norm_cuda`` in ``cuda/layer_norm_kernel.cu``."""
     given = call.given("input")
     if not given.contiguous:
@@ -117,7 +107,7 @@ def _layer_norm(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
 _MANY_ROWS, _ROWS_OF_A_BLOCK, _MOST_PARTS = 2**16, 32, 2**20
 
 
-def _layer_norm_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _layer_norm_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Likewise; for many short rows, gradients of the weights are summed in two steps.
 
     Source: ``layer_norm_backward_cuda`` and ``LaunchAndAllocGammaBetaBackwardKernel`` there.
@@ -140,7 +130,7 @@ def _layer_norm_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]
         yield from (Take("scales", of_parts.nbytes), Take("offsets", of_parts.nbytes))
         for place, name in ((1, "scale"), (2, "offset")):
             yield Result(place)  # the sum, in the place of what was taken for it
-            yield from _partials(of_parts, (0,), kind, device)
+            yield from partial_results(of_parts, (0,), kind, device)
             yield Give(name)
         yield from (Give("offsets"), Give("scales"))
     for name, _ in reversed(copies):
@@ -157,7 +147,7 @@ def _parts(rows: int, columns: int, device: CudaDevice) -> int:
 _FEW_INDICES, _FEW_ROWS, _ROWS_OF_A_THREAD = 3072, 128, 10
 
 
-def _embedding_backward(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _embedding_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Many indices are sorted, and the gradients of equal ones summed in pieces of ten.
 
     Source: ``embedding_dense_backward_cuda`` in ``cuda/Embedding.cu``, and ``cuda/EmbeddingBackwardKernel.cu``.
@@ -205,7 +195,7 @@ def _aligned(number: int) -> int:
     return -(-number // _ALIGNMENT) * _ALIGNMENT
 
 
-def _cumsum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _cumsum(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """What is not of the result's type is converted before. Source: ``cumsum`` in ``ReduceOps.cpp``."""
     [result] = call.results
     yield Result(0)
@@ -213,7 +203,7 @@ def _cumsum(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
         yield from (Take("converted", result.nbytes), Give("converted"))
 
 
-def _roll(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
+def _roll(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Over one dimension after the other, each into new memory; none is given back before the last one is there.
 
     Source: ``roll_cuda`` in ``cuda/TensorTransformations.cu``, and ``roll_common`` in ``TensorTransformations.h``.
@@ -233,13 +223,8 @@ def _roll(call: InsideCall, device: CudaDevice) -> Iterator[Step]:
         yield Give("input")
 
 
-def _contiguous(like: Like, dtype: torch.dtype) -> Like:
-    """Converted; a dense tensor keeps its order of dimensions."""
-    return Like(like.shape, like.strides, dtype)
-
-
 _NORM = _reduction(_FLOAT)
-_RULES: Mapping[str, Callable[[InsideCall, CudaDevice], Iterator[Step]]] = {
+_RULES: Mapping[str, Callable[[WorkspaceCall, CudaDevice], Iterator[Step]]] = {
     "sum.default": _sum,
     "sum.dim_IntList": _sum,
     "mean.default": _sum,

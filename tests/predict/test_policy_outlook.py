@@ -9,9 +9,9 @@ from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.methods.use import MethodUse, use
 from advisor.phase import Phase
 from advisor.policy.policy import Policy
-from advisor.predict.outlook import Outlook, outlook_of
+from advisor.predict.policy_outlook import Outlook, outlook_of
 from advisor.predict.prediction import Affine, Category, MemoryPrediction, Moment, Reserved
-from advisor.predict.work import Amount, Kind, StepWork, WorkGroup
+from advisor.predict.step_work import Amount, Kind, StepWork, WorkGroup
 
 BACKWARD = Moment(
     phase="backward",

@@ -1,4 +1,4 @@
-"""What a reduction takes inside its kernel on CUDA: partial results of blocks that share an output.
+"""What a reduction allocates as workspace on CUDA: partial results of blocks that share an output.
 
 A sum over many rows with few results, such as the gradient of a bias, would leave most of the device idle if each
 result were one block's. So several blocks work on one, and put what they have into a buffer of the caching allocator.
@@ -10,12 +10,13 @@ have it), and ``reorder_dimensions`` and ``coalesce_dimensions`` in ``aten/src/A
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from advisor.predict.prediction import CudaDevice
+from advisor.predict.workspace.call import Give, Like, Step, Take
 
-__all__ = ["Accumulation", "reduction_buffers"]
+__all__ = ["Accumulation", "partial_results", "reduction_buffers"]
 
 _WARP = 32
 _MOST_THREADS = 512
@@ -38,11 +39,24 @@ class Accumulation(NamedTuple):
     partial_bytes: int
     vector: int = 4
 
+    @classmethod
+    def of_sum(cls, item_bytes: int) -> Accumulation:
+        """``sum`` and ``mean``, which add up in 32 bits at least."""
+        return cls(item_bytes, max(item_bytes, 4), 8 if item_bytes == 2 else 4)
+
 
 class _Dimension(NamedTuple):
     size: int
     output_stride: int
     input_stride: int
+
+
+def partial_results(given: Like, reduced: Sequence[int], kind: Accumulation, device: CudaDevice) -> Iterator[Step]:
+    """What a reduction takes and gives back, in order."""
+    partials, counters = reduction_buffers(given.shape, given.strides, reduced, kind, device)
+    if partials:
+        names = ("partial results", "counters")
+        yield from (Take(names[0], partials), Take(names[1], counters), Give(names[1]), Give(names[0]))
 
 
 def reduction_buffers(

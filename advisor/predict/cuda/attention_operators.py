@@ -1,7 +1,7 @@
 """Scaled dot-product attention of fake tensors, computed by the operators of CUDA's kernels.
 
 Their meta functions give the results with sizes and strides of their own, and autograd finds their backward passes.
-What a kernel allocates inside of itself is not seen, such as the float32 accumulator of flash attention's backward
+The workspace that a kernel allocates is not seen, such as the float32 accumulator of flash attention's backward
 pass (linear in the sequence length).
 
 Source: ``scaled_dot_product_attention`` in ``aten/src/ATen/native/transformers/attention.cpp`` of PyTorch.

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from advisor.predict.cuda.attention import cuda_attention
 from advisor.predict.cuda.attention_choice import Attention, AttentionGpu
+from advisor.predict.cuda.attention_operators import cuda_attention
 from advisor.predict.cuda.autocast import autocast_as_on_cuda
 
 __all__ = ["as_cuda"]

@@ -10,7 +10,7 @@ from advisor.hardware.rates import DeviceRates
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Category, Manner, MemoryPrediction, Reserved
 from advisor.predict.roofline import PredictedStep, predict_step
-from advisor.predict.work import StepWork
+from advisor.predict.step_work import StepWork
 
 __all__ = ["EXPANDABLE_SEGMENTS", "AtBatch", "Outlook", "outlook_of"]
 

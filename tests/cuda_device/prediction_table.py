@@ -1,0 +1,114 @@
+"""The table of ``python -m benchmarks.allocator_prediction`` in a quick form: one process for all rows of a model.
+
+    python -m tests.cuda_device.prediction_table MODEL    # in a process that sees a GPU
+
+Every policy at both batches is measured and predicted, on the device and by profile, by the functions that trials
+call. The models are those of the benchmark with fewer blocks: two, one of a Mamba, and one in the largest stage of a
+convolutional network. Widths and batches stay, so that the same kernels run, and one segment is less than 3 % of the
+memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+from collections.abc import Iterator
+
+import msgspec
+import torch
+
+from advisor.errors import MethodRefusedError
+from advisor.hardware.detect import detect_hardware
+from advisor.policy.policy import Policy
+from advisor.trial.spec import TrialSpec
+from advisor.trial.worker import timed
+from advisor.trial.worker.bench import Bench
+from advisor.trial.worker.failure import AllocatorRefusals
+from advisor.trial.worker.predicting import predict
+from benchmarks import allocator_prediction as table
+from benchmarks.allocator_prediction import Case
+from tests.cuda_device.machine import Machine
+
+__all__ = ["check"]
+
+_BLOCKS = {"mobilenet": {}, "convnext": {"blocks": 1}, "regnet": {"blocks": 1}, "mamba": {"blocks": 1}}
+"""The blocks of a MobileNet are all different; each of a Mamba is a loop over its tokens."""
+
+
+def check(model: str) -> None:
+    """Assert that all rows of a model are there, and that they meet the aims of the whole table."""
+    command = [sys.executable, "-m", "tests.cuda_device.prediction_table", model]
+    result = Machine(time=0.05).run(command, capture_output=True, timeout=900)
+    assert result.returncode == 0, result.stderr
+    cases = [msgspec.json.decode(line, type=Case) for line in result.stdout.splitlines()]
+    expected = {(policy, batch) for policy in table.POLICIES for batch in table.BATCHES}
+    assert {(case.policy, case.batch) for case in cases} == expected
+    for side in ("on_device", "by_profile"):
+        known = {f"{case.policy} {case.batch}": table.errors_of(case, side) for case in cases if getattr(case, side)}
+        # What a policy refuses, or cannot be predicted, is the same than on the page of the whole models.
+        assert {case.policy for case in cases if not getattr(case, side)} <= _WITHOUT.get(model, {"chunked loss"})
+        for place, (kind, (median, worst)) in enumerate(table.AIMS.items()):
+            errors = {row: error[place] for row, error in known.items()}
+            assert {row: error for row, error in errors.items() if abs(error) > worst} == {}, (side, kind)
+            assert statistics.median(map(abs, errors.values())) <= median, (side, kind, errors)
+
+
+_IMAGES = {"selective", "chunked loss", "compression"}
+_WITHOUT = {
+    "gpt2": set(), "llama": set(), "mixtral": set(), "opt": set(), "mamba": {"selective"},
+    "vit": {"chunked loss", "compression"}, "convnext": {"selective", "chunked loss"},
+    "mobilenet": _IMAGES, "regnet": _IMAGES,
+}  # fmt: skip
+"""Model -> policies that may have no figure; for all others a loss in chunks alone."""
+
+
+def _rows(model: str) -> Iterator[Case]:
+    hardware = detect_hardware("cuda")
+    source = table.source_of(model)
+    for name, methods in table.POLICIES.items():
+        for batch in table.BATCHES:
+            policy = Policy(methods=methods, micro_batch=batch)
+            specs = table.specs_of(hardware, source, policy, **_BLOCKS.get(model, {"blocks": 2}))
+            case = Case(model=model, policy=name, batch=batch, device=hardware.name, versions={})
+            try:
+                allocated, reserved = _measured(specs.timed)
+            except MethodRefusedError as refused:
+                yield msgspec.structs.replace(case, why_not=str(refused))
+                continue
+            predictions = [_predicted(spec, policy) for spec in (specs.on_device, specs.by_profile)]
+            yield msgspec.structs.replace(
+                case, allocated=allocated, reserved=reserved, on_device=predictions[0], by_profile=predictions[1]
+            )
+
+
+def _measured(spec: TrialSpec) -> tuple[int, int]:
+    """Peaks of allocated and reserved bytes; nothing of an earlier row is on the device."""
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    bench = _bench(msgspec.structs.replace(spec, measure_seconds=0.01))
+    with bench.meter() as meter, bench.training(spec.policy) as training:
+        memory = timed.measure(bench, meter, training).measurement.memory
+    assert memory.peak_reserved_bytes is not None
+    return memory.peak_allocated_bytes, memory.peak_reserved_bytes
+
+
+def _predicted(spec: TrialSpec, policy: Policy) -> tuple[int, int] | None:
+    prediction, _, why_not = predict(_bench(spec))
+    assert prediction is not None, why_not
+    return table.predicted(prediction, policy)
+
+
+def _bench(spec: TrialSpec) -> Bench:
+    return Bench(spec, lambda _: None, AllocatorRefusals(torch.device(spec.device)))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for row in _rows(sys.argv[1]):
+        print(msgspec.json.encode(row).decode(), flush=True)
+    # A thread of autograd may still let go of its last objects, and abort while the interpreter is taken down.
+    os._exit(0)
