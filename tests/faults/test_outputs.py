@@ -47,8 +47,7 @@ def test_a_full_output_is_said_and_is_no_success(arguments: tuple[str, ...], tmp
     text = (tmp_path / "said").read_text()
     assert (
         "standard output must be writable, but writing failed: No space left on device. Fix that and run the same "
-        "command again"
-        in text
+        "command again" in text
     )
     assert len(text.splitlines()) == 1
 

@@ -178,9 +178,7 @@ class Evaluator:
         policy, model = found
         predicted_rate = policy.global_batch / model.seconds(policy.micro_batch, policy.accumulation_steps)
         if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
-            reason = (
-                f"profiling runs predict {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
-            )
+            reason = f"profiling predicts {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True, expected_rate=predicted_rate)
         evaluation = self._timed(policy, role, best=best)
