@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if streams.lost is None:
             return status
         print(
-            f"momadvise: error: what is printed must find room, but standard output: {streams.lost.strerror}. Make "
-            "room and run the same command again: nothing that has finished is lost.",
+            f"momadvise: error: standard output must be writable, but writing failed: {streams.lost.strerror}. Fix "
+            "that and run the same command again: finished trials are kept.",
             file=sys.stderr,
         )
         return EXIT_USER_ERROR
@@ -196,7 +196,7 @@ def _follow(options: argparse.Namespace) -> int:
     with writing(log.parent):  # the command is the same on every machine, and the first one's folder may not be here
         log.parent.mkdir(parents=True, exist_ok=True)
     print(
-        f"node {nodes.rank} of {nodes.count} follows {nodes.endpoint}; what its ranks print: {shown(log)}",
+        f"node {nodes.rank} of {nodes.count} follows {nodes.endpoint}; its ranks log to {shown(log)}",
         file=sys.stderr,
     )
     follow(nodes, log)
@@ -213,7 +213,7 @@ def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
     notes = list(answer.notes)
     if answer.cached:
         notes.append(
-            f"measured on {answer.date}; nothing has changed since, so nothing was run (--output elsewhere to)"
+            f"measured on {answer.date} and reused: nothing has changed since (to measure again, give another --output)"
         )
     view = AnswerView(
         answer.recommendation,

@@ -1,4 +1,4 @@
-"""What the system refuses, named for what it is: no fault of momadvise, nor of the output folder unless it is that."""
+"""Errors of the operating system, reported as what they are: a full disk, a missing permission, a limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TO_DO = {
 
 
 def check_working_folder() -> None:
-    """Processes are started in the folder in which this one runs: it must be there.
+    """Check that the current folder exists: processes are started in it.
 
     Raises:
         SurroundingsError: It was deleted.
@@ -31,16 +31,16 @@ def check_working_folder() -> None:
         os.getcwd()
     except OSError:
         raise SurroundingsError(
-            "momadvise must be run in a folder that exists, but the one that it runs in was deleted. Change to another "
-            "one (cd) and run the same command again."
+            "momadvise must run in an existing folder, but the current one was deleted. Change to another folder (cd) "
+            "and run the same command again."
         ) from None
 
 
 def refused(error: OSError, output: Path | None = None) -> UserError:
-    """The error to raise for one of the system's that nothing else has named.
+    """The error to raise in place of one of the operating system's.
 
     Args:
-        error: The system's.
+        error: The operating system's error.
         output: The output folder, where there is one.
     """
     try:
@@ -48,8 +48,10 @@ def refused(error: OSError, output: Path | None = None) -> UserError:
     except SurroundingsError as gone:
         return gone
     what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-    to_do = _TO_DO.get(error.errno or 0, "Put that right")
+    to_do = _TO_DO.get(error.errno or 0, "Fix that")
     ours = output is not None and isinstance(error.filename, str) and Path(error.filename).is_relative_to(output)
-    rule = "momadvise must be able to write what it finds" if ours else "momadvise must get what it needs of the system"
+    rule = (
+        "momadvise must be able to write what it finds" if ours else "momadvise must get what it needs from the system"
+    )
     kind = OutputFolderError if ours else SurroundingsError
-    return kind(f"{rule}, but {what}. {to_do} and run the same command again: nothing that has finished is lost.")
+    return kind(f"{rule}, but {what}. {to_do} and run the same command again: finished trials are kept.")

@@ -78,7 +78,7 @@ def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
         finding = why_worse(declared, guard)
         assert finding is not None, "a class worse than the declared one has a reason"
         if observed is None:
-            return f"{finding.what}: such training is broken" + (
+            return f"{finding.what}: training diverges from the reference" + (
                 f" (tolerated: {finding.tolerated})" if finding.tolerated else ""
             )
         return (

@@ -148,7 +148,7 @@ def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
             )
         ratio = found.excess / abs(found.exact_final_loss) if found.exact_final_loss else found.excess
         return Finding(
-            what=f"its loss ends {format_percent(ratio)} above the exact run's after {found.steps} steps",
+            what=f"its loss ends {format_percent(ratio)} above the reference run's after {found.steps} steps",
             tolerated=f"a tenth of what that one learned ({found.learned:.3g})",
         )
     error = _state_error(declared, found)
@@ -216,7 +216,7 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
         if found.loss_drift > drift:
             off = format_percent(found.loss_drift)
             return Finding(
-                what=f"over {found.steps} steps its loss is up to {off} off the exact run's",
+                what=f"over {found.steps} steps its loss is up to {off} off the reference run's",
                 tolerated=format_percent(drift),
             )
     gradient, by_chance = found.gradient, None if noise is None else noise.gradient
@@ -226,13 +226,13 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     error = max(tolerance.gradient, 0.0 if by_chance is None else times * by_chance.error)
     if gradient.error > error:
         return Finding(
-            what=f"its first gradient is {format_percent(gradient.error)} off the exact run's",
+            what=f"its first gradient is {format_percent(gradient.error)} off the reference run's",
             tolerated=format_percent(error),
         )
     norm = max(tolerance.norm, 0.0 if by_chance is None else CHANCES * abs(by_chance.norm_ratio - 1))
     if abs(gradient.norm_ratio - 1) > norm:
         return Finding(
-            what=f"its first gradient is {gradient.norm_ratio:.3g} times as long as the exact run's",
+            what=f"its first gradient is {gradient.norm_ratio:.3g} times as long as the reference run's",
             tolerated=format_percent(norm),
         )
     return None

@@ -191,7 +191,7 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     if not confirmation.as_promised:
         text = (
             f"Not confirmed: in a fresh process {figures}, and {format_spread(confirmation.tolerated)} would be noise. "
-            "This machine's figures are not reproducible now: look for what else runs on it, and give the same "
+            "Measurements on this machine are not reproducible now: check what else runs on it, and run the same "
             "command again."
         )
     if confirmation.other_samples_per_second is not None:

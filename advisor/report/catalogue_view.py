@@ -58,7 +58,7 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
         parts += [head, Padding(about, (0, 0, 0, 2))]
     parts.append(Text("\nmomadvise methods NAME: what it saves and costs, when it pays, its settings.", style="dim"))
     if facts is None:
-        parts.append(Text("What depends on the model is judged when one is given.", style="dim"))
+        parts.append(Text("Requirements on the model are checked once you give one.", style="dim"))
     return Group(*parts)
 
 

@@ -1,4 +1,4 @@
-"""What the comparison with the exact run found, in words."""
+"""What the comparison with the reference run found, in words."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ def drift_legend(candidates: Iterable[Candidate]) -> str:
 
 
 def comparison_words(found: FidelityMeasurement) -> str:
-    """``"over 30 steps its loss stayed within 0.3% of the exact run's; gradient error 0.4%"``."""
+    """``"over 30 steps its loss stayed within 0.3% of the reference run's; gradient error 0.4%"``."""
     if not found.is_finite:
         return f"its loss became infinite or NaN within {found.steps} steps"
     if found.loss_drift == 0:
-        text = f"over {found.steps} steps its losses were the exact run's"
+        text = f"over {found.steps} steps its losses were the reference run's"
     else:
-        text = f"over {found.steps} steps its loss stayed within {format_percent(found.loss_drift)} of the exact run's"
+        text = (
+            f"over {found.steps} steps its loss stayed within {format_percent(found.loss_drift)} of the reference run's"
+        )
     if found.loss_drift > _WORTH_BOTH_LOSSES:
         text += f" and ended at {found.final_loss:.3g}, that one at {found.exact_final_loss:.3g}"
         if found.noise is not None:
@@ -66,7 +68,7 @@ def comparison_words(found: FidelityMeasurement) -> str:
     elif found.gradient_reason:
         text += f"; gradients were not compared: {found.gradient_reason}"
     if found.learned <= 0:
-        text += "; the exact run's own loss did not fall in these steps"
+        text += "; the reference run's own loss did not fall in these steps"
     return text
 
 
@@ -74,7 +76,7 @@ def comparison_sentence(candidate: Candidate) -> str:
     """What was found, as a sentence of its own; why nothing was; empty where there was nothing to compare."""
     found = candidate.guard
     if found is None:
-        return f"Not compared with the exact run: {candidate.not_compared}." if candidate.not_compared else ""
+        return f"Not compared with the reference run: {candidate.not_compared}." if candidate.not_compared else ""
     words = comparison_words(found)
     text = f"{words[0].upper()}{words[1:]}."
     observed, worse = observed_class(candidate.fidelity, found), why_worse(candidate.fidelity, found)

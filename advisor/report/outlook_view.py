@@ -124,9 +124,9 @@ class OutlookView:
 
     def _allocator(self) -> RenderResult:
         """What the allocator takes: more than what tensors do, as it keeps memory that it may use again."""
-        yield Text("What torch's caching allocator takes for that (it decides what fits)", style="bold")
+        yield Text("Reserved by torch's caching allocator (this decides what fits)", style="bold")
         for one in self._outlook.reserved:
-            words = "with expandable_segments" if one.expandable else "as it is by default"
+            words = "with expandable_segments" if one.expandable else "by default"
             line = f"  {words:<24}  {format_bytes(one.peak_bytes):>9} at batch {one.micro_batch:,}"
             if one.largest_batch:
                 line += f"; largest batch {one.largest_batch:,} ({format_bytes(one.largest_peak_bytes)})"
@@ -158,7 +158,9 @@ class OutlookView:
                 "points, and a real run may need more."
             )
         if steps > 1:
-            notes.append(f"The batch is that of one pass; the policy makes {format_count(steps, 'pass', 'passes')}.")
+            notes.append(
+                f"This is the batch of one pass; the policy makes {format_count(steps, 'pass', 'passes')} per step."
+            )
         return [*notes, *outlook.notes]
 
 

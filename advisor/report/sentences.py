@@ -37,7 +37,7 @@ _TOO_FEW = 3
 the shape of the step) at least one was not even seen."""
 
 
-GO_ON = "the same command with a longer --time-limit goes on from here"
+GO_ON = "run the same command with a longer --time-limit to continue"
 """What to do where too little was measured."""
 
 

@@ -36,7 +36,7 @@ class VerificationView:
         if broken:
             yield Text(f"It does not keep its promise: {', '.join(broken)}.", style="bold red")
         else:
-            yield Text("It keeps what it promises.", style="green")
+            yield Text("It keeps its promise.", style="green")
         yield Text(
             f"Measured: {COMPARED_STEPS} steps of the wrapper beside {COMPARED_STEPS} of a plain loop, same seeds and "
             f"batches ({found.samples:,} samples each); fidelity {found.fidelity.value}.",

@@ -41,7 +41,7 @@ from advisor.text.units import (
 __all__ = ["explain", "explained"]
 
 _NEAR_LIMIT = 0.75
-"""From this share of the limit on, memory is called the thing that stopped a larger batch."""
+"""From this share of the limit on, memory is said to limit the batch."""
 
 
 def explained(recommendation: Recommendation, goal: Goal) -> Recommendation:
@@ -91,7 +91,7 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     return (
         f"{subject_words(answer.winner)} is {format_times(promise.value)} as fast as the baseline, {spread} "
         f"({training_words(baseline)}), in turn with it in fresh processes.",
-        f"At the speed that the machine had for the baseline that is {format_rate(promise.value * rate)} samples/s "
+        f"At the speed the machine had for the baseline, that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
     )
 
@@ -102,7 +102,7 @@ def _speed(answer: Recommendation, goal: Goal) -> tuple[str, ...]:
     waits = _data_bound(answer)
     if not waits:
         return first, *others
-    return waits, f"Where batches are there in time, {first[0].lower()}{first[1:]}", *others
+    return waits, f"Where batches arrive in time, {first[0].lower()}{first[1:]}", *others
 
 
 def _data_bound(answer: Recommendation) -> str:
@@ -116,11 +116,11 @@ def _data_bound(answer: Recommendation) -> str:
     is_known = answer.baseline is not None and measurement_of(answer.baseline).making_seconds > 0
     if answer.baseline is None or answer.baseline.policy == answer.winner.policy or not is_known:
         rate = f"{format_rate(whole)} samples/s"
-        return f"{subject_words(answer.winner)} does {rate} where it waits for its data, which is the bound: {longer}."
+        return f"{subject_words(answer.winner)} does {rate} when it waits for its data, the bottleneck: {longer}."
     times = whole / _whole_rate(measurement_of(answer.baseline))
     return (
-        f"{subject_words(answer.winner)} is {format_times(times)} as fast as the baseline where both wait for their "
-        f"data, which is the bound: {longer}. More loader workers help, methods do not."
+        f"{subject_words(answer.winner)} is {format_times(times)} as fast as the baseline when both wait for their "
+        f"data, the bottleneck: {longer}. More loader workers help, methods do not."
     )
 
 
@@ -135,8 +135,8 @@ def _larger_batch(answer: Recommendation) -> str:
         return ""
     own = answer.baseline.policy.global_batch
     return (
-        f"A step has {answer.winner.policy.global_batch} samples instead of {own}: choose the learning rate anew (a "
-        f"loss that is a sum grows with them), or keep them with --global-batch {own}."
+        f"A step has {answer.winner.policy.global_batch} samples instead of {own}: choose a new learning rate (a "
+        f"summed loss grows with the batch), or keep the step's size with --global-batch {own}."
     )
 
 
@@ -171,9 +171,8 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
             return f"That is the baseline itself, but {known} beside it: too few to know whether one helps; {GO_ON}."
         if fastest == winner and _unconfirmed(answer, goal):
             return (
-                "That is the baseline itself: what led when it was searched was no gain beyond the noise when it was "
-                "confirmed, on this machine now. Keep what you have; the same command goes on from here when nothing "
-                "else runs."
+                "That is the baseline itself: what led during the search showed no gain beyond the noise when it was "
+                "confirmed. Keep what you have; to continue the search, run the same command when the machine is idle."
             )
         if fastest == winner:
             return "That is the baseline itself, and nothing measured was faster: use no method."
@@ -273,8 +272,8 @@ def _what_limits(answer: Recommendation, goal: Goal) -> str:
         word = "slower" if change < 0 else "faster"
         return f"{use}; at batch {best.policy.micro_batch} the same methods are {format_percent(abs(change))} {word}."
     if share >= _NEAR_LIMIT:
-        return f"{use}: memory is what stops a larger batch."
-    return f"{use}: memory is not what limits it."
+        return f"{use}: memory limits the batch."
+    return f"{use}: memory does not limit the batch."
 
 
 def _simpler(winner: Candidate, other: Candidate) -> str:

@@ -113,7 +113,7 @@ def _memory(winner: Candidate, growth: Growth, goal: Goal) -> str:
     )
     noun = "parameters" if unit == "parameter" else unit
     return (
-        f"Predicted from short runs: one sample needs {per_unit} more for each {unit}, so that memory alone "
+        f"Predicted from profiling runs: one sample needs {per_unit} more for each {unit}, so that memory alone "
         f"({limit}) would allow up to {reach} {noun}."
     )
 

@@ -48,9 +48,9 @@ def whole(value: Any, name: str, *, least: int = 1, most: int = MOST, fix: str =
     except TypeError:
         raise OptionError(f"{name} must be a whole number, but got {quoted(value)}.{advice}") from None
     if number < least:
-        raise OptionError(f"{name} >= {least} must hold, but got {quoted(number)}.{advice}")
+        raise OptionError(f"{name} must be at least {least}, but got {quoted(number)}.{advice}")
     if number > most:
-        raise OptionError(f"{name} <= {most} must hold, but got {quoted(number)}.{advice}")
+        raise OptionError(f"{name} must be at most {most}, but got {quoted(number)}.{advice}")
     return number
 
 
@@ -71,8 +71,7 @@ def check_above_zero(value: Any, name: str) -> None:
     if not _SMALLEST <= number <= _LARGEST:  # NaN is not
         got = f"{number:g}" if number == number else quoted(value)
         raise OptionError(
-            f"{name} must be a number above zero and finite, but got {got}. "
-            f"Give one from {_SMALLEST:g} to {_LARGEST:g}."
+            f"{name} must be a finite number above zero, but got {got}. Give one from {_SMALLEST:g} to {_LARGEST:g}."
         )
 
 

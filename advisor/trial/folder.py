@@ -36,7 +36,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise OutputFolderError(
             f"momadvise must be able to write what it finds, but {path} cannot be written: {error.strerror or error}. "
-            "Make room or give permission there and run the same command again: nothing that has finished is lost."
+            "Make room or give permission there and run the same command again: finished trials are kept."
         ) from error
 
 

@@ -18,46 +18,25 @@ __all__ = ["source_from_functions"]
 _FIX = "Define it with def at the top level of a .py file and pass that function."
 
 
-def source_from_functions(
-    *,
-    build_model: Callable[..., Any] | None = None,
-    make_batch: Callable[..., Any] | None = None,
-    compute_loss: Callable[..., Any] | None = None,
-    build_optimizer: Callable[..., Any] | None = None,
-    count_targets: Callable[..., Any] | None = None,
-    linear_head: Callable[..., Any] | None = None,
-) -> WorkloadSource:
+def source_from_functions(**given: Any) -> WorkloadSource:
     """Name functions so that a worker process can import them.
 
     The constants of the contract (``BATCH_SIZE``, ``MAX_GRAD_NORM``, ``BLOCKS``, ``SIZES``) are read from the module
     that defines ``build_model``.
 
     Args:
-        build_model: Returns the model; a class works too.
-        make_batch: Returns one batch of CPU tensors.
-        compute_loss: Returns the scalar loss of a model and a batch.
-        build_optimizer: Returns an optimizer of the parameters.
-        count_targets: Returns the weight of a micro-batch in the loss.
-        linear_head: Exposes the last linear layer and its inputs.
+        given: ``build_model`` and ``make_batch``, and the optional functions of :func:`advisor.tune`.
 
     Raises:
         WorkloadError: ``build_model`` or ``make_batch`` is missing, or one of the functions cannot be found again by
             its name.
     """
-    if build_model is None or make_batch is None:
-        missing = "build_model" if build_model is None else "make_batch"
+    missing = next((role for role in ("build_model", "make_batch") if given.get(role) is None), None)
+    if missing is not None:
         raise WorkloadError(
             f"a model file, or both build_model and make_batch, must be given, but there is no {missing}. "
             f"Pass {missing}=, or the path of a file that defines both."
         )
-    given = {
-        "build_model": build_model,
-        "make_batch": make_batch,
-        "compute_loss": compute_loss,
-        "build_optimizer": build_optimizer,
-        "count_targets": count_targets,
-        "linear_head": linear_head,
-    }
     functions: dict[str, str] = {}
     roots: dict[Path, Path] = {}
     for role, function in given.items():
@@ -74,7 +53,7 @@ def source_from_functions(
         location="",
         functions=functions,
         import_paths=_import_paths(roots),
-        name=build_model.__name__,
+        name=given["build_model"].__name__,
         fingerprint=digest_of(*parts),
     )
 

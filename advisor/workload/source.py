@@ -18,11 +18,10 @@ from advisor.errors import WorkloadError
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown
 from advisor.workload.fingerprint import digest_of, files_fingerprint
-from advisor.workload.function_source import source_from_functions
 from advisor.workload.missing_functions import check_contract
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
-__all__ = ["resolve_source", "source_from_functions"]
+__all__ = ["resolve_source"]
 
 _ACCEPTED = (
     "a Python file with build_model and make_batch, an importable module, "

@@ -45,7 +45,10 @@ def test_a_full_output_is_said_and_is_no_success(arguments: tuple[str, ...], tmp
     with stream("/dev/full") as full, stream(str(tmp_path / "said")) as said:
         assert run(*arguments, stdout=full, stderr=said) == 2
     text = (tmp_path / "said").read_text()
-    assert "standard output: No space left on device. Make room and run the same command again" in text
+    assert (
+        "standard output must be writable, but writing failed: No space left on device. Fix that and run the same "
+        "command again" in text
+    )
     assert len(text.splitlines()) == 1
 
 

@@ -58,7 +58,7 @@ def test_a_deleted_working_folder_is_named(
 ) -> None:
     assert main([str(one) for one in verb]) == 2
     said = capsys.readouterr().err
-    assert "the one that it runs in was deleted. Change to another one (cd)" in said
+    assert "the current one was deleted. Change to another folder (cd)" in said
     assert len(said.splitlines()) == 1
 
 
@@ -89,7 +89,7 @@ def test_a_refusal_blames_the_output_folder_only_where_it_is_that(
     named = refused(error, Path("/out"))
     assert type(named) is kind
     assert expected in str(named)
-    assert str(named).endswith("run the same command again: nothing that has finished is lost.")
+    assert str(named).endswith("run the same command again: finished trials are kept.")
 
 
 def test_a_search_that_the_system_ends_says_what_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_a_file_written_by_hand_needs_no_evidence(tmp_path: Path) -> None:
         ("[1, 2", "must be valid YAML"),
         ("schema: 1\npolicy: {micro_batch: 1, microbatch: 2}", "accumulation_steps"),
         ("schema: 1\npolicy: {micro_batch: many}", "micro_batch"),
-        ("schema: 1\npolicy: {micro_batch: 0}", "micro_batch >= 1 must hold"),
+        ("schema: 1\npolicy: {micro_batch: 0}", "micro_batch must be at least 1"),
         ("schema: 1\npolicy: {micro_batch: 1, methods: {chekpoint: {every: 1}}}", "checkpoint"),
         ("schema: 1\npolicy: {micro_batch: 1, methods: {checkpoint: {each: 1}}}", "every"),
         ("schema: 1\npolicy: {micro_batch: 1, methods: {checkpoint: {every: 99}}}", "one of 1, 2"),

@@ -76,7 +76,7 @@ def test_plain_training_is_no_advice_where_next_to_nothing_was_measured(
     assert (title in text) is little
     assert ("Keep what you have: train with plain, batch 8" in text) is not little
     assert ("use no method" in text) is not little
-    assert ("the same command with a longer --time-limit goes on from here" in text) is little
+    assert ("run the same command with a longer --time-limit to continue" in text) is little
 
 
 def test_no_line_but_a_path_is_wider_than_the_terminal() -> None:
@@ -163,7 +163,7 @@ def test_a_run_far_from_its_promise_with_nothing_beside_it_is_explained() -> Non
 
     assert said(25.0, noise=3.75).startswith("Not confirmed"), "trap: ±375 % explained four times as much"
     assert "±50% would be noise" in said(25.0, noise=3.75)
-    assert "This machine's figures are not reproducible now" in said(150.0)
+    assert "Measurements on this machine are not reproducible now" in said(150.0)
     assert said(150.0).startswith("Not confirmed: in a fresh process the wrapper trains")
     assert said(101.0).startswith("Confirmed in a fresh process")
 

@@ -1,4 +1,4 @@
-"""What a comparison with the exact run found, as people read it."""
+"""What a comparison with the reference run found, as people read it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def why(*candidates: Candidate) -> str:
 
 def test_one_sentence_says_how_close_it_stayed() -> None:
     text = why(baseline(100), compared(found(0.003, gradient=_GRADIENT)))
-    assert "Over 30 steps its loss stayed within 0.3% of the exact run's; gradient error 0.4%." in text
+    assert "Over 30 steps its loss stayed within 0.3% of the reference run's; gradient error 0.4%." in text
     assert "first losses" not in text
 
 
 def test_equal_losses_are_called_equal() -> None:
-    assert comparison_sentence(compared(found())) == "Over 30 steps its losses were the exact run's."
+    assert comparison_sentence(compared(found())) == "Over 30 steps its losses were the reference run's."
 
 
 def test_a_gradient_that_could_not_be_compared_has_a_reason() -> None:
@@ -52,14 +52,14 @@ def test_a_gradient_that_could_not_be_compared_has_a_reason() -> None:
 
 def test_an_exact_run_that_learned_nothing_is_not_hidden() -> None:
     text = comparison_sentence(compared(found(0.003, learned=-0.1)))
-    assert "the exact run's own loss did not fall in these steps" in text
+    assert "the reference run's own loss did not fall in these steps" in text
 
 
 def test_where_the_exact_run_is_as_far_from_itself_that_is_said_beside_it() -> None:
     noise = NoiseFloor(loss_drift=0.9, final_loss_gap=0.1, final_loss_error=2.5)
     text = comparison_sentence(compared(found(1.1, excess=1.0, noise=noise)))
     assert (
-        "within 110% of the exact run's and ended at 5, that one at 4 (by chance alone that one is 90% off itself, "
+        "within 110% of the reference run's and ended at 5, that one at 4 (by chance alone that one is 90% off itself, "
         "its end 2.5)"
     ) in text
 
@@ -72,15 +72,15 @@ def test_a_winner_of_a_worse_class_than_declared_says_so() -> None:
 def test_what_was_refused_says_why_and_what_would_allow_it() -> None:
     text = why(baseline(100), compared(found(0.041)))
     assert (
-        "50% faster was precision bf16 at batch 8, but over 30 steps its loss is up to 4.1% off the exact run's: above "
-        "the tolerance of precision, 2.0%; --fidelity lossy would allow it." in text
+        "50% faster was precision bf16 at batch 8, but over 30 steps its loss is up to 4.1% off the reference run's: "
+        "above the tolerance of precision, 2.0%; --fidelity lossy would allow it." in text
     )
 
 
 def test_a_winner_that_was_not_compared_says_why() -> None:
     for reason in ("no time was left", "plain training does not fit"):
         text = why(baseline(100), compared(None, not_compared=reason))
-        assert f"Not compared with the exact run: {reason}." in text
+        assert f"Not compared with the reference run: {reason}." in text
 
 
 def test_the_table_shows_the_drift_of_the_comparison_and_marks_it() -> None:

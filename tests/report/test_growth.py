@@ -53,7 +53,7 @@ def test_the_reason_has_the_floor_the_factor_plain_training_what_stops_it_and_th
     assert "2.50 times the parameters of the model's own size (20 M)" in text
     assert "Plain training keeps it up to layers=3 (30 M parameters, 60.0 samples/s)" in text
     assert "At layers=6 it does not fit below 8.00 GiB" in text
-    assert "Predicted from short runs: one sample needs 32.2 bytes more for each parameter" in text
+    assert "Predicted from profiling runs: one sample needs 32.2 bytes more for each parameter" in text
     assert "memory alone (8.00 GiB) would allow up to 267 M parameters" in text
 
 

@@ -125,7 +125,7 @@ def test_where_an_allocator_decides_both_of_its_ways_are_shown() -> None:
     outlook = msgspec.structs.replace(FITS, reserved=(replay(False), replay(True)))
     text = joined(printed(outlook))
     assert "needs 7.00 GiB of 24.0 GiB" in text
-    assert "as it is by default 7.00 GiB at batch 8; largest batch 70 (23.0 GiB)" in text
+    assert "by default 7.00 GiB at batch 8; largest batch 70 (23.0 GiB)" in text
     assert "with expandable_segments 6.50 GiB at batch 8; largest batch 71 (23.0 GiB)" in text
 
 

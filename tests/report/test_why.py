@@ -39,7 +39,7 @@ def test_the_whole_story_in_figures() -> None:
     assert "the winner is simpler (2 methods instead of 3)" in text
     assert "6.5% faster was adam_8bit + checkpoint every=2" in text
     assert "but loss drift 9.3% is above the tolerance 5.0%" in text
-    assert "7.20 GiB is 90% of the 8.00 GiB limit: memory is what stops a larger batch" in text
+    assert "7.20 GiB is 90% of the 8.00 GiB limit: memory limits the batch" in text
     assert "its first losses differ by 0.4% (2.0% is tolerated)" in text
     assert "Not tried: 274 combinations of the space, because the time limit of 5m00s was reached." in text
 
@@ -100,7 +100,7 @@ def test_a_hand_tuned_default_that_ties_or_may_not_win() -> None:
 
 def test_a_larger_batch_than_the_users_own_is_said_to_change_the_training() -> None:
     larger = why([baseline(100), measured(200, BF16, micro_batch=64)])
-    assert "A step has 64 samples instead of 8: choose the learning rate anew" in larger
+    assert "A step has 64 samples instead of 8: choose a new learning rate" in larger
     assert "--global-batch 8" in larger
     assert "learning rate" not in why([baseline(100), measured(200, BF16)])
 
@@ -137,7 +137,7 @@ def test_processes_that_share_memory_have_a_part_of_the_limit_each() -> None:
 
 
 def test_a_small_peak_is_not_the_limit() -> None:
-    assert "memory is not what limits it" in why([baseline(100, micro_batch=8), measured(70, CHECKPOINT, peak=GIB)])
+    assert "memory does not limit the batch" in why([baseline(100, micro_batch=8), measured(70, CHECKPOINT, peak=GIB)])
 
 
 def test_a_loss_that_was_not_compared_is_said() -> None:
@@ -208,7 +208,7 @@ def test_what_was_confirmed_in_turn_is_promised_first_as_a_ratio_to_the_baseline
         "Training with precision bf16 at batch 8 is 1.40 times as fast as the baseline, ±3.0% (plain training at batch "
         "8), in turn with it in fresh processes."
     )
-    assert second == "At the speed that the machine had for the baseline that is 140 samples/s instead of 100."
+    assert second == "At the speed the machine had for the baseline, that is 140 samples/s instead of 100."
     assert "runs 150 samples/s" not in " ".join(explain(confirmed, goal())), "what the search saw is no promise"
 
 
@@ -253,16 +253,16 @@ def test_data_that_takes_longer_than_the_step_is_the_bound() -> None:
     plain, winner = making(baseline(100), 8 * 0.004), making(measured(2000, CHECKPOINT, micro_batch=64), 64 * 0.004)
     text = why([plain, winner])
     assert text.startswith(
-        "Training with checkpoint every=2 at batch 64 is 3.11 times as fast as the baseline where both wait for their "
-        "data, which is the bound: make_batch takes 256 ms for 64 samples, longer than the step itself."
+        "Training with checkpoint every=2 at batch 64 is 3.11 times as fast as the baseline when both wait for their "
+        "data, the bottleneck: make_batch takes 256 ms for 64 samples, longer than the step itself."
     )
-    assert "Where batches are there in time, training with checkpoint every=2 at batch 64 runs 2,000 samples/s" in text
+    assert "Where batches arrive in time, training with checkpoint every=2 at batch 64 runs 2,000 samples/s" in text
     assert "make_batch takes" not in why([plain, making(winner, 0.03)])
 
 
 def test_and_of_a_baseline_that_wins_its_whole_rate_is_said() -> None:
     text = why([making(baseline(100), 0.12), measured(70, CHECKPOINT)])
-    assert text.startswith("Plain training at batch 8 does 40.0 samples/s where it waits for its data, which is the")
+    assert text.startswith("Plain training at batch 8 does 40.0 samples/s when it waits for its data, the bottleneck")
 
 
 def test_what_led_and_was_not_confirmed_is_no_proof_that_nothing_is_faster() -> None:
@@ -271,7 +271,7 @@ def test_what_led_and_was_not_confirmed_is_no_proof_that_nothing_is_faster() -> 
     led = msgspec.structs.replace(measured(262, BF16), confirmed=nothing)
     kept_out = msgspec.structs.replace(measured(146, CHECKPOINT), not_confirmed="what led it was not confirmed")
     text = why([baseline(100), led, kept_out])
-    assert "what led when it was searched was no gain beyond the noise when it was confirmed" in text
+    assert "what led during the search showed no gain beyond the noise when it was confirmed" in text
     assert "nothing measured was faster" not in text
     slower = msgspec.structs.replace(measured(90, CHECKPOINT), not_confirmed="what led it was not confirmed")
     assert "nothing measured was faster" in why([baseline(100), slower])

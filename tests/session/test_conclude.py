@@ -299,7 +299,9 @@ def test_the_files_say_what_the_comparison_with_the_exact_run_found(tmp_path: Pa
     assert evidence.comparison is not None
     assert (evidence.comparison.steps, evidence.comparison.gradient_error) == (30, 0.0)
     assert evidence.not_compared is None
-    assert "Over 30 steps its losses were the exact run's; gradient error 0%." in (tmp_path / "wrapper.py").read_text()
+    assert (
+        "Over 30 steps its losses were the reference run's; gradient error 0%." in (tmp_path / "wrapper.py").read_text()
+    )
 
 
 def test_the_files_say_why_nothing_was_compared(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_the_files_say_why_nothing_was_compared(tmp_path: Path) -> None:
     evidence = load_policy_file(tmp_path / "policy.yaml").evidence
     assert evidence is not None
     assert (evidence.comparison, evidence.not_compared) == (None, "no time was left")
-    assert "Not compared with the exact run: no time was left." in (tmp_path / "wrapper.py").read_text()
+    assert "Not compared with the reference run: no time was left." in (tmp_path / "wrapper.py").read_text()
 
 
 # ---- a winner that is no faster than the baseline when it is run again

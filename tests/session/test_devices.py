@@ -119,7 +119,7 @@ class TestSeveralMachines:
     @pytest.mark.parametrize(
         ("count", "endpoint", "rank", "message"),
         [
-            (0, None, None, "--nnodes >= 1 must hold, but got 0"),
+            (0, None, None, "--nnodes must be at least 1, but got 0"),
             (2, None, None, "need --rdzv-endpoint HOST:PORT"),
             (2, "first", None, "need --rdzv-endpoint HOST:PORT.*'first'"),
             (2, "first:99999", None, "need --rdzv-endpoint HOST:PORT"),

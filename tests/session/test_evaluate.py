@@ -174,7 +174,7 @@ def test_what_is_hopelessly_slow_is_screened_unless_it_is_the_hand_tuned_default
     trials = FakeTrials()
     slow = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.SEARCHED, best=1000.0).candidate
     assert slow.outcome is Outcome.SCREENED
-    assert "short runs predict 100 samples/s" in slow.reason
+    assert "profiling predicts 100 samples/s" in slow.reason
     assert trials.timed == []
     tuned = evaluator(trials).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=1000.0).candidate
     assert tuned.outcome is Outcome.OK

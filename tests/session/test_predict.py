@@ -178,7 +178,7 @@ def test_a_model_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--batch", "0"), "--batch >= 1 must hold, but got 0."),
+        (("--batch", "0"), "--batch must be at least 1, but got 0."),
         (("--memory-limit", "lots"), "--memory-limit must be a number with a unit"),
         (("--profile", "h200", "--device", "cpu"), "Keep one."),
         (("--profile", "v100"), "Did you mean v100_16gb or v100_32gb?"),

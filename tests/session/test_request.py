@@ -35,7 +35,7 @@ def test_what_is_reckoned_with_is_above_zero_and_finite(value: float) -> None:
         "--deadline": cheapest(preference=Preference(deadline_seconds=value, iterations=10)),
     }
     for option, request in requests.items():
-        with pytest.raises(OptionError, match=f"{option} must be a number above zero and finite, but got {value:g}"):
+        with pytest.raises(OptionError, match=f"{option} must be a finite number above zero, but got {value:g}"):
             request.check()
 
 

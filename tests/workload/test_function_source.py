@@ -15,7 +15,7 @@ import pytest
 
 from advisor.errors import WorkloadError
 from advisor.workload._loading import load_workload
-from advisor.workload.source import source_from_functions
+from advisor.workload.function_source import source_from_functions
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 
@@ -101,7 +101,7 @@ def test_a_name_that_was_assigned_again_is_refused(monkeypatch: pytest.MonkeyPat
 PROGRAM = """\
     import sys, msgspec
     import neighbour
-    from advisor.workload.source import source_from_functions
+    from advisor.workload.function_source import source_from_functions
     BATCH_SIZE = 3
     def build_model(): return neighbour.model()
     def make_batch(batch_size): ...

@@ -141,7 +141,7 @@ def _gradients_of(model: torch.nn.Module) -> tuple[int, _Values]:
 
 def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Path) -> tuple[GradientError | None, str]:
     if not path.exists():
-        return None, "the exact run's gradient is not there"
+        return None, "the reference run's gradient is missing"
     stored = torch.load(path, mmap=True, weights_only=True)
     exact: dict[str, torch.Tensor] = stored["gradient"]
     reason = _why_not(set(parameters), caught, exact)
@@ -157,7 +157,7 @@ def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Pat
         product += float(own.dot(other))
         difference += float((own - other).square().sum())
     if exact_square == 0:
-        return None, "the exact run's first gradient is zero"
+        return None, "the reference run's first gradient is zero"
     figures = (
         math.sqrt(difference / exact_square),
         product / math.sqrt(own_square * exact_square) if own_square else 0.0,

@@ -215,7 +215,7 @@ def quietly(where: Path | str | None) -> Iterator[None]:
         if own is not None and own.sqlite_errorcode == sqlite3.SQLITE_FULL:
             raise OutputFolderError(
                 f"momadvise must be able to write what it finds, but {where} cannot be written: {cause}. Make room and "
-                "run the same command again: nothing that has finished is lost."
+                "run the same command again: finished trials are kept."
             ) from error
         if isinstance(where, str):
             raise OptionError(

@@ -12,7 +12,7 @@ __all__ = ["timings_of"]
 _NAMES = {
     TrialKind.PROBE: "loading the libraries, the probe",
     TrialKind.COUNT: "counting parameters",
-    TrialKind.SIZE: "short runs and comparisons",
+    TrialKind.SIZE: "profiling runs and comparisons",
     TrialKind.TIME: "timing",
     TrialKind.FIDELITY: "comparing losses",
     TrialKind.CONFIRM: "confirming",

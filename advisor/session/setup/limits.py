@@ -50,7 +50,7 @@ def memory_budget(hardware: Hardware, asked_bytes: int | None) -> MemoryBudget:
         limit = asked_bytes - hardware.held_bytes
         if limit > usable:
             notes.append(
-                f"the memory limit asked for, {format_bytes(asked_bytes)}, is more than is free on {hardware.device}; "
+                f"--memory-limit {format_bytes(asked_bytes)} exceeds the free memory of {hardware.device}; "
                 f"trials may take {format_bytes(usable)}"
             )
             limit = usable

@@ -178,7 +178,7 @@ class Evaluator:
         policy, model = found
         predicted_rate = policy.global_batch / model.seconds(policy.micro_batch, policy.accumulation_steps)
         if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
-            reason = f"short runs predict {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
+            reason = f"profiling predicts {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
             slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True, expected_rate=predicted_rate)
         evaluation = self._timed(policy, role, best=best)
@@ -350,7 +350,7 @@ class Evaluator:
             # compared, and a method that breaks the training would pass.
             self._trials.size(plain, largest)
         policy = self._policy(combination, Batch(self._trials.first_batch))
-        self._progress.trial_started(self.number, policy, f"short runs for its memory and time{self._where}")
+        self._progress.trial_started(self.number, policy, f"profiling runs for its memory and time{self._where}")
         model, result = self._trials.size(combination, largest, alone=alone)
         if model is not None:
             return model, None
