@@ -219,8 +219,12 @@ class TimeBudget:
 
     @property
     def confirmation_seconds(self) -> float:
-        """What must be kept for a fresh run of the wrapper; if more is left, the baseline is measured again."""
-        return self._build_seconds + self._timing_seconds
+        """What must be kept for a fresh run of the wrapper.
+
+        Two trainings are built for it, the winner's and that of the baseline which takes turns with it or is measured
+        right after it.
+        """
+        return 2 * self._build_seconds + self._timing_seconds
 
     @property
     def may_confirm_another(self) -> bool:

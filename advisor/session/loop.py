@@ -18,13 +18,12 @@ from advisor.decide.guard import drift_by_chance
 from advisor.decide.leader import next_leader
 from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
-from advisor.goal import Goal, GoalKind
+from advisor.goal import GoalKind
 from advisor.methods.catalogue import get_method
-from advisor.report.progress import Progress
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Attribute, Proposal, Proposer
-from advisor.session.budget import TIMED_LEADERS, TimeBudget
-from advisor.session.ledger import Ledger
+from advisor.session.budget import TIMED_LEADERS
+from advisor.session.context import StudyContext
 from advisor.session.stopping import StoppingRule
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluation, Evaluator
@@ -45,42 +44,26 @@ class SearchLoop:
     """One search.
 
     Args:
+        context: The study.
         proposer: Proposes combinations and learns from what became of them.
         evaluator: Makes candidates of them; one that compares times only those at length that may lead.
-        budget: The session's clock.
-        goal: What to optimize.
-        trial_budget: Most trials with figures, those of earlier runs and of other workers of the same study
-            included.
-        progress: Told of everything that happens.
         guard: Holds what would lead against the exact run, before it leads.
-        ledger: What was tried; every new candidate is written into it before anything else happens.
     """
 
-    def __init__(
-        self,
-        *,
-        proposer: Proposer,
-        evaluator: Evaluator,
-        budget: TimeBudget,
-        goal: Goal,
-        trial_budget: int,
-        progress: Progress,
-        guard: Guard,
-        ledger: Ledger,
-    ) -> None:
+    def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
         self._proposer = proposer
         self._evaluator = evaluator
-        self._budget = budget
-        self._goal = goal
-        self._trial_budget = trial_budget
-        self._progress = progress
+        self._budget = context.budget
+        self._goal = context.goal
+        self._trial_budget = context.request.trials
+        self._progress = context.progress
         self._guard = guard
-        self._ledger = ledger
-        self._stopping = StoppingRule(proposer, goal.kind)
+        self._ledger = context.ledger
+        self._stopping = StoppingRule(proposer, context.goal.kind)
         # Plain training without a batch of its own is its own baseline, and would lead again.
         self._led: set[str] = set()
         self._put_off: set[str] = set()
-        evaluator.number = ledger.next_number
+        self._number = 1
 
     @property
     def measured(self) -> int:
@@ -155,7 +138,7 @@ class SearchLoop:
             if reason is not None and not (self._compares and self._combinations < _FEWEST_COMPARED):
                 return reason + self._but_for_set_ups
             begin = self._budget.elapsed_seconds
-            self._evaluator.number = self._ledger.next_number
+            self._number = self._ledger.next_number
             proposal = self._proposer.ask()
             if proposal is None:
                 return f"every policy of the search space was tried{self._but_for_set_ups}"
@@ -223,7 +206,7 @@ class SearchLoop:
                 return
             self._led.add(leader.policy.key)
             begin = self._budget.elapsed_seconds
-            evaluator.number = self._ledger.next_number
+            self._number = self._ledger.next_number
             evaluation = evaluator.time_leader(
                 leader, best=pace(self._ledger.candidates, self._goal, gpu_count=leader.policy.gpu_count)
             )
@@ -290,7 +273,7 @@ class SearchLoop:
 
     def _record(self, candidate: Candidate) -> None:
         self._ledger.add(candidate)
-        self._progress.trial_ended(self._evaluator.number, candidate, best=self.best(), baseline=self._ledger.baseline)
+        self._progress.trial_ended(self._number, candidate, best=self.best(), baseline=self._ledger.baseline)
 
     def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
         """Translate an evaluation for the sampler: the best figure, or the constraint that it violates.

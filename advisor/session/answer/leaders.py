@@ -9,6 +9,7 @@ from advisor.decide.eligible import is_faithful, is_measured, is_outpaced, why_n
 from advisor.decide.floor import would_be_largest
 from advisor.goal import Goal, GoalKind
 from advisor.search.space.space import Combination
+from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.trials.guard import Guard
 
@@ -16,7 +17,7 @@ __all__ = ["settled"]
 
 
 def settled(
-    choose: Callable[[Sequence[Candidate]], Recommendation], ledger: Ledger, *, goal: Goal, guard: Guard
+    context: StudyContext, choose: Callable[[Sequence[Candidate]], Recommendation], guard: Guard
 ) -> Recommendation:
     """The recommendation whose winner was compared with the exact run, whatever its methods promise.
 
@@ -27,14 +28,14 @@ def settled(
     have had no time for it, and a method that changes what is learned is never told from a broken one by three losses.
 
     Args:
+        context: The study; candidates that are compared are replaced in its ledger.
         choose: Makes a recommendation from candidates.
-        ledger: Everything that was tried; those that were compared are replaced.
-        goal: The goal.
         guard: Compares.
 
     Raises:
         TrialError: None is left that may win.
     """
+    ledger, goal = context.ledger, context.goal
     while True:
         if any(_compare(one, ledger, guard) for one in _doubted(ledger.candidates, goal)):
             continue

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from advisor.decide.candidate import Candidate
@@ -11,9 +9,8 @@ from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged, noise_floor
 from advisor.methods.catalogue import get_method
-from advisor.report.progress import Progress
 from advisor.search.space.space import Combination
-from advisor.session.budget import TimeBudget
+from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count
 from advisor.trial.outcome import Outcome
@@ -37,19 +34,15 @@ class Guard:
     all, and what an earlier run of the study compared is taken over.
 
     Args:
+        context: The study.
         trials: Runs the trials.
-        budget: The session's clock.
-        progress: Told what is under way.
-        earlier: Candidates of earlier runs of the same study.
     """
 
-    def __init__(
-        self, *, trials: Trials, budget: TimeBudget, progress: Progress, earlier: Sequence[Candidate] = ()
-    ) -> None:
+    def __init__(self, context: StudyContext, trials: Trials) -> None:
         self._trials = trials
-        self._budget = budget
-        self._progress = progress
-        self._known = {_key(one): one.guard for one in earlier if one.guard is not None}
+        self._budget = context.budget
+        self._progress = context.progress
+        self._known = {_key(one): one.guard for one in context.ledger.candidates if one.guard is not None}
         self._failed: dict[tuple[str, str], str] = {}
 
     def checked(self, candidate: Candidate) -> Candidate:
