@@ -15,7 +15,7 @@ from advisor.methods.use import use
 from advisor.policy.file import Fingerprints, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.report.answer import confirmation_words
-from advisor.search.space.counting import Count
+from advisor.search.space.space import Count
 from advisor.session.answer.conclude import Conclusion
 from advisor.session.answer.confirm import confirm
 from advisor.session.answer.emit import emit

@@ -31,7 +31,7 @@ from advisor.search.propose.history import observations_of
 from advisor.search.propose.outlook import Expectation, Observation, Outlook
 from advisor.search.propose.pool import Pool
 from advisor.search.propose.standing import Standing
-from advisor.search.space.explored import Tried
+from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice, Factors, Levels
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import ResolvedSpace
@@ -65,7 +65,7 @@ class ModelSampler(BaseSampler):
     """
 
     def __init__(
-        self, space: ResolvedSpace, tried: Tried, parameters: Parameters, maximize: Sequence[bool], *, seed: int
+        self, space: ResolvedSpace, tried: Explored, parameters: Parameters, maximize: Sequence[bool], *, seed: int
     ) -> None:
         self._factors = Factors(space)
         self._pool = Pool(space, tried, self._factors)

@@ -12,9 +12,23 @@ import msgspec
 from advisor.goal import Fidelity
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.search.space.counting import Choices, Count
 
-__all__ = ["Axis", "Combination", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
+__all__ = ["MOST_COUNTED", "Axis", "Combination", "Count", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
+
+MOST_COUNTED = 10_000
+"""Combinations that are counted one by one; of a space with more nobody needs to know how many there are."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """A number of combinations.
+
+    Attributes:
+        number: As many there are; fewer than there are, if it is not exact.
+        exact: Whether that is the number.
+    """
+
+    number: int
+    exact: bool = True
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +129,12 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     def _combinations_on(self, gpu_count: int) -> Iterator[Combination]:
         axes = [axis for axis in self.axes if not (axis.distributes if gpu_count == 1 else axis.one_device_only)]
+        # Behind the last way to distribute, what has chosen none need not be followed any further.
+        last_way = max((place for place, axis in enumerate(axes) if axis.distributes), default=-1)
 
         def extend(position: int, chosen: tuple[MethodUse, ...]) -> Iterator[Combination]:
+            if gpu_count > 1 and position > last_way and not self._distributing(chosen):
+                return
             if position == len(axes):
                 if self._has_company(chosen) and (gpu_count == 1) == (self._distributing(chosen) == 0):
                     yield Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count)
@@ -216,37 +234,14 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         return self.completed(uses, gpu_count)
 
     def counted(self) -> Count:
-        """Number of valid combinations, whatever the batch; a bound where there are too many to tell."""
-        places = {
-            setting.label: (number, value)
-            for number, axis in enumerate(self.axes)
-            for value, setting in enumerate(axis.settings, 1)
-        }
-        numbers = {axis.method: number for number, axis in enumerate(self.axes)}
-        choices = Choices(
-            [len(axis.settings) for axis in self.axes],
-            [(places[a], places[b]) for a, b in self.conflicts if a in places and b in places],
-            {
-                numbers[axis.method]: [numbers[name] for name in axis.builds_on if name in numbers]
-                for axis in self.axes
-                if axis.builds_on
-            },
-        )
-        distributing = [numbers[axis.method] for axis in self.axes if axis.distributes]
-        counts = []
-        if 1 in self.gpu_counts:
-            counts.append(choices.count(off=distributing))
-        several = sum(count > 1 for count in self.gpu_counts)
-        if several:
-            left_out = [numbers[axis.method] for axis in self.axes if axis.one_device_only]
-            # What is valid on two devices is so on eight.
-            counts += several * [choices.count(off=left_out, one_of=distributing)]
-        return Count(sum(count.number for count in counts), all(count.exact for count in counts))
+        """Number of valid combinations, whatever the batch; of a large space, that there are more than so many."""
+        number = sum(1 for _ in itertools.islice(self.combinations(), MOST_COUNTED + 1))
+        return Count(min(number, MOST_COUNTED), exact=number <= MOST_COUNTED)
 
     @property
     def count(self) -> int:
-        """Number of valid combinations, whatever the batch, as :meth:`counted` tells it."""
-        return self.counted().number
+        """Number of valid combinations, whatever the batch: each of them is made."""
+        return sum(1 for _ in self.combinations())
 
 
 def pair_of(first: MethodUse, second: MethodUse) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from advisor.search.propose.initial_trials import names_of, seeds_of
 from advisor.search.propose.model_sampler import ModelSampler
 from advisor.search.propose.proposal import Attribute, GainLeft, Proposal, SamplerName
 from advisor.search.propose.standing import Standing
-from advisor.search.space.explored import Point, Tried
+from advisor.search.space.explored import Explored, Point
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
@@ -80,7 +80,7 @@ class Proposer:
         self._maximize = tuple(maximize)
         self._storage = storage
         self._parameters = Parameters(space)
-        self._tried = Tried(space)
+        self._tried = Explored(space)
         self._open: dict[int, optuna.trial.Trial] = {}
         self._turn = one_at_a_time(storage)
         with self._quietly(), self._turn:
@@ -110,11 +110,6 @@ class Proposer:
         Of a space that is too large to count, no more than there are, and never 0.
         """
         return self._tried.points_left().number
-
-    @property
-    def untried_combinations(self) -> int:
-        """Combinations of which no batch fraction was tried or is under way; likewise."""
-        return self._tried.combinations_left().number
 
     @property
     def failing_pairs(self) -> dict[tuple[str, str], int]:

@@ -10,7 +10,7 @@ from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
 from advisor.report.why import explain
 from advisor.search.propose.standing import Standing
-from advisor.search.space.counting import Count
+from advisor.search.space.space import Count
 from advisor.session.answer.emit import Emission
 
 __all__ = ["Conclusion"]
