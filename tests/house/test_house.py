@@ -42,7 +42,6 @@ TOO_LONG = {
 LONG_FUNCTIONS = {
     "advisor/api.py: tune": 86,
     "advisor/methods/recompute/optimal_checkpoint.py: apply": 61,
-    "advisor/search/space/build_space.py: resolve": 63,
     "advisor/trial/worker/probe.py: _facts": 63,
     "advisor/trial/worker/timed.py: _measured": 76,
 }

@@ -19,7 +19,7 @@ from advisor.trial.folder import StudyFolder
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.decide.examples import goal as any_goal
 from tests.report.scenario import CPU
-from tests.search.test_resolve import FACTS
+from tests.search.test_build_space import FACTS
 from tests.session.ledgers import InMemory
 
 __all__ = ["SPACE", "study"]

@@ -26,7 +26,7 @@ from advisor.trial.spec import TrialResult
 from advisor.workload.sizes import CountedSize, SizeCounts
 from tests.decide.examples import goal, measurement
 from tests.decide.test_guard import found as found_beside
-from tests.search.test_resolve import FACTS
+from tests.search.test_build_space import FACTS
 from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 from tests.session.unguarded import UNGUARDED

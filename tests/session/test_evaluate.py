@@ -18,7 +18,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from advisor.workload.facts import Facts
 from tests.decide.examples import baseline, goal, measurement
-from tests.search.test_resolve import FACTS
+from tests.search.test_build_space import FACTS
 from tests.session.contexts import study
 
 MIB = 2**20

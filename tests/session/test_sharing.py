@@ -7,18 +7,18 @@ import pytest
 
 from advisor.errors import OptionError
 from advisor.goal import Fidelity
-from advisor.search.space.build_space import resolve
+from advisor.search.space.build_space import build_space
 from advisor.search.space.space_file import load_space
 from advisor.session.setup.sharing import within_fidelity
 from tests.decide.examples import goal
-from tests.search.test_resolve import CPU, FACTS
+from tests.search.test_build_space import CPU, FACTS
 
 WITH_BATCHNORM = msgspec.structs.replace(FACTS, has_batchnorm=True)
 
 
 def shared(*counts: int, fidelity: Fidelity = Fidelity.LOSSY, batchnorm: bool = True):  # type: ignore[no-untyped-def]
     facts = WITH_BATCHNORM if batchnorm else FACTS
-    space = resolve(load_space("default"), facts, CPU, fidelity, gpu_counts=counts)
+    space = build_space(load_space("default"), facts, CPU, fidelity, gpu_counts=counts)
     return within_fidelity(msgspec.structs.replace(goal(), gpu_counts=counts, fidelity=fidelity), space, facts)
 
 

@@ -16,7 +16,7 @@ from advisor.predict.work import Kind, StepWork
 from advisor.session.answer.where_time_goes import with_time_explained
 from tests.decide.examples import baseline, goal, measured, on
 from tests.predict.rates import group, rates, work_of
-from tests.search.test_resolve import FACTS
+from tests.search.test_build_space import FACTS
 from tests.session.contexts import study
 
 FORWARD = group(Phase.FORWARD, flops=(0, 1000), read_bytes=10.0, launches=1.0)

@@ -12,7 +12,7 @@ from advisor.search.space.requested_methods import check_asked
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
-from advisor.session.setup.fixed import resolve_on_devices, with_global_batch
+from advisor.session.setup.fixed import build_on_devices, with_global_batch
 from advisor.session.setup.sharing import within_fidelity
 from advisor.workload.facts import Facts
 
@@ -55,7 +55,7 @@ def fit_to_workload(
     if split.gpu_counts != goal.gpu_counts:
         left_out = ", ".join(str(count) for count in goal.gpu_counts if count not in split.gpu_counts)
         say(f"a global batch of {split.global_batch} cannot be split over {left_out} devices: left out")
-    resolved, left_out_because = resolve_on_devices(space, facts, hardware, split, asked=request.asks_for_several)
+    resolved, left_out_because = build_on_devices(space, facts, hardware, split, asked=request.asks_for_several)
     if left_out_because is not None:
         say(left_out_because)
         split = msgspec.structs.replace(split, gpu_counts=resolved.gpu_counts)

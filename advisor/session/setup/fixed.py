@@ -11,13 +11,13 @@ from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.hardware.hardware import Hardware
 from advisor.methods.catalogue import CATALOGUE
 from advisor.search.sizing.batching import dividing_gpu_counts
-from advisor.search.space.build_space import resolve
+from advisor.search.space.build_space import build_space
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import SearchSpace
 from advisor.text.units import format_count
 from advisor.workload.facts import Facts
 
-__all__ = ["NO_GLOBAL_BATCH", "WAYS", "nothing_distributes", "resolve_on_devices", "with_global_batch"]
+__all__ = ["NO_GLOBAL_BATCH", "WAYS", "build_on_devices", "nothing_distributes", "with_global_batch"]
 
 NO_GLOBAL_BATCH = (
     "--goal cheapest compares policies that train on the same global batch, but none is stated. "
@@ -53,7 +53,7 @@ def with_global_batch(goal: Goal, facts: Facts) -> Goal:
     return msgspec.structs.replace(goal, gpu_counts=dividing_gpu_counts(goal.global_batch, goal.gpu_counts, name=name))
 
 
-def resolve_on_devices(
+def build_on_devices(
     space: SearchSpace, facts: Facts, hardware: Hardware, goal: Goal, *, asked: bool
 ) -> tuple[ResolvedSpace, str | None]:
     """What may be tried, on the numbers of devices that the space holds a way to train on.
@@ -71,7 +71,7 @@ def resolve_on_devices(
     Raises:
         SearchSpaceError: There is no way to train on several devices that were asked for.
     """
-    resolved = resolve(space, facts, hardware, goal.fidelity, gpu_counts=goal.gpu_counts)
+    resolved = build_space(space, facts, hardware, goal.fidelity, gpu_counts=goal.gpu_counts)
     without = [count for count in goal.gpu_counts if resolved.on_devices((), count) is None]
     if not without:
         return resolved, None
@@ -81,7 +81,7 @@ def resolve_on_devices(
             fidelity
             for fidelity in Fidelity
             if fidelity.rank > goal.fidelity.rank
-            and resolve(space, facts, hardware, fidelity, gpu_counts=goal.gpu_counts).on_devices((), without[0])
+            and build_space(space, facts, hardware, fidelity, gpu_counts=goal.gpu_counts).on_devices((), without[0])
         ),
         None,
     )
@@ -97,7 +97,7 @@ def resolve_on_devices(
     note = f"{', '.join(map(str, without))} devices were left out: {_rule(why)}"
     if allowing is not None:
         note += f" (--fidelity {allowing.value} allows one)"
-    return resolve(space, facts, hardware, goal.fidelity, gpu_counts=counts), note
+    return build_space(space, facts, hardware, goal.fidelity, gpu_counts=counts), note
 
 
 def nothing_distributes(count: int, why: str, allowing: Fidelity | None = None) -> str:
