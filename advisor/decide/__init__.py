@@ -1,1 +1,1 @@
-"""Choose among measurements: score, ties, confirmation."""
+"""Choose among measurements: scores, ties, confirmation. Called by session and report; pure functions on records."""

@@ -119,7 +119,7 @@ class TimeBudget:
 
     @property
     def comparison_step_seconds(self) -> float:
-        """Soft limit for the stepping of one run that is held against the exact one, or of that one itself."""
+        """Soft limit for the stepping of one run that is held against the reference run, or of that one itself."""
         share = self.limit_seconds * _SHARE_OF_COMPARISON
         return min(_LONGEST_COMPARISON_SECONDS, max(_SHORTEST_COMPARISON_SECONDS, share))
 
@@ -138,7 +138,7 @@ class TimeBudget:
 
     @property
     def expected_comparison_seconds(self) -> float:
-        """What the next comparison with the exact run will probably take."""
+        """What the next comparison with the reference run will probably take."""
         known = self._comparison_seconds
         return self.comparison_step_seconds if known is None else known
 
@@ -257,7 +257,7 @@ class TimeBudget:
 
     @property
     def may_time_leader(self) -> bool:
-        """Whether a leader can be timed before one comparison with the exact run and the confirmation."""
+        """Whether a leader can be timed before one comparison with the reference run and the confirmation."""
         end = self.expected_comparison_seconds + self.confirmation_seconds
         return self.remaining_seconds - min(end, self.limit_seconds / 2) > self._timing_seconds
 

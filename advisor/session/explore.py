@@ -29,7 +29,7 @@ class Search:
     Args:
         context: The study.
         trials: Runs the trials.
-        guard: Holds what would lead against the exact run, before it leads.
+        guard: Holds what would lead against the reference run, before it leads.
         name: Of the study in a storage that several workers share.
     """
 

@@ -47,7 +47,7 @@ class SearchLoop:
         context: The study.
         proposer: Proposes combinations and learns from what became of them.
         evaluator: Makes candidates of them; one that compares times only those at length that may lead.
-        guard: Holds what would lead against the exact run, before it leads.
+        guard: Holds what would lead against the reference run, before it leads.
     """
 
     def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
@@ -183,7 +183,7 @@ class SearchLoop:
 
     def _recorded(self, evaluation: Evaluation) -> tuple[list[Candidate], list[Candidate]]:
         """Write down what an evaluation found: its candidates and those before them, as they were compared."""
-        # The best of a ladder is compared with the exact run first: the others then know what was found of it.
+        # The best of a ladder is compared with the reference run first: the others then know what was found of it.
         found = [self._guarded(one) for one in (evaluation.candidate, evaluation.smaller) if one is not None]
         before = []
         for candidate in evaluation.before:
@@ -220,7 +220,7 @@ class SearchLoop:
         return best_so_far(self._ledger.candidates, self._goal)
 
     def _guarded(self, candidate: Candidate) -> Candidate:
-        """A candidate that would lead is compared with the exact run first: it sets no pace that it may not win with.
+        """Compare what would lead with the reference run first: it sets no pace that it may not win with.
 
         Figures that are measured are written down whatever becomes of the comparison.
         """

@@ -9,7 +9,7 @@ from advisor.hardware.detect import detect_hardware, list_devices
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.price import resolve_price
 from advisor.hardware.profiles import load_profiles
-from advisor.search.space.requested_methods import check_asked_on, only_methods
+from advisor.search.space.requested_methods import check_requested_on, only_methods
 from advisor.search.space.space_file import SearchSpace, load_space
 from advisor.search.study.storage import check_opens, check_storage
 from advisor.session.budget import TimeBudget
@@ -17,7 +17,7 @@ from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.request import TuneRequest
 from advisor.session.setup.devices import choose_devices
 from advisor.session.setup.limits import MemoryBudget, memory_budget
-from advisor.session.setup.preflight import check_foreseen
+from advisor.session.setup.preflight import check_preflight
 from advisor.session.setup.versions import versions
 from advisor.session.study import StudyMarker, study_marker
 from advisor.workload.missing_sizes import check_sizes
@@ -88,9 +88,9 @@ def prepare(request: TuneRequest) -> Preparation:
     if request.methods:
         space = only_methods(space, request.methods)
     devices = choose_devices(request, detect_hardware(request.device), list_devices())
-    check_foreseen(request, space, devices.counts)
+    check_preflight(request, space, devices.counts)
     hardware = devices.hardware
-    check_asked_on(request.methods, hardware)
+    check_requested_on(request.methods, hardware)
     memory = memory_budget(hardware, request.memory_limit_bytes)
     price = None
     if request.goal is GoalKind.CHEAPEST:

@@ -1,4 +1,4 @@
-"""What a comparison with the exact run does to a candidate: its class by what was measured, and why it may not win."""
+"""What a comparison with the reference run does to a candidate: its class as measured, and why it may not win."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def error(share: float, norm_ratio: float = 1.0) -> GradientError:
 
 
 def found(drift: float = 0.0, *, excess: float = 0.0, **changes: Any) -> FidelityMeasurement:
-    """The exact run went from 5 to 4."""
+    """The reference run went from 5 to 4."""
     fields: dict[str, Any] = {"learned": 1.0, "gradient": None, **changes}
     return FidelityMeasurement(
         steps=30,
@@ -156,7 +156,7 @@ def test_other_random_numbers_do_not_make_a_gradient_longer() -> None:
     assert observed_class(Fidelity.PRECISION, too_long) is Fidelity.LOSSY
     worse = why_worse(Fidelity.PRECISION, too_long)
     assert worse is not None
-    assert worse.what == "its first gradient is 1.3 times as long as the exact run's"
+    assert worse.what == "its first gradient is 1.3 times as long as the reference run's"
 
 
 def test_where_one_rounding_of_float32_shows_16_bits_may_be_far_off() -> None:
@@ -198,7 +198,7 @@ def test_beyond_its_class_it_wins_only_where_the_next_one_is_allowed() -> None:
     assert winner(lossy, aim=goal(fidelity=Fidelity.LOSSY)) == lossy
     assert winner(lossy, aim=goal(fidelity=Fidelity.PRECISION)).role is Role.BASELINE
     assert why_not_eligible(lossy, goal(fidelity=Fidelity.PRECISION)) == (
-        "over 30 steps its loss is up to 4.0% off the exact run's: above the tolerance of precision, 2.0%; "
+        "over 30 steps its loss is up to 4.0% off the reference run's: above the tolerance of precision, 2.0%; "
         "--fidelity lossy would allow it"
     )
 
@@ -209,16 +209,18 @@ def test_broken_training_wins_under_no_ceiling() -> None:
     everything = goal(fidelity=Fidelity.MODEL)
     assert winner(broken, aim=everything).role is Role.BASELINE
     assert why_not_eligible(broken, everything) == (
-        "its loss is 15.2 after 30 steps, above where plain training began: such training is broken (tolerated: 5)"
+        "its loss is 15.2 after 30 steps, above where plain training began: training diverges from the reference "
+        "(tolerated: 5)"
     )
     lossy = fast(found(2.75, excess=11.2), fidelity=Fidelity.MODEL)
     assert why_not_eligible(lossy, everything) == (
-        "its loss ends 280% above the exact run's after 30 steps: such training is broken (tolerated: a tenth of what "
+        "its loss ends 280% above the reference run's after 30 steps: training diverges from the reference "
+        "(tolerated: a tenth of what "
         "that one learned (1))"
     )
     lost = fast(found(NOT_FINITE, excess=NOT_FINITE), fidelity=Fidelity.MODEL)
     assert why_not_eligible(lost, everything) == (
-        "its loss became infinite or NaN within 30 steps: such training is broken"
+        "its loss became infinite or NaN within 30 steps: training diverges from the reference"
     )
 
 

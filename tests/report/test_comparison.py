@@ -72,8 +72,8 @@ def test_a_winner_of_a_worse_class_than_declared_says_so() -> None:
 def test_what_was_refused_says_why_and_what_would_allow_it() -> None:
     text = why(baseline(100), compared(found(0.041)))
     assert (
-        "50% faster was precision bf16 at batch 8, but over 30 steps its loss is up to 4.1% off the exact run's: above "
-        "the tolerance of precision, 2.0%; --fidelity lossy would allow it." in text
+        "50% faster was precision bf16 at batch 8, but over 30 steps its loss is up to 4.1% off the reference run's: "
+        "above the tolerance of precision, 2.0%; --fidelity lossy would allow it." in text
     )
 
 

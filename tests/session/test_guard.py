@@ -18,7 +18,7 @@ from advisor.measure.fidelity import FidelityRecord, GradientError
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
-from advisor.session.answer.leaders import settled
+from advisor.session.answer.leaders import recommend
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
@@ -185,7 +185,7 @@ def test_only_methods_that_change_what_is_learned_may_learn_less() -> None:
     broken = guard(trials).checked(measured(150, BF16, fidelity=Fidelity.MODEL))
     aim = goal(fidelity=Fidelity.MODEL)
     assert why_not_eligible(slow, aim) is None
-    assert "such training is broken" in (why_not_eligible(broken, aim) or "")
+    assert "training diverges from the reference" in (why_not_eligible(broken, aim) or "")
 
 
 def test_without_time_it_is_not_compared_and_is_when_there_is_some() -> None:
@@ -221,7 +221,7 @@ def decide(candidates: Sequence[Candidate]) -> Recommendation:
 
 def settle(candidates: list[Candidate], trials: Any, kept: list[Candidate], **options: Any) -> Recommendation:
     ledger = InMemory(candidates)
-    answer = settled(study(ledger=ledger), decide, guard(trials, **options))
+    answer = recommend(study(ledger=ledger), decide, guard(trials, **options))
     candidates[:], kept[:] = ledger.candidates, ledger.written
     return answer
 
@@ -254,7 +254,7 @@ def test_a_winner_that_breaks_its_promise_gives_way_and_all_its_batches_with_it(
 def test_when_nobody_is_left_the_reason_is_the_comparison() -> None:
     trials = FakeTrials()
     trials.factor[BF16.label] = 1.2
-    with pytest.raises(NothingMeasuredError, match="above the exact run's after 30 steps"):
+    with pytest.raises(NothingMeasuredError, match="above the reference run's after 30 steps"):
         settle([bf16()], trials, [])
 
 

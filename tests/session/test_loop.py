@@ -1,4 +1,4 @@
-"""What would lead is compared with the exact run before it leads, and no figure is lost on the way."""
+"""What would lead is compared with the reference run before it leads, and no figure is lost on the way."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class FakeEvaluator:
 
 
 class FakeGuard:
-    """Finds what it was told to of a method; anything else is as the exact run."""
+    """Finds what it was told to of a method; anything else is as the reference run."""
 
     def __init__(self, broken: str = "", error: type[BaseException] | None = None) -> None:
         self.broken = broken

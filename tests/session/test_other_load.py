@@ -28,7 +28,7 @@ def test_busy_cores_are_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -
 def test_who_has_left_the_others_their_cores_is_told_of_the_scatter_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (note,) = notes_on_load(cpu(host_cores=2), busy=lambda: 1.0)
-    assert "figures will scatter" in note
+    assert "measurements will be noisy" in note
     assert "OMP_NUM_THREADS" not in note
 
 

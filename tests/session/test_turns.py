@@ -17,7 +17,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.spec import Pace, Rung, TrialKind, TrialResult, TrialSpec
 from tests.decide.examples import baseline, goal, measured, measurement
 from tests.session.contexts import study
-from tests.session.test_foretold_memory import SHORT_RUNS
+from tests.session.test_predicted_memory import SHORT_RUNS
 
 GIB = 2**30
 FUSED = Combination((use("fused_optimizer"),))

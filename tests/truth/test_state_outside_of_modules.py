@@ -71,10 +71,10 @@ def model(body: str = "pass", before: str = "pass", forward: str = _ONE_PASS) ->
 
 
 STATES = {
-    "a condition in the class, set between two passes": (model(forward=_TWO_PASSES), "off the exact run's"),
+    "a condition in the class, set between two passes": (model(forward=_TWO_PASSES), "off the reference run's"),
     "a depth in the class, set before each block": (
         model(before="Block.scale = 1 / (1 + number)"),
-        "off the exact run's",
+        "off the reference run's",
     ),
     "a counter in the class": (model(body="Block.calls += 1"), "changes Block.calls by 8, that of plain training by 4"),
     "a global counter": (

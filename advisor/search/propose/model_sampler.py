@@ -27,8 +27,8 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from advisor.search.propose.expectation import Expectation, Expectations, Observation
 from advisor.search.propose.history import observations_of
-from advisor.search.propose.outlook import Expectation, Observation, Outlook
 from advisor.search.propose.pool import Pool
 from advisor.search.propose.standing import Standing
 from advisor.search.space.explored import Explored
@@ -72,7 +72,7 @@ class ModelSampler(BaseSampler):
         self._parameters = parameters
         self._maximize = tuple(maximize)
         self._finished: dict[int, Observation | None] = {}
-        self._last: tuple[list[Observation], list[float], Outlook] | None = None
+        self._last: tuple[list[Observation], list[float], Expectations] | None = None
         self._random = random.Random(seed)
         self._independent = RandomSampler(seed)
 
@@ -105,13 +105,13 @@ class ModelSampler(BaseSampler):
         """What the study's trials say, those of other workers included."""
         return observations_of(study.get_trials(deepcopy=False), self._parameters, self._maximize, self._finished)
 
-    def outlook(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Outlook:
+    def outlook(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Expectations:
         """What is expected after some observations, all objectives weighing alike by default."""
         equal = [1 / len(self._maximize)] * len(self._maximize)
         seen, weighing = list(observations), list(equal if weights is None else weights)
         if self._last is None or self._last[0] != seen or self._last[1] != weighing:
             # Whether to go on, what to repeat and what to propose are asked after the same observations.
-            self._last = seen, weighing, Outlook(self._factors, seen, weighing)
+            self._last = seen, weighing, Expectations(self._factors, seen, weighing)
         return self._last[2]
 
     def standings(self, study: Study) -> dict[str, Standing]:
@@ -164,7 +164,9 @@ class ModelSampler(BaseSampler):
         simplest = min(near, key=lambda one: (np.count_nonzero(levels[one, :-2]), levels[one, -2], -improvement[one]))
         return points[int(simplest)]
 
-    def _look(self, observations: Sequence[Observation], outlook: Outlook) -> tuple[list[Choice], Levels, Expectation]:
+    def _look(
+        self, observations: Sequence[Observation], outlook: Expectations
+    ) -> tuple[list[Choice], Levels, Expectation]:
         """Untried points and what is expected of them; of a large space those around the best known and promised."""
         measured = [one for one in observations if one.counts and one.logs is not None]
         best = sorted(measured, key=lambda one: sum(one.logs or ()))[:_GOOD]

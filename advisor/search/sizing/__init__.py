@@ -1,1 +1,1 @@
-"""Which batch or model size to try: memory from few runs."""
+"""Which batch or model size to try: memory from few runs. Called by session.trials."""

@@ -1,1 +1,1 @@
-"""Which combinations exist on this machine for this workload, and which of them were tried."""
+"""Which combinations exist on this machine for this workload, and which were tried. Called by session and search."""

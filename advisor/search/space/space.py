@@ -136,7 +136,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
             if gpu_count > 1 and position > last_way and not self._distributing(chosen):
                 return
             if position == len(axes):
-                if self._has_company(chosen) and (gpu_count == 1) == (self._distributing(chosen) == 0):
+                if self._has_dependencies(chosen) and (gpu_count == 1) == (self._distributing(chosen) == 0):
                     yield Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count)
                 return
             yield from extend(position + 1, chosen)
@@ -153,10 +153,10 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         names = {axis.method for axis in self.axes if axis.distributes}
         return sum(use.name in names for use in uses)
 
-    def _has_company(self, uses: Sequence[MethodUse]) -> bool:
-        return not self._without_company(uses)
+    def _has_dependencies(self, uses: Sequence[MethodUse]) -> bool:
+        return not self._without_dependencies(uses)
 
-    def _without_company(self, uses: Sequence[MethodUse]) -> set[str]:
+    def _without_dependencies(self, uses: Sequence[MethodUse]) -> set[str]:
         """Those of the methods that work on top of one that is not in use."""
         names = {use.name for use in uses}
         return {
@@ -177,14 +177,14 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         """
         distributing = self._distributing(uses)
         if gpu_count == 1:
-            return Combination(uses) if distributing == 0 and self._has_company(uses) else None
+            return Combination(uses) if distributing == 0 and self._has_dependencies(uses) else None
         if any(axis.one_device_only and axis.method in {use.name for use in uses} for axis in self.axes):
             return None
         if distributing:
-            return Combination(uses, gpu_count) if distributing == 1 and self._has_company(uses) else None
+            return Combination(uses, gpu_count) if distributing == 1 and self._has_dependencies(uses) else None
         for axis in self.axes:
             for setting in axis.settings if axis.distributes else ():
-                if self.conflict_in((*uses, setting)) is None and self._has_company((*uses, setting)):
+                if self.conflict_in((*uses, setting)) is None and self._has_dependencies((*uses, setting)):
                     return Combination(tuple(sorted((*uses, setting), key=lambda use: use.name)), gpu_count)
         return None
 
@@ -218,7 +218,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
             if any(use.name == other.name or pair_of(use, other) in self.conflicts for other in kept):
                 continue
             kept.append(use)
-        while lonely := self._without_company(kept):
+        while lonely := self._without_dependencies(kept):
             kept = [use for use in kept if use.name not in lonely]
         return self.on_devices(tuple(sorted(kept, key=lambda use: use.name)), gpu_count)
 

@@ -20,13 +20,13 @@ from advisor.search.space.explored import Explored, Point
 from advisor.search.space.parameters import Parameters
 from advisor.search.study.claim import WORKER, is_dead, new_worker
 
-__all__ = ["Book"]
+__all__ = ["StudySync"]
 
 _LOOKS = 20
 _PAUSE_SECONDS = 0.1
 
 
-class Book:
+class StudySync:
     """Keeps :class:`~advisor.search.space.explored.Explored` in line with a study.
 
     Args:

@@ -1,1 +1,1 @@
-"""From candidates to the answer: leaders measured again, the winner confirmed, files written."""
+"""From candidates to the answer: leaders measured again, the winner confirmed, files written. Called by tuning."""

@@ -17,7 +17,7 @@ from advisor.report.why import explained
 from advisor.search.space.space import Combination
 from advisor.session.answer.conclude import Conclusion
 from advisor.session.answer.emit import emit, take_back
-from advisor.session.answer.leaders import settled
+from advisor.session.answer.leaders import recommend
 from advisor.session.answer.remeasure import ROUNDS, measure_leaders_again
 from advisor.session.answer.where_time_goes import with_time_explained
 from advisor.session.answer.wrapper_runs import WrapperRuns
@@ -65,7 +65,7 @@ def confirm(
     # Who leads after the leaders were measured again may have been measured once, and be as lucky as they were.
     rounds = max(ROUNDS, MOST_REPEATED) if conclusion.standings else ROUNDS
     for _ in range(rounds if repeat else 0):
-        leading = settled(context, conclusion.choose, guard)
+        leading = recommend(context, conclusion.choose, guard)
         if not measure_leaders_again(context, trials, leading, conclusion.standings):
             break
     return _Confirming(context, conclusion, trials, guard, say or context.progress.note).run()
@@ -106,7 +106,7 @@ class _Confirming:
     def _try(self) -> tuple[Recommendation | None, bool]:
         """Confirm the winner of now; ``None`` if it is none any more."""
         try:
-            recommendation = settled(self._context, self._choose, self._guard)
+            recommendation = recommend(self._context, self._choose, self._guard)
         except TrialError:
             if self._failures or self._beaten:  # the files are those of a policy that was not confirmed
                 take_back(self._conclusion.folder)

@@ -1,4 +1,4 @@
-"""Choose among what was measured, and compare whoever leads with the exact run until a leader stands."""
+"""Choose among what was measured, and compare whoever leads with the reference run until a leader stands."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.trials.guard import Guard
 
-__all__ = ["settled"]
+__all__ = ["recommend"]
 
 
-def settled(
+def recommend(
     context: StudyContext, choose: Callable[[Sequence[Candidate]], Recommendation], guard: Guard
 ) -> Recommendation:
-    """The recommendation whose winner was compared with the exact run, whatever its methods promise.
+    """The recommendation whose winner was compared with the reference run, whatever its methods promise.
 
     The next best is compared too, and for ``cheapest`` every point of the frontier: the answer names them as
     alternatives. Where the time is up a leader stands as it is, and the answer says that it was not compared.

@@ -37,7 +37,7 @@ MOST = 3
 """Policies that are run again, besides the baseline."""
 
 ROUNDS = 4
-"""Of measuring again who leads then; where figures scatter a few rounds find one that is not there by luck."""
+"""Of measuring again who leads then; where measurements are noisy, a few rounds find one that is not there by luck."""
 
 
 def measure_leaders_again(

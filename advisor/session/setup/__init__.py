@@ -1,1 +1,1 @@
-"""What is settled before the first trial: devices, limits, ranks, versions, what an earlier study still says."""
+"""What is decided before the first candidate: devices, limits, ranks, versions, what an earlier study still says."""

@@ -8,7 +8,7 @@ import msgspec
 
 from advisor.goal import Goal
 from advisor.hardware.hardware import Hardware
-from advisor.search.space.requested_methods import check_asked
+from advisor.search.space.requested_methods import check_requested
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
@@ -59,7 +59,7 @@ def fit_to_workload(
     if left_out_because is not None:
         say(left_out_because)
         split = msgspec.structs.replace(split, gpu_counts=resolved.gpu_counts)
-    check_asked(request.methods, resolved)
+    check_requested(request.methods, resolved)
     shared = within_fidelity(split, resolved, facts)
     if shared.note:
         say(shared.note)

@@ -50,8 +50,8 @@ def memory_budget(hardware: Hardware, asked_bytes: int | None) -> MemoryBudget:
         limit = asked_bytes - hardware.held_bytes
         if limit > usable:
             notes.append(
-                f"the memory limit asked for, {format_bytes(asked_bytes)}, is more than is free on {hardware.device}; "
-                f"trials may take {format_bytes(usable)}"
+                f"--memory-limit {format_bytes(asked_bytes)} exceeds the free memory of {hardware.device}: trials may "
+                f"take {format_bytes(usable)}"
             )
             limit = usable
     if hardware.held_bytes > 0:

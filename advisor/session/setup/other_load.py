@@ -36,7 +36,7 @@ def notes_on_load(hardware: Hardware, busy: Callable[[], float] | None = None) -
     if others < _BUSY:
         return []
     left = max(1, math.floor(hardware.host_cores - others + 0.5))
-    note = f"other processes keep {others:.1f} of {hardware.host_cores} cores busy, so that figures will scatter"
+    note = f"other processes keep {others:.1f} of {hardware.host_cores} cores busy, so measurements will be noisy"
     threads = digits(os.environ.get("OMP_NUM_THREADS", ""))
     if threads is None or threads > left:
         note += (

@@ -14,10 +14,10 @@ from advisor.session.setup.fixed import NO_GLOBAL_BATCH, WAYS, nothing_distribut
 from advisor.workload.outline import read_outline
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
-__all__ = ["check_foreseen"]
+__all__ = ["check_preflight"]
 
 
-def check_foreseen(request: TuneRequest, space: SearchSpace, gpu_counts: Sequence[int]) -> None:
+def check_preflight(request: TuneRequest, space: SearchSpace, gpu_counts: Sequence[int]) -> None:
     """Check what batch and devices need of the file and of the space, as far as reading tells.
 
     The rest is checked where the workload is known (:mod:`advisor.session.setup.fixed`).

@@ -1,4 +1,4 @@
-"""Hold candidates against the exact run before they set the pace or are recommended."""
+"""Hold candidates against the reference run before they set the pace or are recommended."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _IDLE = " changed nothing"
 class Guard:
     """Compares policies with the plainest one on as many devices, at a small batch, over some tens of steps.
 
-    What is compared are the methods, not the batch: each combination at each size is run once, the exact run once for
-    all, and what an earlier run of the study compared is taken over.
+    It compares methods, not batches: each combination at each size is run once, the reference run once for all, and
+    what an earlier run of the study compared is taken over.
 
     Args:
         context: The study.
@@ -129,7 +129,7 @@ class Guard:
 
 
 def _exact_run(trials: Trials, reference: Combination) -> tuple[TrialResult, int]:
-    """The exact run and its batch: the first of every sizing, or one sample."""
+    """The reference run and its batch: the first of every sizing, or one sample."""
     result = trials.fidelity(reference, trials.first_batch)
     if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
         return result, trials.first_batch

@@ -41,7 +41,7 @@ class SizedTrials:
     Args:
         context: The study, whose goal has a floor.
         trials: Runs the trials.
-        guard: Holds what would lead against the exact run, before it leads.
+        guard: Holds what would lead against the reference run, before it leads.
         counts: The sizes with their parameters.
 
     Attributes:

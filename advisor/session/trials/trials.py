@@ -33,7 +33,7 @@ _REACH = 4
 """Short runs that are compared go up to so many times the batch of the comparison."""
 
 _COMPARED_STEPS = 30
-"""Steps over which losses are held against the exact run's: seven rounds of the distinct batches."""
+"""Steps over which losses are held against the reference run's: seven rounds of the distinct batches."""
 
 
 class Trials:
@@ -276,8 +276,8 @@ class Trials:
         Args:
             combination: The methods and the number of devices.
             micro_batch: Samples per step of each device.
-            exact: The exact run, with whose gradient and state this run's are compared; ``None`` for that run itself.
-            other_chance: Draw other random numbers: how far the exact run is from itself.
+            exact: The reference run, whose gradient and state this run is compared with; ``None`` for that run itself.
+            other_chance: Draw other random numbers: how far the reference run is from itself.
         """
         sizing = self.sizing_of(combination)
         spec = self._spec(

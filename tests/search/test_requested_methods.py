@@ -7,7 +7,7 @@ import pytest
 from advisor.errors import MethodRefusedError, SearchSpaceError
 from advisor.goal import Fidelity
 from advisor.search.space.build_space import build_space
-from advisor.search.space.requested_methods import check_asked, check_asked_on, only_methods
+from advisor.search.space.requested_methods import check_requested, check_requested_on, only_methods
 from advisor.search.space.space_file import load_space
 from tests.methods.tiny import cpu, facts_of
 
@@ -53,9 +53,9 @@ def test_a_name_that_does_not_exist_is_told_with_those_that_do() -> None:
 
 
 def test_what_the_machine_cannot_do_is_refused_before_anything_runs() -> None:
-    check_asked_on(["checkpoint"], cpu())
+    check_requested_on(["checkpoint"], cpu())
     with pytest.raises(SearchSpaceError, match=r"swap does not: the device is a CPU.*momadvise methods swap"):
-        check_asked_on(["checkpoint", "swap"], cpu())
+        check_requested_on(["checkpoint", "swap"], cpu())
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_what_the_model_does_not_allow_is_refused_before_any_trial(
 ) -> None:
     resolved = build_space(only_methods(DEFAULT, [name]), facts_of("convnet"), cpu(), ceiling)
     with pytest.raises(SearchSpaceError, match=reason):
-        check_asked([name], resolved)
+        check_requested([name], resolved)

@@ -1,4 +1,4 @@
-"""The batch comes from what short runs foretell moment by moment, where they do."""
+"""The batch comes from what short runs predict moment by moment, where they do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def point(batch: int) -> SizePoint:
 
 SHORT_RUNS = Sizing(points=(point(2), point(4)), out_of_memory_at=None, loss_trace=(1.0,))
 
-FORETOLD = MemoryPrediction(
+PREDICTED = MemoryPrediction(
     moments=(
         Moment(phase="optimizer", live=Affine(300.0 * MIB, 0.0), parts={}),
         Moment(phase="backward", live=Affine(100.0 * MIB, 20.0 * MIB), parts={}),
@@ -74,7 +74,7 @@ def sized(**answers: Any) -> MemoryModel:
 
 
 def test_a_moment_that_is_no_peak_of_any_short_run_bounds_the_batch() -> None:
-    model = sized(prediction=FORETOLD)
+    model = sized(prediction=PREDICTED)
     assert model.predict(4) == 300 * MIB
     assert model.predict(30) == 920 * MIB
 
