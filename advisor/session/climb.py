@@ -90,7 +90,7 @@ class SizeSearch:
             before, baseline = evaluation.before, evaluation.candidate
         for candidate in (*before, baseline):
             self._sized.record(candidate, self._sized.own)
-        self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+        self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
 
     def _climb(self, proposal: Proposal, floor: float) -> Climb:
         """Take a combination to the largest size that it keeps the floor at.

@@ -100,7 +100,7 @@ class SearchLoop:
             baseline = self._evaluator.baseline()
             if baseline is not None:
                 self._record(baseline)
-                self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+                self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
         baseline = self._ledger.baseline
         if baseline is not None:
             self._evaluator.explain_baseline(baseline)
@@ -149,9 +149,9 @@ class SearchLoop:
                 raise
             seconds = self._budget.elapsed_seconds - begin
             if is_measured(evaluation.candidate):
-                self._budget.learn_trial_seconds(seconds)
+                self._budget.durations.learn_trial_seconds(seconds)
             elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.uses:
-                self._budget.learn_short_seconds(seconds)  # plain training was sized before
+                self._budget.durations.learn_short_seconds(seconds)  # plain training was sized before
             found, _ = self._recorded(evaluation)
             self._tell(proposal, evaluation, found)
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
@@ -210,7 +210,7 @@ class SearchLoop:
             evaluation = evaluator.time_leader(
                 leader, best=pace(self._ledger.candidates, self._goal, gpu_count=leader.policy.gpu_count)
             )
-            self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+            self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
             found, others = self._recorded(evaluation)
             timed = [one for one in (*others, *found) if is_measured(one) and is_faithful(one, self._goal)]
             self._learn(timed, max((one.policy.micro_batch for one in timed), default=1))

@@ -105,7 +105,7 @@ class ModelSampler(BaseSampler):
         """What the study's trials say, those of other workers included."""
         return observations_of(study.get_trials(deepcopy=False), self._parameters, self._maximize, self._finished)
 
-    def outlook(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Expectations:
+    def expectations(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Expectations:
         """What is expected after some observations, all objectives weighing alike by default."""
         equal = [1 / len(self._maximize)] * len(self._maximize)
         seen, weighing = list(observations), list(equal if weights is None else weights)
@@ -120,7 +120,7 @@ class ModelSampler(BaseSampler):
         able = {one.choice.combination.label: one.choice for one in observations if one.counts}
         if not able or len(self._maximize) > 1:
             return {}
-        estimate = self.outlook(observations).standing(self._factors.levels(able.values()))
+        estimate = self.expectations(observations).standing(self._factors.levels(able.values()))
         return {
             label: Standing(mean=float(mean), deviation=float(deviation))
             for label, mean, deviation in zip(able, estimate.mean, estimate.deviation, strict=True)
@@ -137,7 +137,7 @@ class ModelSampler(BaseSampler):
             return None
         largest = 0.0
         for weights in self._corners:
-            _, _, expectation = self._look(observations, self.outlook(observations, weights))
+            _, _, expectation = self._look(observations, self.expectations(observations, weights))
             largest = max(largest, float(np.max(expectation.improvement, initial=0.0)))
         return largest
 
@@ -152,7 +152,7 @@ class ModelSampler(BaseSampler):
         return (share, 1 - share)
 
     def _chosen(self, observations: Sequence[Observation], weights: Sequence[float]) -> Choice | None:
-        points, levels, expectation = self._look(observations, self.outlook(observations, weights))
+        points, levels, expectation = self._look(observations, self.expectations(observations, weights))
         if not points:
             return None
         improvement = expectation.improvement
@@ -165,13 +165,13 @@ class ModelSampler(BaseSampler):
         return points[int(simplest)]
 
     def _look(
-        self, observations: Sequence[Observation], outlook: Expectations
+        self, observations: Sequence[Observation], expectations: Expectations
     ) -> tuple[list[Choice], Levels, Expectation]:
         """Untried points and what is expected of them; of a large space those around the best known and promised."""
         measured = [one for one in observations if one.counts and one.logs is not None]
         best = sorted(measured, key=lambda one: sum(one.logs or ()))[:_GOOD]
         points, levels = self._pool.points(self._random, [one.choice.combination for one in best])
-        expectation = outlook.of(levels)
+        expectation = expectations.of(levels)
         if self._pool.is_whole:
             return points, levels, expectation
         known = {(one.combination.label, one.fraction) for one in points}
@@ -188,7 +188,7 @@ class ModelSampler(BaseSampler):
                 continue
             more = self._factors.levels(added)
             points, levels = [*points, *added], np.concatenate([levels, more])
-            expectation = expectation.joined(outlook.of(more))
+            expectation = expectation.joined(expectations.of(more))
         return points, levels, expectation
 
 

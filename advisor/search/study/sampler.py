@@ -115,7 +115,7 @@ class Proposer:
     def failing_pairs(self) -> dict[tuple[str, str], int]:
         """Pairs of settings that failed together and never went well -> in how many combinations."""
         with self._quietly():
-            return self._model.outlook(self._model.observations(self._study)).failures.pairs
+            return self._model.expectations(self._model.observations(self._study)).failures.pairs
 
     def ask(self) -> Proposal | None:
         """The next proposal, or ``None`` when every combination at every fraction was tried.

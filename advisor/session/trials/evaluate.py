@@ -368,11 +368,11 @@ class Evaluator:
                 "batches were not measured"
             )
         if largest >= 1 and self._goal.global_batch is None:
-            in_time = round_batch(model.largest_within_seconds(self._budget.longest_step_seconds))
+            in_time = round_batch(model.largest_within_seconds(self._budget.limits.longest_step_seconds))
             if in_time < largest:
                 self._note(
-                    f"batches were kept below {self._budget.longest_step_seconds:.3g} s per step, so that a trial ends "
-                    "in time; memory would allow larger ones (raise --time-limit to try them)"
+                    f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a trial "
+                    "ends in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
                 largest = in_time
         return choose_batch(

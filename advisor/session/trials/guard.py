@@ -105,7 +105,7 @@ class Guard:
         own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=exact_run)
         if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
             # One that compiles says nothing of what others take; time kept for as much would end the search early.
-            self._budget.learn_comparison_seconds(own.wall_seconds)
+            self._budget.durations.learn_comparison_seconds(own.wall_seconds)
         label = reference.label
         if own.outcome is Outcome.DIVERGED:
             if compared(exact, exact, reference=label, micro_batch=micro_batch) is None:

@@ -61,7 +61,7 @@ def probe(
     """
     spec = _spec(TrialKind.PROBE, request, hardware, usable_bytes, budget, libraries=libraries)
     result = runner.run(spec)
-    budget.learn_build_seconds(result.wall_seconds)
+    budget.durations.learn_build_seconds(result.wall_seconds)
     if result.facts is not None:
         return result.facts, result
     _raise_if_lost(result, "The model must complete one plain training step before anything can be tuned")
@@ -110,8 +110,8 @@ def _spec(
         device=hardware.device,
         memory_limit_bytes=usable_bytes,
         seed=request.seed,
-        measure_seconds=budget.sizing_seconds,
-        time_limit_seconds=budget.probe_limit_seconds,
+        measure_seconds=budget.limits.sizing_seconds,
+        time_limit_seconds=budget.limits.probe_limit_seconds,
         libraries=libraries,
     )
 
@@ -131,8 +131,8 @@ def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -
         return result.reason
     if result.outcome is Outcome.TIMEOUT:
         return (
-            f"{rule}, but it did not within {budget.probe_limit_seconds:.0f} s. Make it smaller, look for a deadlock "
-            "or a blocking call, or raise --time-limit (a third of it is what the first step may take)."
+            f"{rule}, but it did not within {budget.limits.probe_limit_seconds:.0f} s. Make it smaller, look for a "
+            "deadlock or a blocking call, or raise --time-limit (a third of it is what the first step may take)."
         )
     text = f"{rule}, but it ended as {result.outcome.value}"
     if result.reason:
