@@ -62,7 +62,7 @@ class Trials:
         layout = context.facts.batch_layout
         self._context = context
         self._runner = runner
-        self._budget = context.budget
+        self._limits = context.budget.limits
         self._goal = context.goal
         self._model_size = dict(model_size or {})
         self.first_batch = first_batch(context.request)
@@ -144,16 +144,16 @@ class Trials:
                 combination, first_batch, self.model_of(pacesetter), self.sizing_of(pacesetter)
             )
         slow_start = _starts_slowly(combination.uses)
-        limit_seconds = self._budget.limits.hard_limit_seconds(
+        limit_seconds = self._limits.hard_limit_seconds(
             None if plain is None else plain.seconds(2 * first_batch), slow_start=slow_start
         )
         if slow_start and self.turns.compare_at is not None:
-            limit_seconds = min(limit_seconds, self._budget.limits.set_up_limit_seconds)
+            limit_seconds = min(limit_seconds, self._limits.set_up_limit_seconds)
         return self._run(
             self._spec(
                 TrialKind.SIZE,
                 Policy(methods=combination.uses, micro_batch=first_batch, gpu_count=combination.gpu_count),
-                measure_seconds=self._budget.limits.sizing_seconds,
+                measure_seconds=self._limits.sizing_seconds,
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
@@ -199,7 +199,7 @@ class Trials:
         need = self._need_bytes(largest)
         leader = None if repeat else self.turns.leader_beside(largest, need)
         # A repetition belongs to a confirmation, which may outlast the time limit.
-        limit_of = self._budget.limits.confirmation_limit_seconds if repeat else self._budget.limits.hard_limit_seconds
+        limit_of = self._limits.confirmation_limit_seconds if repeat else self._limits.hard_limit_seconds
         beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
         result = self._run(
             self._spec(
@@ -218,7 +218,7 @@ class Trials:
         self.turns.learn(result)
         result = self.turns.over_baseline(result, leader)
         if result.outcome is Outcome.OK:
-            self._budget.durations.learn_timing_seconds(result.wall_seconds / (1 + len(result.ladder)))
+            self._context.budget.durations.learn_timing_seconds(result.wall_seconds / (1 + len(result.ladder)))
         self._known.learn_timing(policy, result)
         return result
 
@@ -227,7 +227,7 @@ class Trials:
         spec = self._spec(
             TrialKind.PREDICT,
             policy,
-            hard_limit_seconds=self._budget.limits.trace_limit_seconds,
+            hard_limit_seconds=self._limits.trace_limit_seconds,
             memory_limit_bytes=self._context.usable_bytes,
         )
         return self._run(msgspec.structs.replace(spec, counts_work=True)).work
@@ -246,7 +246,7 @@ class Trials:
             self._spec(
                 TrialKind.CONFIRM,
                 policy,
-                hard_limit_seconds=self._budget.limits.confirmation_limit_seconds(
+                hard_limit_seconds=self._limits.confirmation_limit_seconds(
                     expected, slow_start=_starts_slowly(policy.methods)
                 ),
                 wrapper_path=wrapper_path,
@@ -288,10 +288,8 @@ class Trials:
                 gpu_count=combination.gpu_count,
                 settled={} if sizing is None else sizing.settled,
             ),
-            measure_seconds=self._budget.limits.comparison_step_seconds,
-            hard_limit_seconds=self._budget.limits.comparison_limit_seconds(
-                slow_start=_starts_slowly(combination.uses)
-            ),
+            measure_seconds=self._limits.comparison_step_seconds,
+            hard_limit_seconds=self._limits.comparison_limit_seconds(slow_start=_starts_slowly(combination.uses)),
             memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
         )
         spec = msgspec.structs.replace(spec, fidelity_steps=_COMPARED_STEPS, other_chance=other_chance)
@@ -336,13 +334,13 @@ class Trials:
             seed=self._context.request.seed,
             layout=self._layout,
             limit_of_timed_bytes=limit_bytes if kind is TrialKind.SIZE else None,
-            measure_seconds=self._budget.limits.measure_seconds if measure_seconds is None else measure_seconds,
+            measure_seconds=self._limits.measure_seconds if measure_seconds is None else measure_seconds,
             time_limit_seconds=hard_limit_seconds,
             outpaced_below_samples_per_second=outpaced_below,
             outpaced_below_speedup=self.turns.pace(outpaced_below, leader),
             beside=beside,
             needs_all_memory=self.turns.wanted and beside is None and kind in (TrialKind.TIME, TrialKind.SIZE),
-            turn_seconds=self._budget.limits.turn_seconds,
+            turn_seconds=self._limits.turn_seconds,
             **others,
         )
 
