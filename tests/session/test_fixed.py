@@ -8,7 +8,7 @@ import pytest
 from advisor.errors import OptionError, SearchSpaceError
 from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.search.space.space_file import load_space
-from advisor.session.setup.fixed import _reasons, build_on_devices, with_global_batch
+from advisor.session.setup.device_counts import _reasons, build_on_devices, with_global_batch
 from tests.search.test_build_space import CPU, FACTS
 
 DEFAULT = load_space("default")

@@ -12,8 +12,7 @@ from advisor.search.space.requested_methods import check_requested
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
-from advisor.session.setup.fixed import build_on_devices, with_global_batch
-from advisor.session.setup.sharing import within_fidelity
+from advisor.session.setup.device_counts import build_on_devices, with_global_batch, within_fidelity
 from advisor.workload.facts import Facts
 
 __all__ = ["fit_to_workload"]
@@ -60,7 +59,7 @@ def fit_to_workload(
         say(left_out_because)
         split = msgspec.structs.replace(split, gpu_counts=resolved.gpu_counts)
     check_requested(request.methods, resolved)
-    shared = within_fidelity(split, resolved, facts)
-    if shared.note:
-        say(shared.note)
-    return shared.goal, shared.space
+    split, resolved, beyond = within_fidelity(split, resolved, facts)
+    if beyond:
+        say(beyond)
+    return split, resolved
