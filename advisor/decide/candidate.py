@@ -78,7 +78,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         fidelity: Worst class among its methods and its micro-batching.
         loss_drift: Largest relative difference of the first losses from plain training, same seed and batches;
             ``None`` when it was not measured.
-        guard: Its training beside the exact run's over some tens of steps; ``None`` when that was not measured.
+        guard: Its training beside the reference run's over some tens of steps; ``None`` when that was not measured.
         not_compared: Why it was not, when it should have been.
         notes: What its methods said.
         trial_key: Key of the trial behind the figures.

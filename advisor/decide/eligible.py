@@ -69,7 +69,7 @@ def _why_not_confirmed(candidate: Candidate) -> str | None:
 
 
 def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
-    """What the comparison with the exact run rules out; without one, what the first losses do."""
+    """What the comparison with the reference run rules out; without one, what the first losses do."""
     declared, guard = candidate.fidelity, candidate.guard
     if guard is not None:
         observed = observed_class(declared, guard)
@@ -96,7 +96,7 @@ def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
 
 
 def worth_checking(candidate: Candidate, others: Iterable[Candidate], goal: Goal) -> bool:
-    """Whether a new candidate must be held against the exact run before it may set the pace.
+    """Whether a new candidate must be held against the reference run before it may set the pace.
 
     That is so if it would be the best so far and does not promise bit-equal gradients, or its first losses do not
     look like what it promises: those are a first look, and the comparison decides.

@@ -1,9 +1,9 @@
-"""What a comparison with the exact run says of a candidate's fidelity, and how much is tolerated in each class.
+"""What a comparison with the reference run says of a candidate's fidelity, and how much is tolerated in each class.
 
 The class that a method declares is what it promises. A comparison that is beyond that class's tolerances makes the
 candidate one of the next class that admits it: it may still win where the goal allows that class. But a promise of
 plain training's own gradient that is not kept is a defect on this model (random numbers that are not drawn again, state
-that a recomputation changes), and a loss that ends clearly above the exact run's is beyond every class.
+that a recomputation changes), and a loss that ends clearly above the reference run's is beyond every class.
 
 What was seen below the tolerances over 30 steps of AdamW and SGD on a small GPT-2 and a convolutional net with
 BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Of a
@@ -67,7 +67,7 @@ _TOLERANCES = {
 }
 
 _SHARE_OF_LEARNED = 0.1
-"""A loss that ends higher than the exact run's by more than this share of what that one learned is clearly worse."""
+"""A loss that ends above the reference run's by more than this share of what that one learned is clearly worse."""
 
 _LEAST_EXCESS = 5e-3
 """Of the loss itself: less than this is a matter of single batches, however little was learned."""
@@ -98,17 +98,17 @@ def gradient_tolerance(fidelity: Fidelity) -> float | None:
 
 
 def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity.EXACT) -> bool:
-    """Whether the loss ends so far above the exact run's that neither noise nor another way to learn explains it.
+    """Whether the loss ends so far above the reference run's that neither noise nor another way to learn explains it.
 
     One-sided: a loss that falls faster may be another training, but not a broken one. The means of the last rounds of
-    batches are compared, in terms of what the exact run learned: a tenth of that lost within some tens of steps. Where
-    little was learned, half a percent of the loss must be lost as well, and in any case twice what chance does.
+    batches are compared, in terms of what the reference run learned: a tenth of that lost within some tens of steps.
+    Where little was learned, half a percent of the loss must be lost as well, and in any case twice what chance does.
 
     Args:
         found: What was measured.
-        declared: What is promised. Methods that declare to change what is learned may learn less than the exact run,
-            but must not end above the losses that one began with. (Small batches under BatchNorm change that as well,
-            but they are none of the comparison: both runs have the same.)
+        declared: What is promised. Methods that declare to change what is learned may learn less than the reference
+            run, but must not end above the losses that one began with. (Small batches under BatchNorm change that as
+            well, but they are none of the comparison: both runs have the same.)
     """
     if not found.is_finite:
         return True

@@ -1,1 +1,1 @@
-"""Propose the next policy to try."""
+"""Propose the next policy to try. Called by session; runs nothing."""

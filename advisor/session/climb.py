@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.floor import floor_rate, largest_so_far
-from advisor.goal import Goal
 from advisor.search.sizing.ladder import Climb
 from advisor.search.sizing.size_ladder import worth
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal, Proposer
-from advisor.session.budget import TimeBudget
+from advisor.session.context import StudyContext
 from advisor.session.trials.sized_trials import OutOfBudgetError, SizedTrials
 from advisor.trial.outcome import Outcome
 from advisor.workload.sizes import size_words
@@ -30,17 +29,16 @@ class SizeSearch:
     """One search over combinations and sizes.
 
     Args:
+        context: The study, whose goal has a floor.
         proposer: Proposes combinations and learns from how far they came.
         sized: Evaluates combinations at sizes.
-        budget: The session's clock.
-        goal: The goal with its floor.
     """
 
-    def __init__(self, *, proposer: Proposer, sized: SizedTrials, budget: TimeBudget, goal: Goal) -> None:
+    def __init__(self, context: StudyContext, proposer: Proposer, sized: SizedTrials) -> None:
         self._proposer = proposer
         self._sized = sized
-        self._budget = budget
-        self._goal = goal
+        self._budget = context.budget
+        self._goal = context.goal
 
     def run(self) -> str:
         """Search until there is a reason to stop.
@@ -92,7 +90,7 @@ class SizeSearch:
             before, baseline = evaluation.before, evaluation.candidate
         for candidate in (*before, baseline):
             self._sized.record(candidate, self._sized.own)
-        self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+        self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
 
     def _climb(self, proposal: Proposal, floor: float) -> Climb:
         """Take a combination to the largest size that it keeps the floor at.

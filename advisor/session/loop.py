@@ -18,13 +18,12 @@ from advisor.decide.guard import drift_by_chance
 from advisor.decide.leader import next_leader
 from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
-from advisor.goal import Goal, GoalKind
+from advisor.goal import GoalKind
 from advisor.methods.catalogue import get_method
-from advisor.report.progress import Progress
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Attribute, Proposal, Proposer
-from advisor.session.budget import TIMED_LEADERS, TimeBudget
-from advisor.session.ledger import Ledger
+from advisor.session.budget import TIMED_LEADERS
+from advisor.session.context import StudyContext
 from advisor.session.stopping import StoppingRule
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluation, Evaluator
@@ -45,42 +44,26 @@ class SearchLoop:
     """One search.
 
     Args:
+        context: The study.
         proposer: Proposes combinations and learns from what became of them.
         evaluator: Makes candidates of them; one that compares times only those at length that may lead.
-        budget: The session's clock.
-        goal: What to optimize.
-        trial_budget: Most trials with figures, those of earlier runs and of other workers of the same study
-            included.
-        progress: Told of everything that happens.
-        guard: Holds what would lead against the exact run, before it leads.
-        ledger: What was tried; every new candidate is written into it before anything else happens.
+        guard: Holds what would lead against the reference run, before it leads.
     """
 
-    def __init__(
-        self,
-        *,
-        proposer: Proposer,
-        evaluator: Evaluator,
-        budget: TimeBudget,
-        goal: Goal,
-        trial_budget: int,
-        progress: Progress,
-        guard: Guard,
-        ledger: Ledger,
-    ) -> None:
+    def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
         self._proposer = proposer
         self._evaluator = evaluator
-        self._budget = budget
-        self._goal = goal
-        self._trial_budget = trial_budget
-        self._progress = progress
+        self._budget = context.budget
+        self._goal = context.goal
+        self._trial_budget = context.request.trials
+        self._progress = context.progress
         self._guard = guard
-        self._ledger = ledger
-        self._stopping = StoppingRule(proposer, goal.kind)
+        self._ledger = context.ledger
+        self._stopping = StoppingRule(proposer, context.goal.kind)
         # Plain training without a batch of its own is its own baseline, and would lead again.
         self._led: set[str] = set()
         self._put_off: set[str] = set()
-        evaluator.number = ledger.next_number
+        self._number = 1
 
     @property
     def measured(self) -> int:
@@ -117,7 +100,7 @@ class SearchLoop:
             baseline = self._evaluator.baseline()
             if baseline is not None:
                 self._record(baseline)
-                self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+                self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
         baseline = self._ledger.baseline
         if baseline is not None:
             self._evaluator.explain_baseline(baseline)
@@ -155,7 +138,7 @@ class SearchLoop:
             if reason is not None and not (self._compares and self._combinations < _FEWEST_COMPARED):
                 return reason + self._but_for_set_ups
             begin = self._budget.elapsed_seconds
-            self._evaluator.number = self._ledger.next_number
+            self._number = self._ledger.next_number
             proposal = self._proposer.ask()
             if proposal is None:
                 return f"every policy of the search space was tried{self._but_for_set_ups}"
@@ -166,9 +149,9 @@ class SearchLoop:
                 raise
             seconds = self._budget.elapsed_seconds - begin
             if is_measured(evaluation.candidate):
-                self._budget.learn_trial_seconds(seconds)
+                self._budget.durations.learn_trial_seconds(seconds)
             elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.uses:
-                self._budget.learn_short_seconds(seconds)  # plain training was sized before
+                self._budget.durations.learn_short_seconds(seconds)  # plain training was sized before
             found, _ = self._recorded(evaluation)
             self._tell(proposal, evaluation, found)
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
@@ -200,7 +183,7 @@ class SearchLoop:
 
     def _recorded(self, evaluation: Evaluation) -> tuple[list[Candidate], list[Candidate]]:
         """Write down what an evaluation found: its candidates and those before them, as they were compared."""
-        # The best of a ladder is compared with the exact run first: the others then know what was found of it.
+        # The best of a ladder is compared with the reference run first: the others then know what was found of it.
         found = [self._guarded(one) for one in (evaluation.candidate, evaluation.smaller) if one is not None]
         before = []
         for candidate in evaluation.before:
@@ -223,11 +206,11 @@ class SearchLoop:
                 return
             self._led.add(leader.policy.key)
             begin = self._budget.elapsed_seconds
-            evaluator.number = self._ledger.next_number
+            self._number = self._ledger.next_number
             evaluation = evaluator.time_leader(
                 leader, best=pace(self._ledger.candidates, self._goal, gpu_count=leader.policy.gpu_count)
             )
-            self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+            self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
             found, others = self._recorded(evaluation)
             timed = [one for one in (*others, *found) if is_measured(one) and is_faithful(one, self._goal)]
             self._learn(timed, max((one.policy.micro_batch for one in timed), default=1))
@@ -237,7 +220,7 @@ class SearchLoop:
         return best_so_far(self._ledger.candidates, self._goal)
 
     def _guarded(self, candidate: Candidate) -> Candidate:
-        """A candidate that would lead is compared with the exact run first: it sets no pace that it may not win with.
+        """Compare what would lead with the reference run first: it sets no pace that it may not win with.
 
         Figures that are measured are written down whatever becomes of the comparison.
         """
@@ -290,7 +273,7 @@ class SearchLoop:
 
     def _record(self, candidate: Candidate) -> None:
         self._ledger.add(candidate)
-        self._progress.trial_ended(self._evaluator.number, candidate, best=self.best(), baseline=self._ledger.baseline)
+        self._progress.trial_ended(self._number, candidate, best=self.best(), baseline=self._ledger.baseline)
 
     def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
         """Translate an evaluation for the sampler: the best figure, or the constraint that it violates.

@@ -1,323 +1,186 @@
-"""The course of one tuning in an open study folder: probe, search, choose, confirm, write."""
+"""One tuning in an open study folder: probe, search, choose, confirm, write."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 
-import advisor.errors
 from advisor.decide.answer import Answer, store_answer
 from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
-from advisor.decide.score import directions
-from advisor.errors import NothingMeasuredError, WorkloadError
 from advisor.goal import Goal, GoalKind
-from advisor.hardware.hardware import Hardware
 from advisor.report.progress import Progress
 from advisor.search.propose.standing import Standing
-from advisor.search.space.counting import Count
-from advisor.search.space.requested_methods import check_asked
-from advisor.search.space.space import ResolvedSpace
-from advisor.search.space.space_file import SearchSpace
-from advisor.search.study.sampler import Proposer
-from advisor.session.answer.conclude import Conclusion, confirm
+from advisor.session.answer.conclude import Conclusion
+from advisor.session.answer.confirm import confirm
 from advisor.session.answer.emit import digests, emit
 from advisor.session.answer.timings import timings_of
-from advisor.session.budget import TimeBudget
-from advisor.session.climb import SizeSearch
+from advisor.session.context import StudyContext
+from advisor.session.explore import Search
 from advisor.session.ledger import Ledger
-from advisor.session.loop import SearchLoop
-from advisor.session.request import TuneRequest
-from advisor.session.setup.fixed import resolve_on_devices, with_global_batch
+from advisor.session.preparation import Preparation
+from advisor.session.setup.fit import fit_to_workload
 from advisor.session.setup.same_model import keep_identity, model_of
-from advisor.session.setup.sharing import within_fidelity
-from advisor.session.study import StudyMarker
-from advisor.session.trials.compare import ComparingEvaluator
-from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
-from advisor.session.trials.sized_trials import SizedTrials
+from advisor.session.trials.probe import count_parameters, probe
 from advisor.session.trials.trials import Trials
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialResult
-from advisor.workload.facts import Facts
 
 __all__ = ["Tuning"]
 
-_FIRST_BATCH = 2
-"""First micro-batch of every sizing: normalization over a batch of one sample is degenerate or an error."""
-
-_LINES_OF_CRASH = 80
-"""Of a log: the stack of a process that crashed begins with the user's frames, and this package's are left out."""
-
-
-_LINES = 20
-"""Of what a failed probe printed, at its end."""
-
 
 class Tuning:
-    """The steps of one tuning, sharing what the earlier ones found.
+    """The steps of one tuning.
 
-    After a ``settled`` answer of the same study nothing is searched: the pick alone is made and confirmed anew.
+    Args:
+        preparation: What was settled before the folder was opened.
+        folder: The study folder, its lock held.
+        goal: The goal, with the memory limit of this study.
+        progress: Told of everything that happens.
+        notes: What the user should know already.
+        searched: An answer of this study whose search is enough: the pick alone is made and confirmed anew.
     """
 
     def __init__(
         self,
-        request: TuneRequest,
-        goal: Goal,
-        space: SearchSpace,
-        hardware: Hardware,
-        marker: StudyMarker,
+        preparation: Preparation,
         folder: StudyFolder,
-        budget: TimeBudget,
+        goal: Goal,
         progress: Progress,
-        notes: list[str],
-        usable_bytes: int,
-        settled: Answer | None = None,
+        notes: Sequence[str],
+        searched: Answer | None = None,
     ) -> None:
-        self._request = request
-        self._goal = goal
-        self._space = space
-        self._hardware = hardware
-        self._marker = marker
+        self._preparation = preparation
         self._folder = folder
-        self._budget = budget
+        self._goal = goal
         self._progress = progress
-        self._notes = notes
-        self._standings: dict[str, Standing] = {}
-        self._usable_bytes = usable_bytes
-        self._settled = settled
+        self._notes = list(notes)
+        self._searched = searched
 
     def run(self) -> Answer:
         """Probe, search, choose, confirm, write."""
-        request = self._request
+        preparation, request = self._preparation, self._preparation.request
+        hardware, budget = preparation.hardware, preparation.budget
         self._progress.begin(
             workload=request.source.name,
-            device=self._hardware.name,
+            device=hardware.name,
             goal=self._goal.kind.value,
-            time_limit_seconds=self._budget.limit_seconds,
+            time_limit_seconds=budget.limit_seconds,
             trials=request.trials,
         )
         for note in self._notes:
             self._progress.note(note)
         ledger = Ledger(self._folder, self._goal.kind)
+        usable = max(preparation.memory.usable_bytes, self._goal.memory_limit_bytes)
         with Runner(self._folder.path, nodes=request.nodes) as runner:
-            trials = Trials(
-                runner=runner,
-                source=request.source,
-                hardware=self._hardware,
-                goal=self._goal,
-                usable_bytes=max(self._usable_bytes, self._goal.memory_limit_bytes),
-                budget=self._budget,
-                seed=request.seed,
-                first_batch=min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH),
-                earlier=ledger.candidates,
+            self._progress.stage("the model's first plain step")
+            libraries = preparation.space.libraries
+            facts, probed = probe(request, hardware, usable, libraries, budget=budget, runner=runner)
+            keep_identity(self._folder, probed)
+            goal, space = fit_to_workload(request, preparation.space, self._goal, facts, hardware, self._say)
+            context = StudyContext(
+                request=request,
+                folder=self._folder,
+                hardware=hardware,
+                usable_bytes=usable,
+                goal=goal,
+                facts=facts,
+                space=space,
+                ledger=ledger,
+                budget=budget,
+                progress=self._progress,
             )
-            facts = self._probe(trials, runner)
-            layout = facts.batch_layout
-            whole = layout.why_uncut
-            if layout.changes_when_split and not facts.has_batchnorm:
-                whole = f"{layout.changes_when_split} (--fidelity model allows more)"
-            if layout.sizes is not None:
-                self._say(layout.sizes.words)
-            if whole:
-                self._say(
-                    f"a batch is trained on in one piece, on one device: {whole}. Give training.step no more samples "
-                    "than the policy's micro-batch"
-                )
-            asked = self._goal.gpu_counts
-            self._goal = with_global_batch(self._goal, facts)
-            counts = self._goal.gpu_counts
-            if counts != asked:
-                left_out = ", ".join(str(count) for count in asked if count not in counts)
-                self._say(
-                    f"a global batch of {self._goal.global_batch} cannot be split over {left_out} devices: left out"
-                )
-            resolved, left_out_because = resolve_on_devices(
-                self._space, facts, self._hardware, self._goal, asked=request.asks_for_several
-            )
-            if left_out_because is not None:
-                self._say(left_out_because)
-                self._goal = msgspec.structs.replace(self._goal, gpu_counts=resolved.gpu_counts)
-            check_asked(request.methods, resolved)
-            shared = within_fidelity(self._goal, resolved, facts)
-            self._goal, resolved = shared.goal, shared.space
-            if shared.note:
-                self._say(shared.note)
-            trials.reference = lambda gpu_count: resolved.on_devices((), gpu_count)
-            self._guard = Guard(trials=trials, budget=self._budget, progress=self._progress, earlier=ledger.candidates)
-            return self._search(trials, facts, resolved, ledger)
+            return self._answer(context, runner)
 
     def _say(self, note: str) -> None:
         self._notes.append(note)
         self._progress.note(note)
 
-    def _probe(self, trials: Trials, runner: Runner) -> Facts:
-        self._progress.stage("the model's first plain step")
-        result = trials.probe(self._space.libraries)
-        if result.facts is not None:
-            keep_identity(self._folder, result)
-            return result.facts
-        _raise_if_lost(result, "The model must complete one plain training step before anything can be tuned")
-        raise WorkloadError(_why_probe_failed(result, runner, self._budget), result.traceback_text)
-
-    def _search(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, ledger: Ledger) -> Answer:
-        # Other workers of a shared study choose from what was timed: they have not seen what was compared here.
-        alone = resolved.gpu_counts == (1,) and self._request.storage is None
-        trials.turns.wanted = self._goal.kind is GoalKind.FASTER and alone
-        kind = ComparingEvaluator if trials.turns.wanted else Evaluator
-        evaluator = kind(
-            trials=trials,
-            budget=self._budget,
-            goal=self._goal,
-            facts=facts,
-            hardware=self._hardware,
-            progress=self._progress,
-            times_half=len(resolved.batch_fractions) == 1,
-        )
+    def _answer(self, context: StudyContext, runner: Runner) -> Answer:
+        trials = Trials(context, runner)
+        guard = Guard(context, trials)
+        search = Search(context, trials, guard, self._shared_name())
         interrupted = exhausted = False
         try:
-            if self._settled is not None:
-                stopped_because, exhausted = self._settled.recommendation.stopped_because, self._settled.exhausted
-                self._take_over_notes(self._settled)
-            elif self._goal.kind is GoalKind.BIGGER:
-                stopped_because, exhausted = self._explore_sizes(trials, facts, resolved, ledger)
-            else:
-                stopped_because, exhausted = self._explore(evaluator, resolved, ledger)
+            stopped_because, exhausted = self._search(context, search, runner)
         except KeyboardInterrupt:
-            if not any(is_measured(candidate) for candidate in ledger.candidates):
+            if not any(is_measured(candidate) for candidate in context.ledger.candidates):
                 raise
             interrupted = True
             stopped_because = "it was interrupted"
-        self._notes.extend(evaluator.notes)
-        tried = {(candidate.policy.combination_key, candidate.policy.gpu_count) for candidate in ledger.candidates}
-        count = resolved.counted()
-        left = msgspec.structs.replace(count, number=max(0 if count.exact else 1, count.number - len(tried)))
-        conclusion = self._conclusion(facts, resolved, left, stopped_because)
-        recommendation, interrupted = self._concluded(conclusion, ledger, trials, interrupted)
+        self._notes += search.notes
+        conclusion = self._conclusion(context, stopped_because, search.standings)
+        recommendation, interrupted = self._concluded(context, conclusion, trials, guard, interrupted)
+        request, searched = context.request, self._searched
         answer = Answer(
             recommendation=recommendation,
-            workload=self._request.source.name,
-            goal=self._goal,
+            workload=request.source.name,
+            goal=context.goal,
             folder=str(self._folder.path),
-            hardware=self._hardware,
-            facts=facts,
-            versions=self._marker.versions,
+            hardware=context.hardware,
+            facts=context.facts,
+            versions=self._preparation.marker.versions,
             date=conclusion.date,
             trials=len(recommendation.ranking),
-            trial_budget=self._request.trials if self._settled is None else self._settled.trial_budget,
-            time_budget_seconds=(
-                self._budget.limit_seconds if self._settled is None else self._settled.time_budget_seconds
-            ),
+            trial_budget=request.trials if searched is None else searched.trial_budget,
+            time_budget_seconds=(context.budget.limit_seconds if searched is None else searched.time_budget_seconds),
             complete=not interrupted,
             exhausted=exhausted,
             notes=tuple(self._notes),
             digests=digests(conclusion, recommendation),
-            timings=timings_of(trials.spent, self._budget.elapsed_seconds),
+            timings=timings_of(runner.spent, context.budget.elapsed_seconds),
         )
         store_answer(answer, self._folder)
         return answer
 
-    def _take_over_notes(self, settled: Answer) -> None:
-        """What was said about the measurements is true of them still."""
-        self._notes.extend(note for note in settled.notes if note not in self._notes)
-        note = "nothing was searched again: the pick alone, from what was measured before, is new"
-        if note not in self._notes:
-            self._say(note)
-
-    def _explore(self, evaluator: Evaluator, resolved: ResolvedSpace, ledger: Ledger) -> tuple[str, bool]:
-        """Search; why it ended, and whether nothing is left to try."""
-        with contextlib.closing(self._proposer(resolved)) as proposer:
-            loop = SearchLoop(
-                proposer=proposer,
-                evaluator=evaluator,
-                budget=self._budget,
-                goal=self._goal,
-                trial_budget=self._request.trials,
-                progress=self._progress,
-                guard=self._guard,
-                ledger=ledger,
-            )
-            try:
-                return loop.run(), proposer.untried == 0
-            finally:
-                self._notes.extend(_notes_on_pairs(proposer.failing_pairs))
-                self._standings = proposer.standings()
-
-    def _explore_sizes(self, trials: Trials, facts: Facts, resolved: ResolvedSpace, ledger: Ledger) -> tuple[str, bool]:
-        """Find the largest size for each combination; why it ended, and whether nothing is left to try."""
-        self._progress.stage("counting the parameters of every size")
-        counted = trials.count()
-        if counted.counts is None:
-            rule = "The sizes in SIZES must be counted before one is run"
-            _raise_if_lost(counted, rule)
-            reason = counted.reason
-            if counted.outcome is not Outcome.FAILED:
-                reason = f"{rule}, but that ended as {reason}"
-            raise WorkloadError(reason, counted.traceback_text)
-        # A combination is proposed once: which batches it is tried at is the climb's affair.
-        proposer = self._proposer(msgspec.structs.replace(resolved, batch_fractions=(1.0,)))
-        sized = SizedTrials(
-            trials=trials,
-            counts=counted.counts,
-            facts=facts,
-            hardware=self._hardware,
-            budget=self._budget,
-            goal=self._goal,
-            trial_budget=self._request.trials,
-            progress=self._progress,
-            guard=self._guard,
-            ledger=ledger,
+    def _search(self, context: StudyContext, search: Search, runner: Runner) -> tuple[str, bool]:
+        """Search, unless that was enough before; why it ended, and whether nothing is left to try."""
+        if self._searched is not None:
+            # What was said about the measurements is true of them still.
+            self._notes.extend(note for note in self._searched.notes if note not in self._notes)
+            note = "nothing was searched again: the pick alone, from what was measured before, is new"
+            if note not in self._notes:
+                self._say(note)
+            return self._searched.recommendation.stopped_because, self._searched.exhausted
+        if context.goal.kind is not GoalKind.BIGGER:
+            return search.run()
+        context.progress.stage("counting the parameters of every size")
+        counts = count_parameters(
+            context.request, context.hardware, context.usable_bytes, budget=context.budget, runner=runner
         )
-        search = SizeSearch(proposer=proposer, sized=sized, budget=self._budget, goal=self._goal)
-        try:
-            return search.run(), proposer.untried == 0
-        finally:
-            self._notes.extend(sized.notes)
-            proposer.close()
-
-    def _proposer(self, resolved: ResolvedSpace) -> Proposer:
-        shared = self._request.storage
-        return Proposer(
-            resolved,
-            storage=self._folder.database if shared is None else shared,
-            # What a folder holds is checked by its marker; in a shared storage the name tells studies apart.
-            study_name="momadvise" if shared is None else self._shared_name(),
-            maximize=directions(self._goal.kind),
-            seed=self._request.seed,
-            sampler=self._request.sampler,
-        )
+        return search.run_over_sizes(counts)
 
     def _shared_name(self) -> str:
         """Of the study in a storage that workers share: of this model, whatever paths each of them reads it from."""
-        model = model_of(self._folder)
-        return f"{self._request.source.name}-{self._marker.fingerprint}" + (f"-{model[:8]}" if model else "")
+        model, marker = model_of(self._folder), self._preparation.marker
+        return f"{self._preparation.request.source.name}-{marker.fingerprint}" + (f"-{model[:8]}" if model else "")
 
-    def _conclusion(self, facts: Facts, resolved: ResolvedSpace, untried: Count, stopped_because: str) -> Conclusion:
+    def _conclusion(self, context: StudyContext, stopped_because: str, standings: dict[str, Standing]) -> Conclusion:
+        facts = context.facts
+        tried = {(one.policy.combination_key, one.policy.gpu_count) for one in context.ledger.candidates}
+        count = context.space.counted()
         return Conclusion(
-            goal=self._goal,
-            refused_settings=resolved.refused,
-            untried=untried,
+            goal=context.goal,
+            refused_settings=context.space.refused,
+            untried=msgspec.structs.replace(count, number=max(0 if count.exact else 1, count.number - len(tried))),
             stopped_because=stopped_because,
             folder=self._folder,
-            workload=self._request.source.name,
-            hardware=self._hardware,
-            fingerprints=self._marker.fingerprints,
+            workload=context.request.source.name,
+            hardware=context.hardware,
+            fingerprints=self._preparation.marker.fingerprints,
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,
             layout=facts.batch_layout,
-            device_rates=facts.device_rates,
-            standings=self._standings,
+            standings=standings,
         )
 
     def _concluded(
-        self, conclusion: Conclusion, ledger: Ledger, trials: Trials, interrupted: bool
+        self, context: StudyContext, conclusion: Conclusion, trials: Trials, guard: Guard, interrupted: bool
     ) -> tuple[Recommendation, bool]:
         """Choose and confirm; and whether the user interrupted.
 
@@ -325,20 +188,11 @@ class Tuning:
         """
         if not interrupted:
             try:
-                return confirm(
-                    conclusion,
-                    ledger,
-                    trials=trials,
-                    guard=self._guard,
-                    budget=self._budget,
-                    progress=self._progress,
-                    say=self._say,
-                    repeat=self._settled is None,
-                )
+                return confirm(context, conclusion, trials, guard, say=self._say, repeat=self._searched is None)
             except KeyboardInterrupt:
                 pass
         # Another batch of methods that were found to break the training must not win for want of a look.
-        recommendation = conclusion.choose([self._guard.remembered(candidate) for candidate in ledger.candidates])
+        recommendation = conclusion.choose([guard.remembered(candidate) for candidate in context.ledger.candidates])
         winner = recommendation.winner.measurement
         assert winner is not None
         recommendation = msgspec.structs.replace(
@@ -351,47 +205,3 @@ class Tuning:
         )
         emit(conclusion, recommendation, self._say)
         return recommendation, True
-
-
-def _notes_on_pairs(pairs: Mapping[tuple[str, str], int]) -> list[str]:
-    """Say which settings do not go together here, as far as the search has seen."""
-    return [
-        f"{first} and {second} failed in each of {count} combinations that had both, while each went well without the "
-        "other: they do not go together here"
-        for (first, second), count in pairs.items()
-    ]
-
-
-def _raise_if_lost(result: TrialResult, rule: str) -> None:
-    """What ended a process from outside says nothing of the model: no mistake of the user's."""
-    if result.outcome is Outcome.LOST:
-        raise NothingMeasuredError(
-            f"{rule}, but that ended as {result.outcome.value}: {result.reason}. Run the same command again."
-        )
-
-
-def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -> str:
-    """The probe is plain training at the smallest batch: if it fails, nothing can be tuned."""
-    rule = "The model must complete one plain training step before anything can be tuned"
-    if result.outcome is Outcome.FAILED:
-        return result.reason
-    if result.outcome is Outcome.TIMEOUT:
-        return (
-            f"{rule}, but it did not within {budget.probe_limit_seconds:.0f} s. Make it smaller, look for something "
-            "that waits forever, or raise --time-limit (a third of it is what the first step may take)."
-        )
-    text = f"{rule}, but it ended as {result.outcome.value}"
-    if result.reason:
-        text += f": {result.reason}"
-    tail = _without_own_frames(runner.tail_of_log(result.key, lines=_LINES_OF_CRASH))
-    if tail:
-        text += "\nThe last lines that it printed:\n" + tail
-    return text
-
-
-def _without_own_frames(log: str) -> str:
-    """A log without the lines about this package that Python's fault handler adds below the user's own frames."""
-    own = f'File "{Path(advisor.errors.__file__).parent}'
-    noise = (own, "Extension modules:")
-    lines = [line for line in log.splitlines() if not line.strip().startswith(noise)]
-    return "\n".join(lines[-_LINES:])

@@ -15,7 +15,7 @@ from advisor.errors import OptionError, WorkloadError
 from advisor.hardware.hardware import Hardware
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.search.space.build_space import resolve
+from advisor.search.space.build_space import build_space
 from advisor.search.space.space import Combination
 from advisor.search.space.space_file import load_space
 from advisor.session.setup.limits import memory_budget
@@ -112,7 +112,7 @@ class Recorder:
             yield self._reference()
 
     def _header(self) -> Header:
-        resolved = resolve(self._space, self._facts(), self._hardware)
+        resolved = build_space(self._space, self._facts(), self._hardware)
         for name, reason in resolved.refused.items():
             raise OptionError(
                 f"A table holds every method of its space, but {name} cannot be used here: {reason}. Make it usable, "

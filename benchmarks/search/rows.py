@@ -76,7 +76,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
 
     @property
     def space(self) -> ResolvedSpace:
-        """The search space, as :func:`advisor.search.space.build_space.resolve` made it."""
+        """The search space, as :func:`advisor.search.space.build_space.build_space` made it."""
         return ResolvedSpace(
             name=self.space_name,
             fidelity=self.fidelity,

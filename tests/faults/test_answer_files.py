@@ -172,7 +172,7 @@ def _kill(patch: pytest.MonkeyPatch, moment: str) -> None:
         raise KilledError
 
     if moment == "before the wrapper":
-        patch.setattr("advisor.session.answer.conclude.emit", killed)
+        patch.setattr("advisor.session.answer.confirm.emit", killed)
     elif moment == "between the files":
         write = emit._write
 

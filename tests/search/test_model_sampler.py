@@ -227,5 +227,5 @@ def test_the_same_observations_make_one_model_whatever_is_asked_of_it() -> None:
     for rate in (100.0, 90.0, 95.0):
         one.tell(asked(one), rate)
     observations = one._model.observations(one._study)
-    assert one._model.outlook(observations) is one._model.outlook(list(observations))
-    assert one._model.outlook(observations[:2]) is not one._model.outlook(observations)
+    assert one._model.expectations(observations) is one._model.expectations(list(observations))
+    assert one._model.expectations(observations[:2]) is not one._model.expectations(observations)

@@ -20,7 +20,7 @@ import sqlalchemy
 import advisor.search.study.storage as storage_module
 from advisor.errors import OptionError
 from advisor.methods.use import use
-from advisor.search.space.explored import Tried
+from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
@@ -205,7 +205,7 @@ class Claims:
         self.study = optuna.create_study()
         self.pauses = 0
         parameters, choice = Parameters(SPACE), Choice(Combination(), 1.0)
-        tried = [Tried(SPACE), Tried(SPACE)]
+        tried = [Explored(SPACE), Explored(SPACE)]
 
         def sleep(seconds: float) -> None:
             self.pauses += 1

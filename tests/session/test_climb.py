@@ -14,12 +14,10 @@ from advisor.goal import Fidelity, Floor, Goal, GoalKind
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
-from advisor.report.progress import SilentProgress
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.search.study.sampler import Proposer
-from advisor.session.budget import TimeBudget
 from advisor.session.climb import SizeSearch
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.sized_trials import SizedTrials
@@ -28,8 +26,8 @@ from advisor.trial.spec import TrialResult
 from advisor.workload.sizes import CountedSize, SizeCounts
 from tests.decide.examples import goal, measurement
 from tests.decide.test_guard import found as found_beside
-from tests.report.scenario import CPU
-from tests.search.test_resolve import FACTS
+from tests.search.test_build_space import FACTS
+from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 from tests.session.unguarded import UNGUARDED
 
@@ -161,20 +159,15 @@ def search(
 ) -> Search:
     aim = msgspec.structs.replace(goal(kind=GoalKind.BIGGER), floor=floor, memory_limit_bytes=world.limit)
     fake: Any = FakeTrials(world)
-    budget = TimeBudget(10_000.0)
-    sized = SizedTrials(
-        trials=fake,
-        counts=counts,
+    context = study(
+        aim,
+        seconds=10_000.0,
+        trials=trial_budget,
         facts=msgspec.structs.replace(FACTS, default_batch=batch),
-        hardware=CPU,
-        budget=budget,
-        goal=aim,
-        trial_budget=trial_budget,
-        progress=SilentProgress(),
-        guard=guard,
         ledger=InMemory(candidates or ()) if ledger is None else ledger,
     )
-    return Search(SizeSearch(proposer=proposer, sized=sized, budget=budget, goal=aim), sized, aim)
+    sized = SizedTrials(context, fake, guard, counts)
+    return Search(SizeSearch(context, proposer, sized), sized, aim)
 
 
 def winner_of(found: Search) -> Candidate:

@@ -13,7 +13,6 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.report.progress import SilentProgress
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.budget import TimeBudget
@@ -22,9 +21,8 @@ from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import Rung, TrialResult
 from tests.decide.examples import baseline, goal, measured, measurement
-from tests.report.scenario import CPU
 from tests.search.test_memory_model import point, sizing
-from tests.search.test_resolve import FACTS
+from tests.session.contexts import study
 
 MIB = 2**20
 PLAIN = Combination()
@@ -57,7 +55,7 @@ class FakeTrials:
     ) -> None:
         self.first_batch = 2
         self.most_samples: int | None = None
-        self.turns = Turns(usable_bytes=2**40, second_context_bytes=0)
+        self.turns = Turns(wanted=False, usable_bytes=2**40, second_context_bytes=0)
         self.alone: list[str] = []
         self.limit = 0
         self.rates = rates or {}
@@ -136,14 +134,7 @@ def evaluator(trials: Any, aim: Goal | None = None, *, seconds: float = 240.0) -
     """With four seconds for the turns of a combination, unless a test says otherwise."""
     aim = aim or limited(20_000)
     trials.limit = aim.memory_limit_bytes
-    return ComparingEvaluator(
-        trials=trials,
-        budget=TimeBudget(seconds, clock=lambda: 0.0),
-        goal=aim,
-        facts=FACTS,
-        hardware=CPU,
-        progress=SilentProgress(),
-    )
+    return ComparingEvaluator(study(aim, budget=TimeBudget(seconds, clock=lambda: 0.0)), trials)
 
 
 # ---- the batch to compare at

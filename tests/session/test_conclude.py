@@ -15,12 +15,11 @@ from advisor.methods.use import use
 from advisor.policy.file import Fingerprints, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.report.answer import confirmation_words
-from advisor.report.progress import SilentProgress
-from advisor.search.space.counting import Count
-from advisor.session.answer.conclude import Conclusion, confirm
+from advisor.search.space.space import Count
+from advisor.session.answer.conclude import Conclusion
+from advisor.session.answer.confirm import confirm
 from advisor.session.answer.emit import emit
 from advisor.session.answer.remeasure import times_measured
-from advisor.session.budget import TimeBudget
 from advisor.session.trials.turns import Turns
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
@@ -28,6 +27,7 @@ from advisor.trial.spec import TrialResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement, on
 from tests.decide.test_guard import error, found
+from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 from tests.session.unguarded import UNGUARDED
 
@@ -55,7 +55,7 @@ class FakeTrials:
         self.speedups = speedups or {}
         self.confirmed: list[str] = []
         self.baselines = 0
-        self.turns = Turns(usable_bytes=2**40, second_context_bytes=0)
+        self.turns = Turns(wanted=False, usable_bytes=2**40, second_context_bytes=0)
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
         text = Path(wrapper_path).read_text()
@@ -108,15 +108,8 @@ def conclude(
     stored: list[Candidate] | None = None,
 ) -> Any:
     ledger = InMemory(candidates)
-    recommendation, interrupted = confirm(
-        conclusion(folder),
-        ledger,
-        trials=trials,
-        guard=UNGUARDED,
-        budget=TimeBudget(seconds),
-        progress=SilentProgress(),
-        repeat=repeat,
-    )
+    context = study(seconds=seconds, ledger=ledger)
+    recommendation, interrupted = confirm(context, conclusion(folder), trials, UNGUARDED, repeat=repeat)
     assert not interrupted
     candidates[:] = ledger.candidates
     if stored is not None:
@@ -234,15 +227,8 @@ def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Pat
             raise KeyboardInterrupt
 
     trials: Any = Interrupted({})
-    recommendation, interrupted = confirm(
-        conclusion(tmp_path),
-        InMemory([BASELINE, BEST]),
-        trials=trials,
-        guard=UNGUARDED,
-        budget=TimeBudget(100.0),
-        progress=SilentProgress(),
-        repeat=False,
-    )
+    context = study(seconds=100.0, candidates=[BASELINE, BEST])
+    recommendation, interrupted = confirm(context, conclusion(tmp_path), trials, UNGUARDED, repeat=False)
     assert interrupted
     assert recommendation.confirmation is not None
     assert recommendation.confirmation.outcome is Outcome.OK

@@ -9,7 +9,7 @@ from advisor.errors import OptionError
 from advisor.goal import Floor, GoalKind
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.session.request import TuneRequest
-from advisor.session.setup.devices import choose_devices
+from advisor.session.setup.device_counts import choose_devices
 from advisor.session.setup.several_nodes import nodes_from
 from advisor.trial.nodes import Nodes
 from advisor.workload.workload import WorkloadKind, WorkloadSource

@@ -10,18 +10,16 @@ from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Sizing
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.report.progress import SilentProgress
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
-from advisor.session.budget import TimeBudget
 from advisor.session.trials.evaluate import Evaluator
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from advisor.workload.facts import Facts
 from tests.decide.examples import baseline, goal, measurement
-from tests.report.scenario import CPU
-from tests.search.test_resolve import FACTS
+from tests.search.test_build_space import FACTS
+from tests.session.contexts import study
 
 MIB = 2**20
 PLAIN = Combination()
@@ -80,15 +78,7 @@ class FakeTrials:
 def evaluator(trials: Any, aim: Goal | None = None, facts: Facts = FACTS, *, times_half: bool = False) -> Evaluator:
     aim = aim or limited(1100)
     trials.limit = aim.memory_limit_bytes
-    return Evaluator(
-        trials=trials,
-        budget=TimeBudget(10_000.0),
-        goal=aim,
-        facts=facts,
-        hardware=CPU,
-        progress=SilentProgress(),
-        times_half=times_half,
-    )
+    return Evaluator(study(aim, seconds=10_000.0, facts=facts), trials, times_half=times_half)
 
 
 def limited(mebibytes: int, **changes: Any) -> Goal:
@@ -354,9 +344,7 @@ def test_a_usual_batch_is_no_larger_than_what_a_trial_has_time_for() -> None:
     slow = Line(0, 0.1)
     trials.size(PLAIN, None)
     trials.models[PLAIN.label] = msgspec.structs.replace(trials.models[PLAIN.label], time=slow)
-    found = Evaluator(
-        trials=trials, budget=TimeBudget(12.0), goal=aim, facts=facts, hardware=CPU, progress=SilentProgress()
-    )
+    found = Evaluator(study(aim, seconds=12.0, facts=facts), trials)
     baseline = found.baseline()
     assert baseline is not None
     assert baseline.policy.micro_batch == 4

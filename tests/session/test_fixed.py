@@ -8,8 +8,8 @@ import pytest
 from advisor.errors import OptionError, SearchSpaceError
 from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.search.space.space_file import load_space
-from advisor.session.setup.fixed import _reasons, resolve_on_devices, with_global_batch
-from tests.search.test_resolve import CPU, FACTS
+from advisor.session.setup.device_counts import _reasons, build_on_devices, with_global_batch
+from tests.search.test_build_space import CPU, FACTS
 
 DEFAULT = load_space("default")
 
@@ -30,10 +30,10 @@ def test_a_batch_of_the_file_that_cannot_be_split_is_not_blamed_on_an_option() -
 
 
 def test_several_devices_that_were_asked_for_need_a_way_and_the_ceiling_is_named() -> None:
-    resolved, note = resolve_on_devices(DEFAULT, FACTS, CPU, goal(1, 2), asked=True)
+    resolved, note = build_on_devices(DEFAULT, FACTS, CPU, goal(1, 2), asked=True)
     assert (resolved.gpu_counts, note) == ((1, 2), None)
     with pytest.raises(SearchSpaceError) as raised:
-        resolve_on_devices(DEFAULT, FACTS, CPU, goal(1, 2, fidelity=Fidelity.EXACT), asked=True)
+        build_on_devices(DEFAULT, FACTS, CPU, goal(1, 2, fidelity=Fidelity.EXACT), asked=True)
     assert str(raised.value).startswith("On 2 devices one of ")
     assert str(raised.value).endswith(
         "none does where the fidelity must be at most exact. Allow one with --fidelity rounding, or use --gpus 1."
@@ -45,12 +45,12 @@ def test_equal_reasons_are_said_once() -> None:
 
 
 def test_several_devices_that_nobody_asked_for_are_left_out_with_a_note() -> None:
-    resolved, note = resolve_on_devices(DEFAULT, FACTS, CPU, goal(1, 2, 4, fidelity=Fidelity.EXACT), asked=False)
+    resolved, note = build_on_devices(DEFAULT, FACTS, CPU, goal(1, 2, 4, fidelity=Fidelity.EXACT), asked=False)
     assert resolved.gpu_counts == (1,)
     assert note is not None
     assert note.startswith("2, 4 devices were left out: one of ddp")
     assert note.endswith("at most exact (--fidelity rounding allows one)")
-    resolved, note = resolve_on_devices(load_space("exact"), FACTS, CPU, goal(1, 2), asked=False)
+    resolved, note = build_on_devices(load_space("exact"), FACTS, CPU, goal(1, 2), asked=False)
     assert resolved.gpu_counts == (1,)
     assert note is not None
     assert note.endswith("none does: exact lists none of them")

@@ -17,17 +17,14 @@ from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityRecord, GradientError
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.report.progress import SilentProgress
 from advisor.search.space.space import Combination
-from advisor.session.answer.leaders import settled
-from advisor.session.budget import TimeBudget
+from advisor.session.answer.leaders import recommend
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult, TrialSpec
-from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.decide.examples import baseline, goal, measured, on
-from tests.report.scenario import CPU
+from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 
 BF16, CHECKPOINT, DDP = use("precision", dtype="bf16"), use("checkpoint", every=1), use("ddp")
@@ -76,8 +73,7 @@ class FakeTrials:
 
 
 def guard(trials: Any, *, seconds: float = 1000.0, earlier: list[Candidate] | None = None) -> Guard:
-    budget = TimeBudget(seconds)
-    return Guard(trials=trials, budget=budget, progress=SilentProgress(), earlier=earlier or [])
+    return Guard(study(seconds=seconds, candidates=earlier or ()), trials)
 
 
 def bf16(**changes: Any) -> Candidate:
@@ -225,7 +221,7 @@ def decide(candidates: Sequence[Candidate]) -> Recommendation:
 
 def settle(candidates: list[Candidate], trials: Any, kept: list[Candidate], **options: Any) -> Recommendation:
     ledger = InMemory(candidates)
-    answer = settled(decide, ledger, goal=goal(), guard=guard(trials, **options))
+    answer = recommend(study(ledger=ledger), decide, guard(trials, **options))
     candidates[:], kept[:] = ledger.candidates, ledger.written
     return answer
 
@@ -329,16 +325,8 @@ class NotingRunner:
 def test_every_trial_of_a_method_that_compiles_may_take_longer(tmp_path: Path) -> None:
     runner = NotingRunner()
     (tmp_path / "wrapper.py").touch()
-    trials = Trials(
-        runner=runner,  # type: ignore[arg-type]
-        source=WorkloadSource(kind=WorkloadKind.FILE, location="/m.py", name="m", fingerprint="f"),
-        hardware=CPU,
-        goal=msgspec.structs.replace(goal(), memory_limit_bytes=2**30),
-        usable_bytes=2**30,
-        budget=TimeBudget(600.0),
-        seed=0,
-        first_batch=2,
-    )
+    aim = msgspec.structs.replace(goal(), memory_limit_bytes=2**30)
+    trials = Trials(study(aim, seconds=600.0, usable_bytes=2**30), runner)  # type: ignore[arg-type]
     for one in (use("checkpoint", every=1), use("compile", scope="blocks")):
         policy = Policy(methods=(one,), micro_batch=2)
         trials.size(Combination.of(policy), None)

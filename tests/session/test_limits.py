@@ -33,7 +33,7 @@ def test_a_limit_is_kept_to_the_byte() -> None:
 def test_a_limit_above_what_is_free_is_lowered_and_said() -> None:
     budget = memory_budget(GPU, 100 * GIB)
     assert budget.limit_bytes < 79 * GIB
-    assert "exceeds the free memory" in budget.notes[0]
+    assert "exceeds the free memory of" in budget.notes[0]
 
 
 def test_what_this_process_holds_counts_against_a_limit_for_the_whole_process() -> None:

@@ -1,4 +1,4 @@
-"""What would lead is compared with the exact run before it leads, and no figure is lost on the way."""
+"""What would lead is compared with the reference run before it leads, and no figure is lost on the way."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import pytest
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import Fidelity
 from advisor.methods.use import use
-from advisor.report.progress import SilentProgress
 from advisor.search.propose.proposal import GainLeft
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal
-from advisor.session.budget import TimeBudget
 from advisor.session.loop import SearchLoop
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluation
@@ -23,6 +21,7 @@ from advisor.trial.outcome import Outcome
 from tests.decide.examples import LIMIT, baseline, goal, measured
 from tests.decide.test_guard import found
 from tests.decide.test_leader import compared
+from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 
 BF16, CHECKPOINT, ADAM = use("precision", dtype="bf16"), use("checkpoint", every=1), use("adam_8bit")
@@ -79,7 +78,6 @@ class FakeEvaluator:
 
     def __init__(self, proposer: FakeProposer) -> None:
         self.proposer = proposer
-        self.number = 1
         self.paces: list[float | None] = []
         self.expected_rate: float | None = None
         self.smaller: Candidate | None = None
@@ -100,7 +98,7 @@ class FakeEvaluator:
 
 
 class FakeGuard:
-    """Finds what it was told to of a method; anything else is as the exact run."""
+    """Finds what it was told to of a method; anything else is as the reference run."""
 
     def __init__(self, broken: str = "", error: type[BaseException] | None = None) -> None:
         self.broken = broken
@@ -116,21 +114,15 @@ class FakeGuard:
 
 
 class Search:
-    def __init__(self, candidates: list[Candidate], guard: FakeGuard, earlier: Sequence[Candidate] = ()) -> None:
+    def __init__(
+        self, candidates: list[Candidate], guard: FakeGuard, *, earlier: Sequence[Candidate] = (), trials: int = 10
+    ) -> None:
         self.proposer: Any = FakeProposer(candidates)
         self.evaluator: Any = FakeEvaluator(self.proposer)
         self.ledger = InMemory(earlier)
         fake: Any = guard
-        self.loop = SearchLoop(
-            proposer=self.proposer,
-            evaluator=self.evaluator,
-            budget=TimeBudget(1000.0),
-            goal=goal(fidelity=Fidelity.MODEL),
-            trial_budget=10,
-            progress=SilentProgress(),
-            guard=fake,
-            ledger=self.ledger,
-        )
+        context = study(goal(fidelity=Fidelity.MODEL), ledger=self.ledger, trials=trials)
+        self.loop = SearchLoop(context, self.proposer, self.evaluator, fake)
 
     @property
     def kept(self) -> list[Candidate]:
@@ -262,7 +254,6 @@ class ComparingFake(ComparingEvaluator):
 
     def __init__(self, proposer: FakeProposer) -> None:
         self.proposer = proposer
-        self.number = 1
         self.notes = []
         self.timed: list[Candidate] = []
 
@@ -338,10 +329,9 @@ def test_a_set_up_that_took_too_long_is_waited_for_once() -> None:
 
 def test_no_lead_is_certain_before_a_dozen_combinations_were_compared() -> None:
     candidates = [compared(100 - every, use("checkpoint", every=every), micro_batch=8) for every in range(1, 17)]
-    search = Search(candidates, FakeGuard())
+    search = Search(candidates, FakeGuard(), trials=40)
     fake = ComparingFake(search.proposer)
     search.loop._evaluator = fake
-    search.loop._trial_budget = 40
     search.proposer.gains = [GainLeft(expected=0.001, noise=0.012, measured=9)] * 40
     assert search.loop.run().startswith("nothing untried is expected to be faster by more than the noise")
     assert len(search.proposer.told) == 12

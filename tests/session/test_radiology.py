@@ -25,13 +25,12 @@ from advisor.methods.base import Method, Saves, Stage, Verdict
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import conflict_between, fidelity_of, settings_of
 from advisor.methods.use import MethodUse, ParameterValue, use
-from advisor.report.progress import SilentProgress
-from advisor.session.budget import TimeBudget
 from advisor.session.trials.guard import Guard
 from advisor.training.training import Training
 from advisor.workload.facts import Facts
 from advisor.workload.source import resolve_source
 from tests.decide.examples import baseline, goal, measured
+from tests.session.contexts import study
 from tests.session.in_process import InProcess
 
 pytestmark = pytest.mark.slow
@@ -106,7 +105,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> InProcess:
 @pytest.fixture
 def guard(trials: Any, monkeypatch: pytest.MonkeyPatch) -> Guard:
     monkeypatch.setattr(catalogue, "CATALOGUE", (*CATALOGUE, FragileMomentum()))
-    return Guard(trials=trials, budget=TimeBudget(10_000.0), progress=SilentProgress())
+    return Guard(study(seconds=10_000.0), trials)
 
 
 def candidate(*uses: MethodUse, rate: float = 150.0) -> Candidate:

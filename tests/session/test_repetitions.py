@@ -15,15 +15,14 @@ from advisor.goal import Floor, Goal, GoalKind
 from advisor.measure.measurement import StopReason
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
-from advisor.report.progress import SilentProgress
 from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import measure_leaders_again, times_measured
-from advisor.session.budget import TimeBudget
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement
+from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 
 PLAIN = baseline(100)
@@ -61,16 +60,8 @@ def again(
     trials: Any = FakeTrials(outcome)
     ledger = InMemory(candidates)
     aim = aim or goal()
-    budget = TimeBudget(seconds)
-    measured_any = measure_leaders_again(
-        recommended(candidates, aim),
-        ledger,
-        goal=aim,
-        trials=trials,
-        budget=budget,
-        progress=SilentProgress(),
-        standings=standings,
-    )
+    context = study(aim, seconds=seconds, ledger=ledger)
+    measured_any = measure_leaders_again(context, trials, recommended(candidates, aim), standings)
     assert measured_any is bool(trials.timed)
     candidates[:] = ledger.candidates
     return trials.timed, ledger.written

@@ -35,8 +35,8 @@ def open_study(output: Path, **options: Any) -> None:
 
 def on_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     gpus = tuple(msgspec.structs.replace(gpu, device_count=count) for gpu in (*FOUR_GPUS, *FOUR_GPUS)[:count])
-    monkeypatch.setattr("advisor.session.tune.detect_hardware", lambda device: gpus[0])
-    monkeypatch.setattr("advisor.session.tune.list_devices", lambda: gpus)
+    monkeypatch.setattr("advisor.session.preparation.detect_hardware", lambda device: gpus[0])
+    monkeypatch.setattr("advisor.session.preparation.list_devices", lambda: gpus)
 
 
 def test_the_devices_that_are_meant_by_default_are_the_ones_that_are_typed(
@@ -45,7 +45,7 @@ def test_the_devices_that_are_meant_by_default_are_the_ones_that_are_typed(
     on_gpus(monkeypatch, 4)
     open_study(tmp_path / "out", goal="cheapest")
     open_study(tmp_path / "out", goal="cheapest", gpus="1,2,4")
-    monkeypatch.setattr("advisor.session.tune.detect_hardware", lambda device: CPU)
+    monkeypatch.setattr("advisor.session.preparation.detect_hardware", lambda device: CPU)
     open_study(tmp_path / "cpu", goal="cheapest")
     open_study(tmp_path / "cpu", goal="cheapest", gpus=1)
 

@@ -6,34 +6,38 @@ import msgspec
 import pytest
 
 from advisor.errors import OptionError
-from advisor.goal import Fidelity
-from advisor.search.space.build_space import resolve
+from advisor.goal import Fidelity, Goal
+from advisor.search.space.build_space import build_space
+from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import load_space
-from advisor.session.setup.sharing import within_fidelity
+from advisor.session.setup.device_counts import within_fidelity
 from tests.decide.examples import goal
-from tests.search.test_resolve import CPU, FACTS
+from tests.search.test_build_space import CPU, FACTS
 
 WITH_BATCHNORM = msgspec.structs.replace(FACTS, has_batchnorm=True)
 
 
-def shared(*counts: int, fidelity: Fidelity = Fidelity.LOSSY, batchnorm: bool = True):  # type: ignore[no-untyped-def]
+def shared(
+    *counts: int, fidelity: Fidelity = Fidelity.LOSSY, batchnorm: bool = True
+) -> tuple[Goal, ResolvedSpace, str]:
     facts = WITH_BATCHNORM if batchnorm else FACTS
-    space = resolve(load_space("default"), facts, CPU, fidelity, gpu_counts=counts)
+    space = build_space(load_space("default"), facts, CPU, fidelity, gpu_counts=counts)
     return within_fidelity(msgspec.structs.replace(goal(), gpu_counts=counts, fidelity=fidelity), space, facts)
 
 
 def test_without_batchnorm_every_number_of_devices_stays() -> None:
-    found = shared(1, 2, 4, batchnorm=False)
-    assert found.goal.gpu_counts == found.space.gpu_counts == (1, 2, 4)
-    assert found.note == ""
+    aim, space, note = shared(1, 2, 4, batchnorm=False)
+    assert aim.gpu_counts == space.gpu_counts == (1, 2, 4)
+    assert note == ""
 
 
 def test_with_batchnorm_several_devices_are_left_out_with_the_reason_and_the_fix() -> None:
-    found = shared(1, 2, 4)
-    assert found.goal.gpu_counts == found.space.gpu_counts == (1,)
-    assert found.note.startswith("2 and 4 devices were left out: BatchNorm takes its statistics over one device")
-    assert "--fidelity model" in found.note
-    assert shared(1, 2, 4, fidelity=Fidelity.MODEL).goal.gpu_counts == (1, 2, 4)
+    aim, space, note = shared(1, 2, 4)
+    assert aim.gpu_counts == space.gpu_counts == (1,)
+    assert note.startswith("2 and 4 devices were left out: BatchNorm takes its statistics over one device")
+    assert "--fidelity model" in note
+    allowed, _, _ = shared(1, 2, 4, fidelity=Fidelity.MODEL)
+    assert allowed.gpu_counts == (1, 2, 4)
 
 
 def test_when_nothing_is_left_it_is_an_error_with_the_fix() -> None:

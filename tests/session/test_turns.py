@@ -12,14 +12,12 @@ from advisor.measure.in_turn import Speedup
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
-from advisor.session.budget import TimeBudget
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import Pace, Rung, TrialKind, TrialResult, TrialSpec
-from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.decide.examples import baseline, goal, measured, measurement
-from tests.report.scenario import CPU
-from tests.session.test_foretold_memory import SHORT_RUNS
+from tests.session.contexts import study
+from tests.session.test_predicted_memory import SHORT_RUNS
 
 GIB = 2**30
 FUSED = Combination((use("fused_optimizer"),))
@@ -51,17 +49,10 @@ class Machine:
 
 
 def trials(machine: Machine, *, usable_bytes: int = 64 * GIB, machines: int = 1) -> Trials:
-    made = Trials(
-        runner=machine,  # type: ignore[arg-type]
-        source=WorkloadSource(kind=WorkloadKind.FILE, location="m.py", name="m", fingerprint="f"),
-        hardware=CPU,
-        goal=msgspec.structs.replace(goal(), memory_limit_bytes=GIB, shares_memory=True, machines=machines),
-        usable_bytes=usable_bytes,
-        budget=TimeBudget(600.0),
-        seed=0,
-        first_batch=2,
-    )
-    made.turns.wanted = True
+    aim = msgspec.structs.replace(goal(), memory_limit_bytes=GIB, shares_memory=True, machines=machines)
+    context = study(aim, seconds=600.0, usable_bytes=usable_bytes)
+    made = Trials(context, machine)  # type: ignore[arg-type]
+    assert made.turns.wanted, "one device, and nobody else's study"
     made.size(Combination(), None)
     made.turns.baseline = baseline(100)
     return made

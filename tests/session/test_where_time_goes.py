@@ -13,11 +13,11 @@ from advisor.methods.use import use
 from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import Kind, StepWork
-from advisor.report.progress import SilentProgress
 from advisor.session.answer.where_time_goes import with_time_explained
-from advisor.session.budget import TimeBudget
 from tests.decide.examples import baseline, goal, measured, on
 from tests.predict.rates import group, rates, work_of
+from tests.search.test_build_space import FACTS
+from tests.session.contexts import study
 
 FORWARD = group(Phase.FORWARD, flops=(0, 1000), read_bytes=10.0, launches=1.0)
 OPTIMIZER = group(Phase.OPTIMIZER, Kind.OTHER, read_bytes=200.0, written_bytes=100.0, launches=4.0)
@@ -43,13 +43,9 @@ def explained(
 ) -> Recommendation:
     recommendation = choose(candidates, goal(), refused_settings={}, untried=0, stopped_because="")
     fake: Any = trials
-    return with_time_explained(
-        msgspec.structs.replace(recommendation, why=("It is faster.",)),
-        rates=rates() if known else None,
-        trials=fake,
-        budget=TimeBudget(seconds),
-        progress=SilentProgress(),
-    )
+    facts = msgspec.structs.replace(FACTS, device_rates=rates() if known else None)
+    recommendation = msgspec.structs.replace(recommendation, why=("It is faster.",))
+    return with_time_explained(study(seconds=seconds, facts=facts), fake, recommendation)
 
 
 def test_where_plain_training_spends_its_time_and_what_the_winner_shortens() -> None:

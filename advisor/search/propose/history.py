@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from optuna.trial import FrozenTrial, TrialState
 
-from advisor.search.propose.outlook import Observation
+from advisor.search.propose.expectation import Observation
 from advisor.search.space.parameters import Parameters
 
 __all__ = [

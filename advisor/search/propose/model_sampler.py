@@ -27,11 +27,11 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from advisor.search.propose.expectation import Expectation, Expectations, Observation
 from advisor.search.propose.history import observations_of
-from advisor.search.propose.outlook import Expectation, Observation, Outlook
 from advisor.search.propose.pool import Pool
 from advisor.search.propose.standing import Standing
-from advisor.search.space.explored import Tried
+from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice, Factors, Levels
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import ResolvedSpace
@@ -65,14 +65,14 @@ class ModelSampler(BaseSampler):
     """
 
     def __init__(
-        self, space: ResolvedSpace, tried: Tried, parameters: Parameters, maximize: Sequence[bool], *, seed: int
+        self, space: ResolvedSpace, tried: Explored, parameters: Parameters, maximize: Sequence[bool], *, seed: int
     ) -> None:
         self._factors = Factors(space)
         self._pool = Pool(space, tried, self._factors)
         self._parameters = parameters
         self._maximize = tuple(maximize)
         self._finished: dict[int, Observation | None] = {}
-        self._last: tuple[list[Observation], list[float], Outlook] | None = None
+        self._last: tuple[list[Observation], list[float], Expectations] | None = None
         self._random = random.Random(seed)
         self._independent = RandomSampler(seed)
 
@@ -105,13 +105,13 @@ class ModelSampler(BaseSampler):
         """What the study's trials say, those of other workers included."""
         return observations_of(study.get_trials(deepcopy=False), self._parameters, self._maximize, self._finished)
 
-    def outlook(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Outlook:
+    def expectations(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Expectations:
         """What is expected after some observations, all objectives weighing alike by default."""
         equal = [1 / len(self._maximize)] * len(self._maximize)
         seen, weighing = list(observations), list(equal if weights is None else weights)
         if self._last is None or self._last[0] != seen or self._last[1] != weighing:
             # Whether to go on, what to repeat and what to propose are asked after the same observations.
-            self._last = seen, weighing, Outlook(self._factors, seen, weighing)
+            self._last = seen, weighing, Expectations(self._factors, seen, weighing)
         return self._last[2]
 
     def standings(self, study: Study) -> dict[str, Standing]:
@@ -120,7 +120,7 @@ class ModelSampler(BaseSampler):
         able = {one.choice.combination.label: one.choice for one in observations if one.counts}
         if not able or len(self._maximize) > 1:
             return {}
-        estimate = self.outlook(observations).standing(self._factors.levels(able.values()))
+        estimate = self.expectations(observations).standing(self._factors.levels(able.values()))
         return {
             label: Standing(mean=float(mean), deviation=float(deviation))
             for label, mean, deviation in zip(able, estimate.mean, estimate.deviation, strict=True)
@@ -137,7 +137,7 @@ class ModelSampler(BaseSampler):
             return None
         largest = 0.0
         for weights in self._corners:
-            _, _, expectation = self._look(observations, self.outlook(observations, weights))
+            _, _, expectation = self._look(observations, self.expectations(observations, weights))
             largest = max(largest, float(np.max(expectation.improvement, initial=0.0)))
         return largest
 
@@ -152,7 +152,7 @@ class ModelSampler(BaseSampler):
         return (share, 1 - share)
 
     def _chosen(self, observations: Sequence[Observation], weights: Sequence[float]) -> Choice | None:
-        points, levels, expectation = self._look(observations, self.outlook(observations, weights))
+        points, levels, expectation = self._look(observations, self.expectations(observations, weights))
         if not points:
             return None
         improvement = expectation.improvement
@@ -164,12 +164,14 @@ class ModelSampler(BaseSampler):
         simplest = min(near, key=lambda one: (np.count_nonzero(levels[one, :-2]), levels[one, -2], -improvement[one]))
         return points[int(simplest)]
 
-    def _look(self, observations: Sequence[Observation], outlook: Outlook) -> tuple[list[Choice], Levels, Expectation]:
+    def _look(
+        self, observations: Sequence[Observation], expectations: Expectations
+    ) -> tuple[list[Choice], Levels, Expectation]:
         """Untried points and what is expected of them; of a large space those around the best known and promised."""
         measured = [one for one in observations if one.counts and one.logs is not None]
         best = sorted(measured, key=lambda one: sum(one.logs or ()))[:_GOOD]
         points, levels = self._pool.points(self._random, [one.choice.combination for one in best])
-        expectation = outlook.of(levels)
+        expectation = expectations.of(levels)
         if self._pool.is_whole:
             return points, levels, expectation
         known = {(one.combination.label, one.fraction) for one in points}
@@ -186,7 +188,7 @@ class ModelSampler(BaseSampler):
                 continue
             more = self._factors.levels(added)
             points, levels = [*points, *added], np.concatenate([levels, more])
-            expectation = expectation.joined(outlook.of(more))
+            expectation = expectation.joined(expectations.of(more))
         return points, levels, expectation
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from advisor.methods.use import MethodUse
-from advisor.search.space.explored import Tried
+from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice, Factors, Levels
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 
@@ -31,7 +31,7 @@ class Pool:
         factors: The factors of the space.
     """
 
-    def __init__(self, space: ResolvedSpace, tried: Tried, factors: Factors) -> None:
+    def __init__(self, space: ResolvedSpace, tried: Explored, factors: Factors) -> None:
         self._space = space
         self._tried = tried
         self._factors = factors

@@ -107,7 +107,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def foreseen(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
+    def predicted(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
         """Take the lines of a prediction, and from short runs the time and what it does not see.
 
         Args:

@@ -14,6 +14,6 @@ def memory_model_of(sizing: Sizing, prediction: MemoryPrediction | None) -> Memo
 
     Args:
         sizing: The short runs, at least one.
-        prediction: What they foretell allocation by allocation, where they do.
+        prediction: What they predict allocation by allocation, where they do.
     """
-    return MemoryModel.fit(sizing) if prediction is None else MemoryModel.foreseen(prediction, sizing)
+    return MemoryModel.fit(sizing) if prediction is None else MemoryModel.predicted(prediction, sizing)

@@ -19,14 +19,14 @@ from advisor.search.space.space import Axis, ResolvedRecipe, ResolvedSpace, pair
 from advisor.search.space.space_file import Recipe, SearchSpace
 from advisor.workload.facts import Facts
 
-__all__ = ["resolve"]
+__all__ = ["build_space"]
 
 _GAINS_BELOW = 0.8
 """Time with a setting over that without, in operators alone, above which it is no part of a recipe: a training may gain
 all the same, which the search finds out."""
 
 
-def resolve(
+def build_space(
     space: SearchSpace,
     facts: Facts,
     hardware: Hardware,
@@ -49,31 +49,7 @@ def resolve(
         catalogue: Every method there is.
     """
     ceiling = space.fidelity if fidelity is None else fidelity
-    axes: list[Axis] = []
-    refused: dict[str, str] = {}
-    reasons: dict[str, str] = {}
-    for method in catalogue:
-        if method.name not in space.methods or not _has_a_place(method, gpu_counts):
-            continue
-        settings = [setting for setting in settings_of(method) if _in_space(setting, method, space)]
-        refusals = {setting.label: _refusal(setting, facts, hardware, ceiling) for setting in settings}
-        applicable = tuple(setting for setting in settings if refusals[setting.label] is None)
-        here = {label: reason for label, reason in refusals.items() if reason is not None}
-        reasons.update(here)
-        here = _grouped(settings, here)
-        if applicable:
-            axes.append(
-                Axis(
-                    method=method.name,
-                    settings=applicable,
-                    distributes=method.distributes,
-                    builds_on=method.builds_on,
-                    one_device_only=bool(method.one_device_only),
-                )
-            )
-            refused.update(here)
-        elif here:
-            refused[method.name] = _joined(here)
+    axes, refused, reasons = _axes(space, facts, hardware, ceiling, gpu_counts, catalogue)
     methods = {method.name: method for method in catalogue}
     conflicts = {
         pair_of(first, second): reason
@@ -102,6 +78,43 @@ def resolve(
         for axis in axes:
             slower |= _slower(methods[axis.method], axis.settings, facts)
     return _with_recipes(resolved, space.recipes_on(hardware.kind), space, methods, reasons, slower)
+
+
+def _axes(
+    space: SearchSpace,
+    facts: Facts,
+    hardware: Hardware,
+    ceiling: Fidelity,
+    gpu_counts: tuple[int, ...],
+    catalogue: Sequence[Method],
+) -> tuple[list[Axis], dict[str, str], dict[str, str]]:
+    """The methods with the settings that apply; what was refused, as it is shown; and why, setting by setting."""
+    axes: list[Axis] = []
+    refused: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for method in catalogue:
+        if method.name not in space.methods or not _has_a_place(method, gpu_counts):
+            continue
+        settings = [setting for setting in settings_of(method) if _in_space(setting, method, space)]
+        refusals = {setting.label: _refusal(setting, facts, hardware, ceiling) for setting in settings}
+        applicable = tuple(setting for setting in settings if refusals[setting.label] is None)
+        here = {label: reason for label, reason in refusals.items() if reason is not None}
+        reasons.update(here)
+        here = _grouped(settings, here)
+        if applicable:
+            axes.append(
+                Axis(
+                    method=method.name,
+                    settings=applicable,
+                    distributes=method.distributes,
+                    builds_on=method.builds_on,
+                    one_device_only=bool(method.one_device_only),
+                )
+            )
+            refused.update(here)
+        elif here:
+            refused[method.name] = _joined(here)
+    return axes, refused, reasons
 
 
 def _slower(method: Method, settings: Sequence[MethodUse], facts: Facts) -> dict[str, str]:

@@ -6,10 +6,9 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from advisor.search.space.counting import Count
-from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.space.space import Combination, Count, ResolvedSpace
 
-__all__ = ["Point", "Tried"]
+__all__ = ["Explored", "Point"]
 
 Point = tuple[str, float]
 """What makes two proposals the same: the combination's label and the batch fraction."""
@@ -21,10 +20,10 @@ _DRAWS = 1000
 """Combinations drawn at random before untried ones are looked for one by one."""
 
 
-class Tried:
-    """The book of a search over one space.
+class Explored:
+    """What a search has explored of one space.
 
-    Of a large space no list of all combinations is made: what was proposed is remembered, and the rest counted.
+    Of a large space no list of all combinations is made: what was proposed is remembered.
 
     Args:
         space: What may be proposed.
@@ -133,16 +132,7 @@ class Tried:
             for point in (*self._done, *self._under_way)
             if self._valid.get(point[0]) and point[0] not in combinations
         }
-        return self._without(len(self._fractions), len(combinations) * len(self._fractions) + len(points))
-
-    def combinations_left(self) -> Count:
-        """How many combinations there are of which nothing was tried, excluded or started."""
-        started = {label for label, _ in (*self._done, *self._under_way)} | self._excluded
-        return self._without(1, sum(self._valid.get(label, False) for label in started))
-
-    def _without(self, each: int, gone: int) -> Count:
-        """The space, with so many points for each combination, without some that are gone."""
-        left = self._count.number * each - gone
+        left = (self._count.number - len(combinations)) * len(self._fractions) - len(points)
         assert left >= 0 or not self._count.exact, "more was tried than there is"
         # Where only a bound is known there is always more.
         return Count(left, True) if self._count.exact else Count(max(1, left), False)

@@ -15,7 +15,7 @@ from advisor.methods.use import ParameterValue
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import Recipe, SearchSpace
 
-__all__ = ["check_asked", "check_asked_on", "only_methods"]
+__all__ = ["check_requested", "check_requested_on", "only_methods"]
 
 _RECIPE = "asked for"
 
@@ -52,7 +52,7 @@ def only_methods(space: SearchSpace, names: Sequence[str]) -> SearchSpace:
     )
 
 
-def check_asked_on(names: Sequence[str], hardware: Hardware) -> None:
+def check_requested_on(names: Sequence[str], hardware: Hardware) -> None:
     """Refuse what cannot apply on this machine, whatever the model: before anything is run.
 
     Raises:
@@ -68,7 +68,7 @@ def check_asked_on(names: Sequence[str], hardware: Hardware) -> None:
             raise _refused(method.name, "; ".join(reasons))
 
 
-def check_asked(names: Sequence[str], resolved: ResolvedSpace) -> None:
+def check_requested(names: Sequence[str], resolved: ResolvedSpace) -> None:
     """Refuse what cannot apply to this model: before any trial but the probe that learned its facts.
 
     Raises:

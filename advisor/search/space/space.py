@@ -12,9 +12,23 @@ import msgspec
 from advisor.goal import Fidelity
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
-from advisor.search.space.counting import Choices, Count
 
-__all__ = ["Axis", "Combination", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
+__all__ = ["MOST_COUNTED", "Axis", "Combination", "Count", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
+
+MOST_COUNTED = 10_000
+"""Combinations that are counted one by one; of a space with more nobody needs to know how many there are."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """A number of combinations.
+
+    Attributes:
+        number: As many there are; fewer than there are, if it is not exact.
+        exact: Whether that is the number.
+    """
+
+    number: int
+    exact: bool = True
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,10 +129,14 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     def _combinations_on(self, gpu_count: int) -> Iterator[Combination]:
         axes = [axis for axis in self.axes if not (axis.distributes if gpu_count == 1 else axis.one_device_only)]
+        # Behind the last way to distribute, what has chosen none need not be followed any further.
+        last_way = max((place for place, axis in enumerate(axes) if axis.distributes), default=-1)
 
         def extend(position: int, chosen: tuple[MethodUse, ...]) -> Iterator[Combination]:
+            if gpu_count > 1 and position > last_way and not self._distributing(chosen):
+                return
             if position == len(axes):
-                if self._has_company(chosen) and (gpu_count == 1) == (self._distributing(chosen) == 0):
+                if self._has_dependencies(chosen) and (gpu_count == 1) == (self._distributing(chosen) == 0):
                     yield Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count)
                 return
             yield from extend(position + 1, chosen)
@@ -135,10 +153,10 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         names = {axis.method for axis in self.axes if axis.distributes}
         return sum(use.name in names for use in uses)
 
-    def _has_company(self, uses: Sequence[MethodUse]) -> bool:
-        return not self._without_company(uses)
+    def _has_dependencies(self, uses: Sequence[MethodUse]) -> bool:
+        return not self._without_dependencies(uses)
 
-    def _without_company(self, uses: Sequence[MethodUse]) -> set[str]:
+    def _without_dependencies(self, uses: Sequence[MethodUse]) -> set[str]:
         """Those of the methods that work on top of one that is not in use."""
         names = {use.name for use in uses}
         return {
@@ -159,14 +177,14 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         """
         distributing = self._distributing(uses)
         if gpu_count == 1:
-            return Combination(uses) if distributing == 0 and self._has_company(uses) else None
+            return Combination(uses) if distributing == 0 and self._has_dependencies(uses) else None
         if any(axis.one_device_only and axis.method in {use.name for use in uses} for axis in self.axes):
             return None
         if distributing:
-            return Combination(uses, gpu_count) if distributing == 1 and self._has_company(uses) else None
+            return Combination(uses, gpu_count) if distributing == 1 and self._has_dependencies(uses) else None
         for axis in self.axes:
             for setting in axis.settings if axis.distributes else ():
-                if self.conflict_in((*uses, setting)) is None and self._has_company((*uses, setting)):
+                if self.conflict_in((*uses, setting)) is None and self._has_dependencies((*uses, setting)):
                     return Combination(tuple(sorted((*uses, setting), key=lambda use: use.name)), gpu_count)
         return None
 
@@ -200,7 +218,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
             if any(use.name == other.name or pair_of(use, other) in self.conflicts for other in kept):
                 continue
             kept.append(use)
-        while lonely := self._without_company(kept):
+        while lonely := self._without_dependencies(kept):
             kept = [use for use in kept if use.name not in lonely]
         return self.on_devices(tuple(sorted(kept, key=lambda use: use.name)), gpu_count)
 
@@ -216,37 +234,14 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         return self.completed(uses, gpu_count)
 
     def counted(self) -> Count:
-        """Number of valid combinations, whatever the batch; a bound where there are too many to tell."""
-        places = {
-            setting.label: (number, value)
-            for number, axis in enumerate(self.axes)
-            for value, setting in enumerate(axis.settings, 1)
-        }
-        numbers = {axis.method: number for number, axis in enumerate(self.axes)}
-        choices = Choices(
-            [len(axis.settings) for axis in self.axes],
-            [(places[a], places[b]) for a, b in self.conflicts if a in places and b in places],
-            {
-                numbers[axis.method]: [numbers[name] for name in axis.builds_on if name in numbers]
-                for axis in self.axes
-                if axis.builds_on
-            },
-        )
-        distributing = [numbers[axis.method] for axis in self.axes if axis.distributes]
-        counts = []
-        if 1 in self.gpu_counts:
-            counts.append(choices.count(off=distributing))
-        several = sum(count > 1 for count in self.gpu_counts)
-        if several:
-            left_out = [numbers[axis.method] for axis in self.axes if axis.one_device_only]
-            # What is valid on two devices is so on eight.
-            counts += several * [choices.count(off=left_out, one_of=distributing)]
-        return Count(sum(count.number for count in counts), all(count.exact for count in counts))
+        """Number of valid combinations, whatever the batch; of a large space, that there are more than so many."""
+        number = sum(1 for _ in itertools.islice(self.combinations(), MOST_COUNTED + 1))
+        return Count(min(number, MOST_COUNTED), exact=number <= MOST_COUNTED)
 
     @property
     def count(self) -> int:
-        """Number of valid combinations, whatever the batch, as :meth:`counted` tells it."""
-        return self.counted().number
+        """Number of valid combinations, whatever the batch: each of them is made."""
+        return sum(1 for _ in self.combinations())
 
 
 def pair_of(first: MethodUse, second: MethodUse) -> tuple[str, str]:

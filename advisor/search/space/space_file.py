@@ -65,7 +65,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             names it or not.
         batch_fractions: Shares of the largest feasible micro-batch that may be tried, the first one first. Where the
             largest is the only one, half of it is timed in the same trial.
-        recipes: Tried first, after plain training.
+        recipes: Explored first, after plain training.
         each_alone: Whether each method is then tried alone, at the first of its settings that applies. What many
             methods do together cannot be learned in a few dozen trials without knowing what each of them does.
         slow_formats: Whether recipes may compute in a number format that is slower than float32 on the device.

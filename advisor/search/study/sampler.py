@@ -25,13 +25,13 @@ from advisor.search.propose.initial_trials import names_of, seeds_of
 from advisor.search.propose.model_sampler import ModelSampler
 from advisor.search.propose.proposal import Attribute, GainLeft, Proposal, SamplerName
 from advisor.search.propose.standing import Standing
-from advisor.search.space.explored import Point, Tried
+from advisor.search.space.explored import Explored, Point
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.search.study.rejected import tell_conflict, tell_duplicate, worst_values
 from advisor.search.study.storage import close_storage, one_at_a_time, open_study, quietly
-from advisor.search.study.study_sync import Book
+from advisor.search.study.study_sync import StudySync
 
 __all__ = ["Attribute", "Proposal", "Proposer"]
 
@@ -80,12 +80,12 @@ class Proposer:
         self._maximize = tuple(maximize)
         self._storage = storage
         self._parameters = Parameters(space)
-        self._tried = Tried(space)
+        self._tried = Explored(space)
         self._open: dict[int, optuna.trial.Trial] = {}
         self._turn = one_at_a_time(storage)
         with self._quietly(), self._turn:
             self._study = open_study(storage, study_name, self._maximize, self._parameters.choices)
-            self._book = Book(self._study, self._parameters, self._tried, shared=self.is_shared)
+            self._sync = StudySync(self._study, self._parameters, self._tried, shared=self.is_shared)
             # The same seed would draw the same startup proposals again when a study is continued.
             started = seed + len(self._study.get_trials(deepcopy=False))
             self._random = random.Random(started)
@@ -112,15 +112,10 @@ class Proposer:
         return self._tried.points_left().number
 
     @property
-    def untried_combinations(self) -> int:
-        """Combinations of which no batch fraction was tried or is under way; likewise."""
-        return self._tried.combinations_left().number
-
-    @property
     def failing_pairs(self) -> dict[tuple[str, str], int]:
         """Pairs of settings that failed together and never went well -> in how many combinations."""
         with self._quietly():
-            return self._model.outlook(self._model.observations(self._study)).failures.pairs
+            return self._model.expectations(self._model.observations(self._study)).failures.pairs
 
     def ask(self) -> Proposal | None:
         """The next proposal, or ``None`` when every combination at every fraction was tried.
@@ -131,21 +126,21 @@ class Proposer:
         """
         rejected = 0
         with self._quietly(), self._turn:
-            self._book.refresh()
+            self._sync.refresh()
             while self.untried > 0:
                 trial = self._study.ask(dict(self._parameters.distributions))
-                self._book.sign(trial)
+                self._sync.sign(trial)
                 choice = self._parameters.choice_of(trial.params)
                 point = self._tried.point(*choice)
                 if not self._tried.is_valid(choice.combination):
                     tell_conflict(self._study, trial, self._space.conflict_in(choice.combination.uses))
                 elif point in self._tried:
                     tell_duplicate(self._study, trial, self._tried.number_of(point))
-                elif not self._book.gives_way(trial, point):
+                elif not self._sync.gives_way(trial, point):
                     return self._proposal(trial, choice, point)
                 else:
                     self._study.tell(trial, state=TrialState.FAIL)
-                    self._book.refresh()
+                    self._sync.refresh()
                     continue
                 rejected += 1
                 if rejected % _REJECTIONS_PER_ASK == 0:
@@ -205,7 +200,7 @@ class Proposer:
             if excludes_combination:
                 self._tried.exclude(point[0])
             self._study.tell(trial, worst_values(self._study) if values is None else values)
-        self._book.completed(trial)
+        self._sync.completed(trial)
         self._tried.finish(point, proposal.number)
 
     def put_off(self, method: str) -> None:
@@ -265,7 +260,7 @@ class Proposer:
         That is until plain training and every recipe have had their turn and a few points have figures.
         """
         with self._quietly():
-            self._book.refresh()
+            self._sync.refresh()
             measured = [one for one in self._model.observations(self._study) if one.tried and one.logs is not None]
             waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             if waiting or len(measured) < _FEWEST_MEASURED:
@@ -284,13 +279,13 @@ class Proposer:
         if self._study.sampler is not self._model:
             return {}
         with self._quietly():
-            self._book.refresh()
+            self._sync.refresh()
             return self._model.standings(self._study)
 
     def take_records(self) -> list[str]:
         """What other workers wrote as the attribute ``record`` of what they completed since the last time."""
         with self._quietly():
-            return self._book.take_records()
+            return self._sync.take_records()
 
     def close(self) -> None:
         """Release the study's storage."""

@@ -16,18 +16,18 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from advisor.search.propose.history import EXCLUDED, LEARNED, RECORD, TRY_AGAIN, is_of_its_own
-from advisor.search.space.explored import Point, Tried
+from advisor.search.space.explored import Explored, Point
 from advisor.search.space.parameters import Parameters
 from advisor.search.study.claim import WORKER, is_dead, new_worker
 
-__all__ = ["Book"]
+__all__ = ["StudySync"]
 
 _LOOKS = 20
 _PAUSE_SECONDS = 0.1
 
 
-class Book:
-    """Keeps :class:`~advisor.search.space.explored.Tried` in line with a study.
+class StudySync:
+    """Keeps :class:`~advisor.search.space.explored.Explored` in line with a study.
 
     Args:
         study: The study.
@@ -41,7 +41,7 @@ class Book:
         self,
         study: Study,
         parameters: Parameters,
-        tried: Tried,
+        tried: Explored,
         *,
         shared: bool,
         sleep: Callable[[float], None] = time.sleep,

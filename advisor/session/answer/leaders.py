@@ -1,4 +1,4 @@
-"""Choose among what was measured, and compare whoever leads with the exact run until a leader stands."""
+"""Choose among what was measured, and compare whoever leads with the reference run until a leader stands."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from advisor.decide.eligible import is_faithful, is_measured, is_outpaced, why_n
 from advisor.decide.floor import would_be_largest
 from advisor.goal import Goal, GoalKind
 from advisor.search.space.space import Combination
+from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.trials.guard import Guard
 
-__all__ = ["settled"]
+__all__ = ["recommend"]
 
 
-def settled(
-    choose: Callable[[Sequence[Candidate]], Recommendation], ledger: Ledger, *, goal: Goal, guard: Guard
+def recommend(
+    context: StudyContext, choose: Callable[[Sequence[Candidate]], Recommendation], guard: Guard
 ) -> Recommendation:
-    """The recommendation whose winner was compared with the exact run, whatever its methods promise.
+    """The recommendation whose winner was compared with the reference run, whatever its methods promise.
 
     The next best is compared too, and for ``cheapest`` every point of the frontier: the answer names them as
     alternatives. Where the time is up a leader stands as it is, and the answer says that it was not compared.
@@ -27,14 +28,14 @@ def settled(
     have had no time for it, and a method that changes what is learned is never told from a broken one by three losses.
 
     Args:
+        context: The study; candidates that are compared are replaced in its ledger.
         choose: Makes a recommendation from candidates.
-        ledger: Everything that was tried; those that were compared are replaced.
-        goal: The goal.
         guard: Compares.
 
     Raises:
         TrialError: None is left that may win.
     """
+    ledger, goal = context.ledger, context.goal
     while True:
         if any(_compare(one, ledger, guard) for one in _doubted(ledger.candidates, goal)):
             continue

@@ -22,11 +22,10 @@ from advisor.decide.score import gain, score
 from advisor.goal import Goal, GoalKind
 from advisor.measure.timing import NEAR
 from advisor.policy.policy import Policy
-from advisor.report.progress import Progress
 from advisor.report.wording import batch_words
 from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
-from advisor.session.budget import TimeBudget
+from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
@@ -38,17 +37,13 @@ MOST = 3
 """Policies that are run again, besides the baseline."""
 
 ROUNDS = 4
-"""Of measuring again who leads then; where figures scatter a few rounds find one that is not there by luck."""
+"""Of measuring again who leads then; where measurements are noisy, a few rounds find one that is not there by luck."""
 
 
 def measure_leaders_again(
-    recommendation: Recommendation,
-    ledger: Ledger,
-    *,
-    goal: Goal,
+    context: StudyContext,
     trials: Trials,
-    budget: TimeBudget,
-    progress: Progress,
+    recommendation: Recommendation,
     standings: Mapping[str, Standing] | None = None,
 ) -> bool:
     """Run the leaders and the baseline again, as far as the time reaches.
@@ -57,29 +52,26 @@ def measure_leaders_again(
     all that was measured, or for what an earlier run of the study has repeated already.
 
     Args:
-        recommendation: What would be recommended.
-        ledger: Everything that was tried; repetitions are added to it. What does not run a second time is replaced by
+        context: The study. Repetitions are added to its ledger; what does not run a second time is replaced there by
             how that ended, and is never recommended.
-        goal: The goal.
         trials: Runs the repetitions.
-        budget: The session's clock.
-        progress: Told what is under way.
+        recommendation: What would be recommended.
         standings: For ``faster``, what the search's model thinks of each combination, by its label.
 
     Returns:
         Whether anything was measured.
     """
-    candidates = ledger.candidates
+    ledger, goal, candidates = context.ledger, context.goal, context.ledger.candidates
     if standings and goal.kind is GoalKind.FASTER:
         again = _doubtful(recommendation, candidates, goal, standings)
     else:
         again = [one for one in _leaders(recommendation, goal) if times_measured(one.policy, candidates) == 1]
         again = again or _contested(recommendation, candidates, goal)
     for number, leader in enumerate(again, start=1):
-        if not budget.may_repeat:
+        if not context.budget.may_repeat:
             return number > 1
         label, batch = Combination.of(leader.policy).label, batch_words(leader.policy)
-        progress.stage(f"measuring the leaders again ({number} of {len(again)}): {label}, batch {batch}")
+        context.progress.stage(f"measuring the leaders again ({number} of {len(again)}): {label}, batch {batch}")
         result = trials.time(
             leader.policy, outpaced_below=None, repeat=times_measured(leader.policy, ledger.candidates)
         )

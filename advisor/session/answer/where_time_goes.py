@@ -8,22 +8,14 @@ from advisor.decide.candidate import Candidate, Recommendation
 from advisor.hardware.rates import DeviceRates
 from advisor.predict.calibration import TimePrediction
 from advisor.predict.roofline import PredictedStep
-from advisor.report.progress import Progress
 from advisor.report.why_time import explain_time, time_sentence
-from advisor.session.budget import TimeBudget
+from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
 
 __all__ = ["with_time_explained"]
 
 
-def with_time_explained(
-    recommendation: Recommendation,
-    *,
-    rates: DeviceRates | None,
-    trials: Trials,
-    budget: TimeBudget,
-    progress: Progress,
-) -> Recommendation:
+def with_time_explained(context: StudyContext, trials: Trials, recommendation: Recommendation) -> Recommendation:
     """Follow a step of the baseline and one of the winner, and add what their work says of their measured times.
 
     The work of every operator, at the device's measured rates, divides each measured step among its phases and says
@@ -31,18 +23,17 @@ def with_time_explained(
     the device's rates, where a step cannot be followed, or where the time is up.
 
     Args:
-        recommendation: With measured winner and baseline.
-        rates: What the probe measured of the device.
+        context: The study.
         trials: Makes the traces.
-        budget: The session's clock.
-        progress: Told what is under way.
+        recommendation: With measured winner and baseline.
     """
+    rates = context.facts.device_rates
     plain, winner = recommendation.baseline, recommendation.winner
-    if plain is None or plain.policy.methods or rates is None or not budget.may_trace:
+    if plain is None or plain.policy.methods or rates is None or not context.budget.may_trace:
         return recommendation
     if winner.policy.gpu_count > 1 or plain.model_size != winner.model_size or winner.model_size:
         return recommendation
-    progress.stage("following a step to see where its time goes")
+    context.progress.stage("following a step to see where its time goes")
     before = _step(plain, rates, trials)
     if before is None:
         return recommendation

@@ -10,17 +10,17 @@ from advisor.goal import GoalKind
 from advisor.search.sizing.batching import dividing_gpu_counts
 from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
-from advisor.session.setup.fixed import NO_GLOBAL_BATCH, WAYS, nothing_distributes
+from advisor.session.setup.device_counts import NO_GLOBAL_BATCH, WAYS, nothing_distributes
 from advisor.workload.outline import read_outline
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
-__all__ = ["check_foreseen"]
+__all__ = ["check_preflight"]
 
 
-def check_foreseen(request: TuneRequest, space: SearchSpace, gpu_counts: Sequence[int]) -> None:
+def check_preflight(request: TuneRequest, space: SearchSpace, gpu_counts: Sequence[int]) -> None:
     """Check what batch and devices need of the file and of the space, as far as reading tells.
 
-    The rest is checked where the workload is known (:mod:`advisor.session.setup.fixed`).
+    The rest is checked where the workload is known (:mod:`advisor.session.setup.device_counts`).
 
     Args:
         request: What is asked for.

@@ -81,7 +81,7 @@ class ComparingEvaluator(Evaluator):
         if self._turns.compare_at > own.micro_batch:
             policy = self._at_most(self._policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
             self._progress.trial_started(self.number, policy, "in turn with the baseline")
-            result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
+            result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.limits.turn_seconds)
             found.append(self._candidate(policy, Role.SEARCHED, result, result.measurement))
         self._go_on_from(earlier)
         return found
@@ -107,7 +107,7 @@ class ComparingEvaluator(Evaluator):
     def _timed_baseline(self, policy: Policy) -> Candidate:
         """A first idea of its samples per second: what counts is how many times as many others have in turn with it."""
         self._progress.trial_started(self.number, policy, "measuring")
-        result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.turn_seconds)
+        result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.limits.turn_seconds)
         return self._candidate(policy, Role.BASELINE, result, result.measurement)
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:
@@ -209,9 +209,9 @@ class ComparingEvaluator(Evaluator):
     def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
         """Where a step is mostly work on samples, or the given policy's; short enough for some of them."""
         steps = _STEPS_OF_PACESETTER if own.methods else _STEPS
-        in_time = plain.largest_within_seconds(self._budget.turn_seconds / steps)
+        in_time = plain.largest_within_seconds(self._budget.limits.turn_seconds / steps)
         wanted = min(max(own.micro_batch, _efficient_batch(plain, sizing)), in_time)
-        if not own.methods and plain.seconds(own.micro_batch) <= self._budget.turn_seconds:
+        if not own.methods and plain.seconds(own.micro_batch) <= self._budget.limits.turn_seconds:
             wanted = max(wanted, own.micro_batch)  # then the baseline itself is what others are compared with
         wanted = min(wanted, plain.largest_batch(self._trials.limit_on(1)))
         if self._goal.global_batch is not None:

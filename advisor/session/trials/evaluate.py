@@ -8,23 +8,20 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.effects import changed_nothing
-from advisor.goal import Fidelity, Goal, GoalKind
-from advisor.hardware.hardware import Hardware
+from advisor.goal import Fidelity, GoalKind
 from advisor.measure.measurement import Measurement
 from advisor.measure.timing import NEAR
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
 from advisor.policy.policy import Policy
-from advisor.report.progress import Progress
 from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, does_not_fit
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
-from advisor.session.budget import TimeBudget
+from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_bytes, format_count, format_rate
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult
-from advisor.workload.facts import Facts
 
 __all__ = ["Evaluation", "Evaluator"]
 
@@ -66,45 +63,41 @@ class Evaluator:
     """Turns combinations into candidates. Every way to end has an outcome and a reason.
 
     Args:
+        context: The study.
         trials: Runs the trials.
-        budget: The session's clock.
-        goal: The goal and its limits.
-        facts: What the probe learned.
-        hardware: The device.
-        progress: Told what is under way.
         pace: What ``best`` is called where a combination is too slow for it.
         where: Behind what is being done, for the display (``" at layers=24"``).
         times_half: Whether half of the batch is timed in the same trial: nobody proposes it otherwise.
 
     Attributes:
         notes: What the user should know about how batches were chosen.
-        number: Number of the candidate under way, for the display.
     """
 
     def __init__(
         self,
-        *,
+        context: StudyContext,
         trials: Trials,
-        budget: TimeBudget,
-        goal: Goal,
-        facts: Facts,
-        hardware: Hardware,
-        progress: Progress,
+        *,
         pace: str = "the best so far reached",
         where: str = "",
         times_half: bool = False,
     ) -> None:
         self._trials = trials
-        self._budget = budget
-        self._goal = goal
-        self._facts = facts
-        self._hardware = hardware
-        self._progress = progress
+        self._ledger = context.ledger
+        self._budget = context.budget
+        self._goal = context.goal
+        self._facts = context.facts
+        self._hardware = context.hardware
+        self._progress = context.progress
         self._pace = pace
         self._where = where
         self._times_half = times_half
         self.notes: list[str] = []
-        self.number = 1
+
+    @property
+    def number(self) -> int:
+        """Number of the trial under way, for the display."""
+        return self._ledger.next_number
 
     def own_batch(self) -> Batch | None:
         """The user's own batch: ``BATCH_SIZE``; under a global batch, as few passes over that as divide it.
@@ -375,11 +368,11 @@ class Evaluator:
                 "batches were not measured"
             )
         if largest >= 1 and self._goal.global_batch is None:
-            in_time = round_batch(model.largest_within_seconds(self._budget.longest_step_seconds))
+            in_time = round_batch(model.largest_within_seconds(self._budget.limits.longest_step_seconds))
             if in_time < largest:
                 self._note(
-                    f"batches were kept below {self._budget.longest_step_seconds:.3g} s per step, so that a trial ends "
-                    "in time; memory would allow larger ones (raise --time-limit to try them)"
+                    f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a "
+                    "trial ends in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
                 largest = in_time
         return choose_batch(

@@ -1,8 +1,6 @@
-"""Hold candidates against the exact run before they set the pace or are recommended."""
+"""Hold candidates against the reference run before they set the pace or are recommended."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import msgspec
 
@@ -11,9 +9,8 @@ from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged, noise_floor
 from advisor.methods.catalogue import get_method
-from advisor.report.progress import Progress
 from advisor.search.space.space import Combination
-from advisor.session.budget import TimeBudget
+from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count
 from advisor.trial.outcome import Outcome
@@ -33,23 +30,19 @@ _IDLE = " changed nothing"
 class Guard:
     """Compares policies with the plainest one on as many devices, at a small batch, over some tens of steps.
 
-    What is compared are the methods, not the batch: each combination at each size is run once, the exact run once for
-    all, and what an earlier run of the study compared is taken over.
+    It compares methods, not batches: each combination at each size is run once, the reference run once for all, and
+    what an earlier run of the study compared is taken over.
 
     Args:
+        context: The study.
         trials: Runs the trials.
-        budget: The session's clock.
-        progress: Told what is under way.
-        earlier: Candidates of earlier runs of the same study.
     """
 
-    def __init__(
-        self, *, trials: Trials, budget: TimeBudget, progress: Progress, earlier: Sequence[Candidate] = ()
-    ) -> None:
+    def __init__(self, context: StudyContext, trials: Trials) -> None:
         self._trials = trials
-        self._budget = budget
-        self._progress = progress
-        self._known = {_key(one): one.guard for one in earlier if one.guard is not None}
+        self._budget = context.budget
+        self._progress = context.progress
+        self._known = {_key(one): one.guard for one in context.ledger.candidates if one.guard is not None}
         self._failed: dict[tuple[str, str], str] = {}
 
     def checked(self, candidate: Candidate) -> Candidate:
@@ -112,7 +105,7 @@ class Guard:
         own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=exact_run)
         if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
             # One that compiles says nothing of what others take; time kept for as much would end the search early.
-            self._budget.learn_comparison_seconds(own.wall_seconds)
+            self._budget.durations.learn_comparison_seconds(own.wall_seconds)
         label = reference.label
         if own.outcome is Outcome.DIVERGED:
             if compared(exact, exact, reference=label, micro_batch=micro_batch) is None:
@@ -136,7 +129,7 @@ class Guard:
 
 
 def _exact_run(trials: Trials, reference: Combination) -> tuple[TrialResult, int]:
-    """The exact run and its batch: the first of every sizing, or one sample."""
+    """The reference run and its batch: the first of every sizing, or one sample."""
     result = trials.fidelity(reference, trials.first_batch)
     if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
         return result, trials.first_batch

@@ -9,23 +9,18 @@ import msgspec
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured, worth_checking
 from advisor.decide.floor import keeps, largest_so_far, would_be_largest
-from advisor.goal import Goal
-from advisor.hardware.hardware import Hardware
 from advisor.methods.compose import draws_other_masks
 from advisor.policy.policy import Policy
-from advisor.report.progress import Progress
 from advisor.search.sizing.batching import does_not_fit
 from advisor.search.sizing.ladder import Reached
 from advisor.search.sizing.size_ladder import chain_of
 from advisor.search.space.space import Combination
-from advisor.session.budget import TimeBudget
-from advisor.session.ledger import Ledger
+from advisor.session.context import StudyContext
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count
 from advisor.trial.outcome import Outcome
-from advisor.workload.facts import Facts
 from advisor.workload.sizes import SizeCounts, size_words
 
 __all__ = ["OutOfBudgetError", "SizedTrials"]
@@ -44,16 +39,10 @@ class SizedTrials:
     """Evaluates combinations at the sizes of a chain and keeps the book of it.
 
     Args:
+        context: The study, whose goal has a floor.
         trials: Runs the trials.
+        guard: Holds what would lead against the reference run, before it leads.
         counts: The sizes with their parameters.
-        facts: What the probe learned.
-        hardware: The device.
-        budget: The session's clock.
-        goal: The goal with its floor.
-        trial_budget: Most policies to measure, those of earlier runs of the same study included.
-        progress: Told of everything that happens.
-        guard: Holds what would lead against the exact run, before it leads.
-        ledger: What was tried; every new candidate is written into it before anything else happens.
 
     Attributes:
         rungs: The chain.
@@ -61,32 +50,16 @@ class SizedTrials:
         plainest: Plain training on the fewest devices.
     """
 
-    def __init__(
-        self,
-        *,
-        trials: Trials,
-        counts: SizeCounts,
-        facts: Facts,
-        hardware: Hardware,
-        budget: TimeBudget,
-        goal: Goal,
-        trial_budget: int,
-        progress: Progress,
-        guard: Guard,
-        ledger: Ledger,
-    ) -> None:
+    def __init__(self, context: StudyContext, trials: Trials, guard: Guard, counts: SizeCounts) -> None:
+        self._context = context
         self._trials = trials
-        self._facts = facts
-        self._hardware = hardware
-        self._budget = budget
-        self._goal = goal
-        self._trial_budget = trial_budget
-        self._progress = progress
+        self._budget = context.budget
+        self._goal = context.goal
         self._guard = guard
-        self._ledger = ledger
+        self._ledger = context.ledger
         self.rungs = chain_of(counts)
         self.own = next((i for i, rung in enumerate(self.rungs) if rung.size == counts.own.size), None)
-        plainest = trials.reference(goal.gpu_counts[0])
+        plainest = trials.reference(context.goal.gpu_counts[0])
         assert plainest is not None, "a space in which plain training cannot be distributed is refused before"
         self.plainest = plainest
         self._at: dict[int, tuple[Trials, Evaluator]] = {}
@@ -128,7 +101,7 @@ class SizedTrials:
             if smaller.policy != evaluation.candidate.policy:
                 self.record(smaller, place)
         if any(is_measured(candidate) for candidate in self.tried(combination, place)):
-            self._budget.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+            self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
 
     def _deserves_smaller_batch(self, candidate: Candidate, floor: float) -> bool:
         if candidate.policy.micro_batch == 1 or keeps(candidate, self._goal, floor):
@@ -170,24 +143,13 @@ class SizedTrials:
         self.record(candidate, place)
 
     def evaluator(self, place: int) -> Evaluator:
-        """The evaluator of one size; numbered on for the display."""
+        """The evaluator of one size."""
         if place not in self._at:
             rung = self.rungs[place]
             trials = self._trials.at_size(rung.size)
-            evaluator = Evaluator(
-                trials=trials,
-                budget=self._budget,
-                goal=self._goal,
-                facts=self._facts,
-                hardware=self._hardware,
-                progress=self._progress,
-                pace="the floor is",
-                where=f" at {size_words(rung.size)}",
-            )
-            self._at[place] = trials, evaluator
-        evaluator = self._at[place][1]
-        evaluator.number = len(self.candidates) + 1
-        return evaluator
+            where = f" at {size_words(rung.size)}"
+            self._at[place] = trials, Evaluator(self._context, trials, pace="the floor is", where=where)
+        return self._at[place][1]
 
     def record(self, candidate: Candidate, place: int) -> None:
         """Write a candidate down with its size, before anything else happens."""
@@ -213,14 +175,14 @@ class SizedTrials:
         self._write_down(candidate)
 
     def _write_down(self, candidate: Candidate) -> None:
-        number = len(self.candidates) + 1
+        number = self._ledger.next_number
         self._ledger.add(candidate)
         best = largest_so_far(self.candidates, self._goal)
-        self._progress.trial_ended(number, candidate, best=best, baseline=self._ledger.baseline)
+        self._context.progress.trial_ended(number, candidate, best=best, baseline=self._ledger.baseline)
 
     def _drift_at_own_size(self, combination: Combination) -> float | None:
         """Where plain training does not fit there is nothing to compare losses with: the model's own size has it."""
-        if self.own is None or draws_other_masks(combination.uses, self._facts):
+        if self.own is None or draws_other_masks(combination.uses, self._context.facts):
             return None
         self.evaluator(self.own)
         trials = self._at[self.own][0]
@@ -250,8 +212,8 @@ class SizedTrials:
             OutOfBudgetError: Trials or time have run out.
         """
         measured = {(one.policy.key, size_words(one.model_size)) for one in self.candidates if is_measured(one)}
-        if len(measured) >= self._trial_budget + self._ledger.tried_again:
-            raise OutOfBudgetError(f"the limit of {self._trial_budget} trials was reached")
+        if len(measured) >= self._context.request.trials + self._ledger.tried_again:
+            raise OutOfBudgetError(f"the limit of {self._context.request.trials} trials was reached")
         if self.candidates and not self._budget.may_start_trial:
             raise OutOfBudgetError(
                 f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"

@@ -29,21 +29,22 @@ class Turns:
     """Who takes turns with whom.
 
     Args:
+        wanted: Whether short runs take turns with the pacesetter, and timed ones with the baseline or the leader.
         usable_bytes: What the processes that take turns may hold together.
         second_context_bytes: What a second process takes of the device before it has a tensor.
 
     Attributes:
-        wanted: Whether short runs take turns with the pacesetter, and timed ones with the baseline or the leader.
+        wanted: As above.
         baseline: What every speedup is over, once it was timed.
         pacesetter: What short runs take turns with: plain training, until something is known to be clearly faster.
         compare_at: Micro-batch at which they do; ``None`` for that of their last point.
         leader: The pacesetter at its best batch, once it took turns with the baseline: others take turns with it.
     """
 
-    def __init__(self, *, usable_bytes: int, second_context_bytes: int) -> None:
+    def __init__(self, *, wanted: bool, usable_bytes: int, second_context_bytes: int) -> None:
         self._usable_bytes = usable_bytes
         self._second_context_bytes = second_context_bytes
-        self.wanted = False
+        self.wanted = wanted
         self.baseline: Candidate | None = None
         self.pacesetter = Combination()
         self.compare_at: int | None = None

@@ -6,8 +6,8 @@ import pytest
 
 from advisor.errors import MethodRefusedError, SearchSpaceError
 from advisor.goal import Fidelity
-from advisor.search.space.build_space import resolve
-from advisor.search.space.requested_methods import check_asked, check_asked_on, only_methods
+from advisor.search.space.build_space import build_space
+from advisor.search.space.requested_methods import check_requested, check_requested_on, only_methods
 from advisor.search.space.space_file import load_space
 from tests.methods.tiny import cpu, facts_of
 
@@ -32,13 +32,13 @@ def test_a_method_that_the_space_lacks_is_tried_at_all_that_it_declares() -> Non
     exact = load_space("exact")
     assert "adam_8bit" not in exact.methods
     space = only_methods(exact, ["adam_8bit"])
-    resolved = resolve(space, facts_of("gpt2"), cpu(), Fidelity.LOSSY)
+    resolved = build_space(space, facts_of("gpt2"), cpu(), Fidelity.LOSSY)
     assert [axis.method for axis in resolved.axes] == ["adam_8bit"]
 
 
 def test_all_of_them_together_are_tried_first() -> None:
     space = only_methods(DEFAULT, ["optimizer_in_backward", "checkpoint"])
-    resolved = resolve(space, facts_of("gpt2"), cpu())
+    resolved = build_space(space, facts_of("gpt2"), cpu())
     first = resolved.recipes[0]
     assert first.name == "asked for"
     assert [use.name for use in first.uses] == ["checkpoint", "optimizer_in_backward"]
@@ -53,9 +53,9 @@ def test_a_name_that_does_not_exist_is_told_with_those_that_do() -> None:
 
 
 def test_what_the_machine_cannot_do_is_refused_before_anything_runs() -> None:
-    check_asked_on(["checkpoint"], cpu())
+    check_requested_on(["checkpoint"], cpu())
     with pytest.raises(SearchSpaceError, match=r"swap does not: the device is a CPU.*momadvise methods swap"):
-        check_asked_on(["checkpoint", "swap"], cpu())
+        check_requested_on(["checkpoint", "swap"], cpu())
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_what_the_machine_cannot_do_is_refused_before_anything_runs() -> None:
 def test_what_the_model_does_not_allow_is_refused_before_any_trial(
     name: str, ceiling: Fidelity | None, reason: str
 ) -> None:
-    resolved = resolve(only_methods(DEFAULT, [name]), facts_of("convnet"), cpu(), ceiling)
+    resolved = build_space(only_methods(DEFAULT, [name]), facts_of("convnet"), cpu(), ceiling)
     with pytest.raises(SearchSpaceError, match=reason):
-        check_asked([name], resolved)
+        check_requested([name], resolved)

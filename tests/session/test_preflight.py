@@ -11,7 +11,7 @@ from advisor.errors import OptionError, SearchSpaceError
 from advisor.goal import GoalKind
 from advisor.search.space.space_file import load_space
 from advisor.session.request import TuneRequest
-from advisor.session.setup.preflight import check_foreseen
+from advisor.session.setup.preflight import check_preflight
 from advisor.trial.nodes import Nodes
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
@@ -32,29 +32,29 @@ def test_cheapest_needs_a_batch_and_a_file_says_whether_it_has_one(tmp_path: Pat
     request = asked(tmp_path / "model.py", WorkloadKind.FILE, goal=GoalKind.CHEAPEST)
     if told:
         with pytest.raises(OptionError, match="none is stated"):
-            check_foreseen(request, DEFAULT, (1,))
+            check_preflight(request, DEFAULT, (1,))
     else:
-        check_foreseen(request, DEFAULT, (1,))
+        check_preflight(request, DEFAULT, (1,))
 
 
 def test_functions_may_have_a_batch_and_a_config_never_has_one() -> None:
-    check_foreseen(asked(goal=GoalKind.CHEAPEST), DEFAULT, (1,))
+    check_preflight(asked(goal=GoalKind.CHEAPEST), DEFAULT, (1,))
     config = asked("gpt2", WorkloadKind.HUGGING_FACE, goal=GoalKind.CHEAPEST)
     with pytest.raises(OptionError, match="none is stated"):
-        check_foreseen(config, DEFAULT, (1,))
+        check_preflight(config, DEFAULT, (1,))
 
 
 def test_a_global_batch_must_be_split_over_one_of_the_numbers_of_devices() -> None:
-    check_foreseen(asked(global_batch=33, gpu_counts=(1, 2)), DEFAULT, (1, 2))
+    check_preflight(asked(global_batch=33, gpu_counts=(1, 2)), DEFAULT, (1, 2))
     with pytest.raises(OptionError, match=r"--global-batch must be a multiple .*\(2 or 4\), but got 33"):
-        check_foreseen(asked(global_batch=33, gpu_counts=(2, 4)), DEFAULT, (2, 4))
+        check_preflight(asked(global_batch=33, gpu_counts=(2, 4)), DEFAULT, (2, 4))
 
 
 def test_several_devices_that_were_asked_for_need_a_method_in_the_space() -> None:
-    check_foreseen(asked(gpu_counts=(1,)), SMOKE, (1,))
-    check_foreseen(asked(), SMOKE, (1, 2))  # nobody asked: they are left out later, with a note
-    check_foreseen(asked(global_batch=33, gpu_counts=(1, 2)), SMOKE, (1, 2))  # only one device remains
+    check_preflight(asked(gpu_counts=(1,)), SMOKE, (1,))
+    check_preflight(asked(), SMOKE, (1, 2))  # nobody asked: they are left out later, with a note
+    check_preflight(asked(global_batch=33, gpu_counts=(1, 2)), SMOKE, (1, 2))  # only one device remains
     two_machines = Nodes(count=2, endpoint="first:29400")
     for request in (asked(gpu_counts=(1, 2)), asked(nodes=two_machines)):
         with pytest.raises(SearchSpaceError, match=r"On 2 devices one of .* smoke lists none of them"):
-            check_foreseen(request, SMOKE, (1, 2))
+            check_preflight(request, SMOKE, (1, 2))

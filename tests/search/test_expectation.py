@@ -10,8 +10,8 @@ import optuna
 import pytest
 
 from advisor.methods.use import MethodUse, use
+from advisor.search.propose.expectation import Expectation, Expectations, Observation
 from advisor.search.propose.history import observations_of
-from advisor.search.propose.outlook import Expectation, Observation, Outlook
 from advisor.search.space.factors import Choice, Factors
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination
@@ -39,7 +39,7 @@ def seen(log: float | tuple[float, ...] | None, *uses: MethodUse, **changes: obj
 
 
 def expected(observations: list[Observation], *choices: Choice, weights: tuple[float, ...] = (1.0,)) -> Expectation:
-    return Outlook(FACTORS, observations, weights).of(FACTORS.levels(choices))
+    return Expectations(FACTORS, observations, weights).of(FACTORS.levels(choices))
 
 
 def test_more_is_expected_of_what_has_the_settings_that_helped() -> None:

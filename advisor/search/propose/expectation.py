@@ -14,7 +14,7 @@ from advisor.search.propose.cost_model import Batches, CostModel, Estimate
 from advisor.search.propose.failures import Failures
 from advisor.search.space.factors import Choice, Factors, Floats, Levels
 
-__all__ = ["Expectation", "Observation", "Outlook"]
+__all__ = ["Expectation", "Expectations", "Observation"]
 
 _Item = TypeVar("_Item")
 
@@ -93,7 +93,7 @@ class Expectation(msgspec.Struct, frozen=True):
         )
 
 
-class Outlook:
+class Expectations:
     """What is expected after some observations.
 
     Points under way are counted in as if they had turned out as expected (Ginsbourger, Le Riche and Carraro, Kriging

@@ -1,4 +1,4 @@
-"""The batch comes from what short runs foretell moment by moment, where they do."""
+"""The batch comes from what short runs predict moment by moment, where they do."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from typing import Any
 
 import msgspec
 
-from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint, Sizing
 from advisor.methods.use import use
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
-from advisor.session.budget import TimeBudget
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialResult, TrialSpec
-from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.decide.examples import goal
+from tests.session.contexts import study
 
 MIB = 2**20
 CHECKPOINT = Combination((use("checkpoint", every=1),))
@@ -46,7 +44,7 @@ def point(batch: int) -> SizePoint:
 
 SHORT_RUNS = Sizing(points=(point(2), point(4)), out_of_memory_at=None, loss_trace=(1.0,))
 
-FORETOLD = MemoryPrediction(
+PREDICTED = MemoryPrediction(
     moments=(
         Moment(phase="optimizer", live=Affine(300.0 * MIB, 0.0), parts={}),
         Moment(phase="backward", live=Affine(100.0 * MIB, 20.0 * MIB), parts={}),
@@ -68,33 +66,15 @@ class Answering:
 
 
 def sized(**answers: Any) -> MemoryModel:
-    gib = 2**30
-    trials = Trials(
-        runner=Answering(sizing=SHORT_RUNS, **answers),  # type: ignore[arg-type]
-        source=WorkloadSource(kind=WorkloadKind.FILE, location="m.py", name="m", fingerprint="f"),
-        hardware=Hardware(
-            kind=DeviceKind.CPU,
-            device="cpu",
-            name="a device",
-            memory_bytes=8 * gib,
-            free_bytes=8 * gib,
-            host_memory_bytes=8 * gib,
-            host_free_bytes=8 * gib,
-            host_cores=2,
-        ),
-        goal=msgspec.structs.replace(goal(), memory_limit_bytes=1000 * MIB, shares_memory=True),
-        usable_bytes=8 * gib,
-        budget=TimeBudget(600.0),
-        seed=0,
-        first_batch=2,
-    )
+    aim = msgspec.structs.replace(goal(), memory_limit_bytes=1000 * MIB, shares_memory=True)
+    trials = Trials(study(aim, usable_bytes=8 * 2**30), Answering(sizing=SHORT_RUNS, **answers))  # type: ignore[arg-type]
     model, _ = trials.size(CHECKPOINT, None)
     assert model is not None
     return model
 
 
 def test_a_moment_that_is_no_peak_of_any_short_run_bounds_the_batch() -> None:
-    model = sized(prediction=FORETOLD)
+    model = sized(prediction=PREDICTED)
     assert model.predict(4) == 300 * MIB
     assert model.predict(30) == 920 * MIB
 

@@ -13,7 +13,7 @@ from advisor.methods.compose import judge, worst_fidelity
 from advisor.methods.process.glibc import why_no_mallopt
 from advisor.methods.use import use
 from advisor.search.propose.initial_trials import seeds_of
-from advisor.search.space.build_space import resolve
+from advisor.search.space.build_space import build_space
 from advisor.search.space.requested_methods import only_methods
 from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.search.space.space_file import SearchSpace, load_space
@@ -78,7 +78,7 @@ def axes(resolved: ResolvedSpace) -> dict[str, list[str]]:
 
 
 def test_only_listed_methods_and_values_become_axes(tmp_path: Path) -> None:
-    resolved = resolve(space(tmp_path, "{checkpoint: {every: [1, 4]}, optimizer_in_backward: {}}"), FACTS, CPU)
+    resolved = build_space(space(tmp_path, "{checkpoint: {every: [1, 4]}, optimizer_in_backward: {}}"), FACTS, CPU)
     assert axes(resolved) == {
         "checkpoint": ["checkpoint(every=1)", "checkpoint(every=4)"],
         "optimizer_in_backward": ["optimizer_in_backward"],
@@ -88,7 +88,7 @@ def test_only_listed_methods_and_values_become_axes(tmp_path: Path) -> None:
 
 
 def test_a_refused_setting_is_listed_with_its_reason_and_the_others_stay(tmp_path: Path) -> None:
-    resolved = resolve(space(tmp_path, "{precision: {}}"), FACTS, V100)
+    resolved = build_space(space(tmp_path, "{precision: {}}"), FACTS, V100)
     assert axes(resolved) == {"precision": ["precision(dtype=fp16)"]}
     assert set(resolved.refused) == {"precision(dtype=bf16)", "precision(dtype=tf32)"}
     assert resolved.refused["precision(dtype=bf16)"].startswith("bf16 needs compute capability 8.0")
@@ -96,7 +96,7 @@ def test_a_refused_setting_is_listed_with_its_reason_and_the_others_stay(tmp_pat
 
 def test_a_method_of_which_every_setting_is_refused_is_listed_once(tmp_path: Path) -> None:
     without_blocks = msgspec.structs.replace(FACTS, block_class=None, block_count=0)
-    resolved = resolve(space(tmp_path, "{checkpoint: {}}"), without_blocks, CPU)
+    resolved = build_space(space(tmp_path, "{checkpoint: {}}"), without_blocks, CPU)
     assert axes(resolved) == {}
     assert list(resolved.refused) == ["checkpoint"]
     assert resolved.count == 1
@@ -104,8 +104,8 @@ def test_a_method_of_which_every_setting_is_refused_is_listed_once(tmp_path: Pat
 
 def test_what_is_beyond_the_fidelity_ceiling_is_refused(tmp_path: Path) -> None:
     wide = space(tmp_path, "{precision: {}, checkpoint: {every: [1]}}")
-    assert set(axes(resolve(wide, FACTS, H100))) == {"precision", "checkpoint"}
-    exact = resolve(wide, FACTS, H100, Fidelity.EXACT)
+    assert set(axes(build_space(wide, FACTS, H100))) == {"precision", "checkpoint"}
+    exact = build_space(wide, FACTS, H100, Fidelity.EXACT)
     assert set(axes(exact)) == {"checkpoint"}
     assert exact.refused == {"precision": "its fidelity is precision, and at most exact is allowed"}
     assert exact.fidelity is Fidelity.EXACT
@@ -113,14 +113,14 @@ def test_what_is_beyond_the_fidelity_ceiling_is_refused(tmp_path: Path) -> None:
 
 def test_the_users_ceiling_may_also_raise_the_spaces_own(tmp_path: Path) -> None:
     narrow = space(tmp_path, "{precision: {dtype: [bf16]}}", fidelity="exact")
-    assert axes(resolve(narrow, FACTS, H100)) == {}
-    assert set(axes(resolve(narrow, FACTS, H100, Fidelity.PRECISION))) == {"precision"}
+    assert axes(build_space(narrow, FACTS, H100)) == {}
+    assert set(axes(build_space(narrow, FACTS, H100, Fidelity.PRECISION))) == {"precision"}
 
 
 @pytest.mark.parametrize("hardware", [CPU, V100, H100], ids=lambda hardware: hardware.name)
 def test_every_combination_is_one_that_its_methods_accept_and_no_other_is_missing(hardware: Hardware) -> None:
     """Conflicts are asked pair by pair; this holds them against the judgement of whole combinations."""
-    resolved = resolve(load_space("default"), FACTS, hardware)
+    resolved = build_space(load_space("default"), FACTS, hardware)
     assert next(iter(resolved.combinations())).uses == ()
     generator = random.Random(0)
     axes = [(None, *axis.settings) for axis in resolved.axes]
@@ -139,21 +139,21 @@ def test_every_combination_is_one_that_its_methods_accept_and_no_other_is_missin
 
 def test_a_recipe_is_filled_in_with_the_first_value_of_the_space(tmp_path: Path) -> None:
     recipes = "[{name: block by block, methods: {checkpoint: {}, precision: {dtype: bf16}}}]"
-    resolved = resolve(space(tmp_path, "{checkpoint: {every: [4, 2]}, precision: {}}", recipes), FACTS, H100)
+    resolved = build_space(space(tmp_path, "{checkpoint: {every: [4, 2]}, precision: {}}", recipes), FACTS, H100)
     assert resolved.recipes[0].uses == (use("checkpoint", every=2), use("precision", dtype="bf16"))
     assert resolved.recipes[0].notes == ()
 
 
 def test_a_recipe_with_a_refused_part_is_dropped_with_the_reason(tmp_path: Path) -> None:
     recipes = "[{name: lower, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}}]"
-    resolved = resolve(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
+    resolved = build_space(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
     assert resolved.recipes == ()
     assert resolved.dropped_recipes["lower"].startswith("precision: bf16 needs compute capability 8.0")
 
 
 def test_the_hand_tuned_recipe_keeps_what_applies_and_says_what_it_left_out(tmp_path: Path) -> None:
     recipes = "[{name: tuned, hand_tuned: true, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}}]"
-    resolved = resolve(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
+    resolved = build_space(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
     assert resolved.recipes[0].uses == (use("checkpoint", every=1),)
     assert resolved.recipes[0].hand_tuned
     assert resolved.recipes[0].notes[0].startswith("without precision: bf16 needs")
@@ -163,14 +163,14 @@ def test_an_optional_part_is_left_out_where_it_is_refused(tmp_path: Path) -> Non
     recipes = "[{name: r, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}, optional: [precision]}]"
     mine = space(tmp_path, "{checkpoint: {}, precision: {}}", recipes)
     both = (use("checkpoint", every=1), use("precision", dtype="bf16"))
-    assert [resolve(mine, FACTS, one).recipes[0].uses for one in (H100, V100)] == [both, both[:1]]
-    assert resolve(mine, FACTS, V100).recipes[0].notes == ()
+    assert [build_space(mine, FACTS, one).recipes[0].uses for one in (H100, V100)] == [both, both[:1]]
+    assert build_space(mine, FACTS, V100).recipes[0].notes == ()
 
 
 def test_compiled_blocks_are_tried_early_on_a_gpu_and_last_of_all_recipes_on_a_cpu() -> None:
     """Also where half precision is not for the device. On a CPU compiling takes the time of several other recipes."""
     on_gpu, on_cpu = (
-        [[use.name for use in one.uses] for one in resolve(load_space("default"), facts, device).recipes]
+        [[use.name for use in one.uses] for one in build_space(load_space("default"), facts, device).recipes]
         for facts, device in ((FACTS, H100), (at(bfloat16=1e9, float16=1e9), CPU))
     )
     assert ["compile", "fused_optimizer", "precision"] in on_gpu[:6]
@@ -193,7 +193,7 @@ NATIVE_BF16 = at(bfloat16=320e9, float16=1e9)
 @needs_glibc
 def test_the_hand_tuned_setting_is_what_an_experienced_person_has_on_this_device() -> None:
     def tuned(facts: Facts, hardware: Hardware) -> list[str]:
-        (found,) = (one for one in resolve(load_space("default"), facts, hardware).recipes if one.hand_tuned)
+        (found,) = (one for one in build_space(load_space("default"), facts, hardware).recipes if one.hand_tuned)
         return [use.label for use in found.uses]
 
     assert tuned(SLOW_IN_HALF, CPU) == ["fused_optimizer", "retain_freed_memory"]
@@ -216,7 +216,7 @@ def test_beside_programs_that_keep_cores_busy_every_recipe_has_the_threads_that_
             measured=True,
         )
         facts = msgspec.structs.replace(NATIVE_BF16, device_rates=measured)
-        recipes = resolve(load_space("default"), facts, CPU).recipes
+        recipes = build_space(load_space("default"), facts, CPU).recipes
         labels = [[use.label for use in one.uses if use.name == "intraop_threads"] for one in recipes]
         assert all(one == labels[0] for one in labels)
         return labels[0]
@@ -228,7 +228,7 @@ def test_beside_programs_that_keep_cores_busy_every_recipe_has_the_threads_that_
 @pytest.mark.parametrize("name", ["default", "all"])
 def test_no_recipe_computes_in_a_format_that_is_slower_than_float32_here(name: str) -> None:
     """Trap: bf16, at three tenths of the rate, was the hand-tuned default, and half of the recipes had it."""
-    resolved = resolve(load_space(name), SLOW_IN_HALF, CPU, Fidelity.LOSSY)
+    resolved = build_space(load_space(name), SLOW_IN_HALF, CPU, Fidelity.LOSSY)
     assert not {"precision", "pure_bf16", "half_weights"} & {use.name for one in resolved.recipes for use in one.uses}
     (tuned,) = (one for one in resolved.recipes if one.hand_tuned)
     (note,) = (note for note in tuned.notes if "precision" in note)
@@ -237,7 +237,7 @@ def test_no_recipe_computes_in_a_format_that_is_slower_than_float32_here(name: s
 
 
 def test_such_a_format_stays_in_the_search_for_its_memory_and_is_expected_to_take_longest() -> None:
-    resolved = resolve(load_space("default"), SLOW_IN_HALF, CPU)
+    resolved = build_space(load_space("default"), SLOW_IN_HALF, CPU)
     assert axes(resolved)["precision"] == ["precision(dtype=bf16)"]
     assert "precision(dtype=fp16)" in resolved.refused
     assert max(resolved.time_ratios, key=resolved.time_ratios.__getitem__) == "precision(dtype=bf16)"
@@ -246,7 +246,7 @@ def test_such_a_format_stays_in_the_search_for_its_memory_and_is_expected_to_tak
 
 def test_such_a_format_is_tried_first_by_whoever_asks_for_it() -> None:
     asked = only_methods(load_space("default"), ["precision"])
-    assert resolve(asked, SLOW_IN_HALF, CPU).recipes[0].uses == (use("precision", dtype="bf16"),)
+    assert build_space(asked, SLOW_IN_HALF, CPU).recipes[0].uses == (use("precision", dtype="bf16"),)
 
 
 def test_a_recipe_that_a_dropped_part_makes_equal_to_another_is_not_there_twice(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_recipe_that_a_dropped_part_makes_equal_to_another_is_not_there_twice(
         "[{name: first, methods: {checkpoint: {every: 1}}}, "
         "{name: second, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}, optional: [precision]}]"
     )
-    resolved = resolve(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
+    resolved = build_space(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
     assert [one.name for one in resolved.recipes] == ["first"]
     assert resolved.dropped_recipes == {"second": "it is the same as 'first' here"}
 
@@ -265,8 +265,8 @@ def test_a_recipe_may_be_for_one_kind_of_device(tmp_path: Path) -> None:
         "{name: tuned, device: cpu, hand_tuned: true, methods: {optimizer_in_backward: {}}}]"
     )
     mine = space(tmp_path, "{checkpoint: {}, optimizer_in_backward: {}}", recipes)
-    assert [one.uses for one in resolve(mine, FACTS, H100).recipes] == [(use("checkpoint", every=1),)]
-    on_cpu = resolve(mine, FACTS, CPU)
+    assert [one.uses for one in build_space(mine, FACTS, H100).recipes] == [(use("checkpoint", every=1),)]
+    on_cpu = build_space(mine, FACTS, CPU)
     assert [one.uses for one in on_cpu.recipes] == [(use("optimizer_in_backward"),)]
     assert on_cpu.dropped_recipes == {}
 
@@ -275,7 +275,7 @@ def test_a_recipe_may_be_for_one_kind_of_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["gpt2", "convnet"])
 def test_a_dozen_combinations_of_an_ordinary_model_are_tried_on_a_cpu_before_any_is_proposed(model: str) -> None:
     rates = SLOW_IN_HALF.matmul_flops_per_second
-    resolved = resolve(load_space("default"), facts_of(model, matmul_flops_per_second=rates), CPU)
+    resolved = build_space(load_space("default"), facts_of(model, matmul_flops_per_second=rates), CPU)
     seeds = [combination for _, combination in seeds_of(resolved)]
     assert len({one.label for one in seeds}) == len(seeds) >= 12
     kept = [any(use.name == "retain_freed_memory" for use in one.uses) for one in seeds]
@@ -285,24 +285,24 @@ def test_a_dozen_combinations_of_an_ordinary_model_are_tried_on_a_cpu_before_any
 def test_a_list_in_a_recipe_means_the_first_that_applies(tmp_path: Path) -> None:
     recipes = "[{name: tuned, methods: {precision: {dtype: [bf16, fp16]}}}]"
     mine = space(tmp_path, "{precision: {}}", recipes)
-    assert resolve(mine, FACTS, H100).recipes[0].uses == (use("precision", dtype="bf16"),)
-    assert resolve(mine, FACTS, V100).recipes[0].uses == (use("precision", dtype="fp16"),)
+    assert build_space(mine, FACTS, H100).recipes[0].uses == (use("precision", dtype="bf16"),)
+    assert build_space(mine, FACTS, V100).recipes[0].uses == (use("precision", dtype="fp16"),)
 
 
 def test_methods_of_a_recipe_that_exclude_each_other_drop_it(tmp_path: Path) -> None:
     recipes = "[{name: both, methods: {optimizer_in_backward: {}, precision: {dtype: fp16}}}]"
-    resolved = resolve(space(tmp_path, "{precision: {}, optimizer_in_backward: {}}", recipes), FACTS, H100)
+    resolved = build_space(space(tmp_path, "{precision: {}, optimizer_in_backward: {}}", recipes), FACTS, H100)
     assert resolved.recipes == ()
     assert "cannot be combined" in resolved.dropped_recipes["both"]
 
 
 def test_settings_that_one_value_rules_out_are_listed_once() -> None:
-    resolved = resolve(load_space("default"), FACTS, CPU, gpu_counts=(1, 2))
+    resolved = build_space(load_space("default"), FACTS, CPU, gpu_counts=(1, 2))
     sharded = [label for label in resolved.refused if label.startswith("fsdp")]
     assert sharded == ["fsdp(offload=True)"]
     assert "nowhere to offload to" in resolved.refused["fsdp(offload=True)"]
 
 
 def test_methods_for_several_devices_are_no_part_of_the_question_on_one() -> None:
-    resolved = resolve(load_space("default"), FACTS, CPU)
+    resolved = build_space(load_space("default"), FACTS, CPU)
     assert not {"ddp", "zero_1", "fsdp", "gradient_compression"} & ({*resolved.refused, *axes(resolved)})

@@ -1,0 +1,211 @@
+"""Run what was written in a fresh process before recommending it, and fall back to the next best if that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.eligible import is_measured, why_not_eligible
+from advisor.decide.repeat import MOST_REPEATED
+from advisor.errors import NothingMeasuredError, TrialError
+from advisor.goal import Goal, GoalKind
+from advisor.measure.in_turn import Speedup
+from advisor.policy.policy import Policy
+from advisor.report.why import explained
+from advisor.search.space.space import Combination
+from advisor.session.answer.conclude import Conclusion
+from advisor.session.answer.emit import emit, take_back
+from advisor.session.answer.leaders import recommend
+from advisor.session.answer.remeasure import ROUNDS, measure_leaders_again
+from advisor.session.answer.where_time_goes import with_time_explained
+from advisor.session.answer.wrapper_runs import WrapperRuns
+from advisor.session.context import StudyContext
+from advisor.session.trials.guard import Guard
+from advisor.session.trials.trials import Trials
+from advisor.text.units import format_rate
+from advisor.trial.outcome import Outcome
+
+__all__ = ["confirm"]
+
+_CONFIRMATIONS = 3
+"""Winners that are tried in turn when a wrapper does not run; the search measured them in another process."""
+
+
+def confirm(
+    context: StudyContext,
+    conclusion: Conclusion,
+    trials: Trials,
+    guard: Guard,
+    *,
+    say: Callable[[str], None] | None = None,
+    repeat: bool = True,
+) -> tuple[Recommendation, bool]:
+    """Write the winner's files, run its wrapper, and fall back to the next best if that fails.
+
+    A winner whose wrapper does not run is recorded with what happened, so that it is never recommended.
+
+    Args:
+        context: The study. What is found out about a candidate is written into its ledger.
+        conclusion: Chooses.
+        trials: Runs the wrapper.
+        guard: Compares the winner with the reference run before its wrapper is run.
+        say: Hears what the user should know; the progress by default.
+        repeat: Whether the leaders are measured once more first, if there is time.
+
+    Returns:
+        The recommendation, its files written, confirmed unless the confirming run took too long or was ended from
+        outside; and whether the user interrupted what came after the confirmation.
+
+    Raises:
+        KeyboardInterrupt: Interrupted before a confirmation ended.
+        TrialError: No winner is left, or too many wrappers failed; no policy is left in the folder then.
+    """
+    # Who leads after the leaders were measured again may have been measured once, and be as lucky as they were.
+    rounds = max(ROUNDS, MOST_REPEATED) if conclusion.standings else ROUNDS
+    for _ in range(rounds if repeat else 0):
+        leading = recommend(context, conclusion.choose, guard)
+        if not measure_leaders_again(context, trials, leading, conclusion.standings):
+            break
+    return _Confirming(context, conclusion, trials, guard, say or context.progress.note).run()
+
+
+class _Confirming:
+    """Winners, one after the other, until one is confirmed."""
+
+    def __init__(
+        self,
+        context: StudyContext,
+        conclusion: Conclusion,
+        trials: Trials,
+        guard: Guard,
+        say: Callable[[str], None],
+    ) -> None:
+        self._context = context
+        self._conclusion = conclusion
+        self._trials = trials
+        self._guard = guard
+        self._say = say
+        self._runs = WrapperRuns(context, trials, str(conclusion.folder.wrapper))
+        self._failures: list[str] = []
+        self._beaten = 0
+        self._ruled_out: tuple[Policy, str] | None = None
+
+    def run(self) -> tuple[Recommendation, bool]:
+        while len(self._failures) < _CONFIRMATIONS:
+            recommendation, interrupted = self._try()
+            if recommendation is not None:
+                return recommendation, interrupted
+        take_back(self._conclusion.folder)
+        raise NothingMeasuredError(
+            f"A policy must run in a fresh process before it is recommended, but the best {_CONFIRMATIONS} did not. "
+            + "; ".join(self._failures)
+        )
+
+    def _try(self) -> tuple[Recommendation | None, bool]:
+        """Confirm the winner of now; ``None`` if it is none any more."""
+        try:
+            recommendation = recommend(self._context, self._choose, self._guard)
+        except TrialError:
+            if self._failures or self._beaten:  # the files are those of a policy that was not confirmed
+                take_back(self._conclusion.folder)
+            raise
+        winner, baseline = recommendation.winner, recommendation.baseline
+        emit(self._conclusion, recommendation, self._say)
+        run = self._runs.confirm(recommendation, beaten=self._beaten)
+        # Who cannot win takes nobody's place: the answer says that the baseline is faster, and why it may not win.
+        if baseline is not None and why_not_eligible(baseline, self._context.goal) is None:
+            reason = self._why_beaten(winner, run.confirmation, run.found)
+            if reason is not None:
+                self._give_way(winner, baseline, reason)
+                return None, False
+        recommendation = msgspec.structs.replace(recommendation, confirmation=run.confirmation)
+        recommendation = explained(recommendation, self._context.goal)
+        outcome, interrupted = run.confirmation.outcome, run.interrupted
+        if outcome is Outcome.OK and not interrupted:
+            try:
+                recommendation = with_time_explained(self._context, self._trials, recommendation)
+            except KeyboardInterrupt:
+                interrupted = True
+        if outcome is Outcome.OK or outcome.is_by_chance:
+            # Out of time is a busy machine, not a broken policy: the search measured it. The answer says that it is
+            # not confirmed, and the same command confirms it again.
+            emit(self._conclusion, recommendation, self._say)
+            return recommendation, interrupted
+        self._fail(winner, run.confirmation)
+        return None, False
+
+    def _choose(self, candidates: Sequence[Candidate]) -> Recommendation:
+        """Choose; once there is no time to run another wrapper, only among the baseline and what was run.
+
+        That rules the others out of this answer alone: the ledger knows nothing against them, and a run with more time
+        may confirm one.
+        """
+        if self._ruled_out is None:
+            return self._conclusion.choose(candidates)
+        baseline, reason = self._ruled_out
+
+        def ruled_out(one: Candidate) -> Candidate:
+            if one.policy == baseline or not is_measured(one):
+                return one
+            if one.confirmed is not None or one.not_confirmed:
+                return one  # it was run itself
+            return msgspec.structs.replace(one, not_confirmed=reason)
+
+        return self._conclusion.choose([ruled_out(one) for one in candidates])
+
+    def _why_beaten(self, winner: Candidate, confirmation: Confirmation, found: Speedup | None) -> str | None:
+        """Why the winner may not win after its confirmation, which is written down; ``None`` if it may."""
+        if found is not None:
+            return self._mark(winner, confirmed=found)
+        reason = _slower_than_baseline(confirmation, self._context.goal)
+        if reason is not None:
+            self._mark(winner, not_confirmed=reason)
+        return reason
+
+    def _mark(self, winner: Candidate, **found: object) -> str | None:
+        """Write down what a confirmation found of the winner's policy; why it may not win now, if it may not."""
+
+        def marked(one: Candidate) -> Candidate:
+            same = one.policy == winner.policy and one.model_size == winner.model_size
+            return msgspec.structs.replace(one, **found) if same and is_measured(one) else one
+
+        self._context.ledger.replace(marked)
+        return why_not_eligible(msgspec.structs.replace(winner, **found), self._context.goal)
+
+    def _give_way(self, winner: Candidate, baseline: Candidate, reason: str) -> None:
+        self._context.progress.note(f"{_name(winner)}: {reason}")
+        self._beaten += 1
+        if self._beaten >= _CONFIRMATIONS or not self._context.budget.may_confirm_another:
+            self._ruled_out = baseline.policy, f"what led it was not confirmed, and no other was run: {reason}"
+
+    def _fail(self, winner: Candidate, confirmation: Confirmation) -> None:
+        """Write down that a wrapper does not run."""
+        reason = f"its wrapper, run in a fresh process, ended as {confirmation.outcome.value}"
+        if confirmation.reason:
+            reason += f": {confirmation.reason}"
+        self._failures.append(f"{_name(winner)}: {reason}")
+        self._context.progress.note(self._failures[-1])
+
+        def failed(one: Candidate) -> Candidate:
+            if one.policy.key != winner.policy.key or one.model_size != winner.model_size:
+                return one
+            return msgspec.structs.replace(one, outcome=confirmation.outcome, reason=reason)
+
+        self._context.ledger.replace(failed)
+
+
+def _slower_than_baseline(confirmation: Confirmation, goal: Goal) -> str | None:
+    """Where they took no turns: that the baseline, measured again right after the winner, was no slower than it."""
+    again, baseline = confirmation.measurement, confirmation.baseline_samples_per_second
+    if goal.kind is not GoalKind.FASTER or again is None or baseline is None or again.samples_per_second > baseline:
+        return None
+    return (
+        f"run again in a fresh process, its wrapper trained {format_rate(again.samples_per_second)} samples/s, and the "
+        f"baseline right after it {format_rate(baseline)}"
+    )
+
+
+def _name(candidate: Candidate) -> str:
+    return Combination.of(candidate.policy).label

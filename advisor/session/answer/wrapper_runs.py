@@ -1,0 +1,154 @@
+"""Runs of an emitted wrapper in a fresh process, and what they show beside what the search had measured."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.eligible import is_measured
+from advisor.decide.promise import promised, shown
+from advisor.measure.in_turn import Speedup
+from advisor.measure.measurement import Measurement
+from advisor.search.space.space import Combination
+from advisor.session.answer.remeasure import times_measured
+from advisor.session.context import StudyContext
+from advisor.session.trials.trials import Trials
+from advisor.trial.outcome import Outcome
+
+__all__ = ["WrapperRun", "WrapperRuns"]
+
+_KEPT = 0.9
+"""Share of the promised throughput below which a confirmation needs the baseline beside it."""
+
+_APART = 0.1
+"""Two runs of one policy may always differ by so much."""
+
+
+class WrapperRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of running a winner's wrapper.
+
+    Attributes:
+        confirmation: What the answer says of it.
+        found: Its speedup over the baseline, from every figure that took turns; ``None`` where nobody did.
+        interrupted: Whether the user interrupted what came after the run.
+    """
+
+    confirmation: Confirmation
+    found: Speedup | None = None
+    interrupted: bool = False
+
+
+class WrapperRuns:
+    """Runs the wrapper of one winner after the other.
+
+    Args:
+        context: The study.
+        trials: Runs the wrapper, and the baseline beside it.
+        path: The wrapper's file.
+    """
+
+    def __init__(self, context: StudyContext, trials: Trials, path: str) -> None:
+        self._context = context
+        self._trials = trials
+        self._path = path
+
+    def confirm(self, recommendation: Recommendation, *, beaten: int) -> WrapperRun:
+        """Run the winner's wrapper, and what is needed to tell a wrong promise from a slow machine.
+
+        Args:
+            recommendation: Whose files lie in the folder.
+            beaten: How many winners before it were no faster than the baseline.
+        """
+        winner = recommendation.winner
+        assert winner.measurement is not None
+        label = Combination.of(winner.policy).label
+        self._context.progress.stage(f"running the emitted wrapper in a fresh process: {label}")
+        result = self._at_size_of(winner).confirm(winner.policy, self._path, repeat=0)
+        found, promise = self._promise(result.speedup, recommendation)
+        confirmation = Confirmation(
+            outcome=result.outcome,
+            reason=result.reason,
+            measurement=result.measurement,
+            promised_samples_per_second=winner.measurement.samples_per_second,
+            speedup=result.speedup,
+            promise=promise,
+            noise=_noise(winner, result.measurement),
+        )
+        interrupted = False
+        if promise is None:
+            try:
+                confirmation = self._with_baseline(confirmation, recommendation, beaten)
+                confirmation = self._once_more(confirmation, winner)
+            except KeyboardInterrupt:
+                interrupted = True  # the confirmation has ended, and stands without the comparison
+        return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
+
+    def _at_size_of(self, candidate: Candidate) -> Trials:
+        return self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
+
+    def _once_more(self, confirmation: Confirmation, winner: Candidate) -> Confirmation:
+        """Run the wrapper again where it was far from what the search had measured; the nearer of the two stands."""
+        may = confirmation.outcome is Outcome.OK and self._context.budget.may_confirm_another
+        if confirmation.as_promised or not may:
+            return confirmation
+        label = Combination.of(winner.policy).label
+        self._context.progress.stage(f"running the emitted wrapper once more, as it was far from its promise: {label}")
+        result = self._at_size_of(winner).confirm(winner.policy, self._path, repeat=1)
+        if result.outcome is not Outcome.OK:
+            return confirmation
+        again = msgspec.structs.replace(
+            confirmation, measurement=result.measurement, noise=_noise(winner, result.measurement)
+        )
+        nearer, other = sorted((confirmation, again), key=lambda one: abs((one.kept or 0.0) / (one.drift or 1.0) - 1))
+        assert other.measurement is not None, "both went well"
+        return msgspec.structs.replace(nearer, other_samples_per_second=other.measurement.samples_per_second)
+
+    def _promise(
+        self, found: Speedup | None, recommendation: Recommendation
+    ) -> tuple[Speedup, Speedup] | tuple[None, None]:
+        """What a confirmation shows and what it promises, from every figure that took turns."""
+        if found is None:
+            return None, None
+        winner, baseline = recommendation.winner, recommendation.baseline
+        figures: dict[str, list[Speedup]] = {winner.policy.key: []}
+        for one in self._context.ledger.candidates:
+            if one.speedup is not None and is_measured(one):
+                figures.setdefault(one.policy.key, []).append(one.speedup)
+        own = figures.pop(winner.policy.key)
+        others = list(figures.values())
+        rates: tuple[float, ...] = ()
+        if baseline is not None and baseline.measurement is not None:
+            rates = (baseline.measurement.samples_per_second, *self._trials.turns.rates_of(baseline.policy))
+        return shown(found, own, others, rates), promised(found, own, others, rates)
+
+    def _with_baseline(self, confirmation: Confirmation, recommendation: Recommendation, beaten: int) -> Confirmation:
+        """Measure the baseline again right after the winner: a machine that slowed down meanwhile slows both.
+
+        When the winner fell short of its promise this is done even if the time limit passes meanwhile: without it
+        nobody can tell a slow machine from a wrong promise.
+        """
+        baseline, winner, budget = recommendation.baseline, recommendation.winner, self._context.budget
+        if baseline is None or (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
+            return confirmation
+        if confirmation.outcome is not Outcome.OK:
+            return confirmation
+        as_promised = confirmation.kept is not None and confirmation.kept >= _KEPT
+        if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
+            return confirmation
+        self._context.progress.stage("measuring the baseline once more, for comparison")
+        # Not what an earlier repetition found, nor what stood beside an earlier winner.
+        repeat = max(1, times_measured(baseline.policy, self._context.ledger.candidates)) + beaten
+        again = self._at_size_of(baseline).time(baseline.policy, outpaced_below=None, repeat=repeat).measurement
+        if again is None:
+            return confirmation
+        before, rate = baseline.measurement, again.samples_per_second
+        drift = None if before is None else rate / before.samples_per_second
+        return msgspec.structs.replace(confirmation, baseline_samples_per_second=rate, drift=drift)
+
+
+def _noise(winner: Candidate, again: Measurement | None) -> float:
+    """By how much two runs of the same policy may differ."""
+    spreads = [one.relative_spread for one in (winner.measurement, again) if one is not None]
+    return max(_APART, 2 * math.hypot(*spreads))

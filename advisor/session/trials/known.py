@@ -1,0 +1,88 @@
+"""What short runs and timed trials have shown of each combination: memory, time and first losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.decide.candidate import Candidate
+from advisor.decide.drift import loss_drift
+from advisor.measure.measurement import Measurement, Sizing
+from advisor.policy.policy import Policy
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.sizing.profiling_runs import memory_model_of
+from advisor.search.space.space import Combination
+from advisor.trial.outcome import Outcome
+from advisor.trial.spec import TrialResult
+
+__all__ = ["Known", "ran_not_even_once"]
+
+
+class Known:
+    """The combinations that were sized at one size of the model.
+
+    Args:
+        earlier: Candidates of earlier runs at that size, from which the memory models learn again.
+    """
+
+    def __init__(self, earlier: Sequence[Candidate]) -> None:
+        self._earlier = earlier
+        self._sizings: dict[str, Sizing] = {}
+        self._models: dict[str, MemoryModel] = {}
+
+    def learn_sizing(self, combination: Combination, result: TrialResult) -> None:
+        """Take in the short runs of a combination."""
+        assert result.sizing is not None, "there were some"
+        self._sizings[combination.label] = result.sizing
+        model = memory_model_of(result.sizing, result.prediction)
+        for candidate in self._earlier:
+            if Combination.of(candidate.policy) == combination:
+                model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
+        self._models[combination.label] = model
+
+    def learn_timing(self, policy: Policy, result: TrialResult) -> None:
+        """Take in a timed trial, if its combination was sized."""
+        label = Combination.of(policy).label
+        model = self._models.get(label)
+        if model is None:
+            return
+        model = _learned(model, policy, result.outcome, result.measurement)
+        if result.smaller is not None:
+            # Its memory alone: what a line of time says of large batches goes through the larger one.
+            model = model.calibrated(result.smaller.micro_batch, result.smaller.memory.peak_bytes)
+        for rung in result.ladder:
+            one = rung.measurement
+            model = model.calibrated(one.micro_batch, one.memory.peak_bytes)
+            model = model.timed(one.micro_batch, one.accumulation_steps, one.step_seconds)
+        self._models[label] = model
+
+    def model_of(self, combination: Combination) -> MemoryModel | None:
+        """The memory model of a combination that was sized, with all it learned since."""
+        return self._models.get(combination.label)
+
+    def sizing_of(self, combination: Combination) -> Sizing | None:
+        """The short runs of a combination, if it was sized."""
+        return self._sizings.get(combination.label)
+
+    def drift(self, combination: Combination, reference: Combination) -> float | None:
+        """Loss drift of a combination from another over the first steps of their short runs, if they are the same."""
+        plain, own = self.sizing_of(reference), self.sizing_of(combination)
+        if plain is None or own is None or plain.points[0].micro_batch != own.points[0].micro_batch:
+            return None
+        return loss_drift(own.loss_trace, plain.loss_trace)
+
+
+def ran_not_even_once(result: TrialResult) -> bool:
+    """Whether short runs had no room for a single step."""
+    return result.outcome is Outcome.OUT_OF_MEMORY or (
+        result.sizing is not None and not result.sizing.points and result.sizing.out_of_memory_at is not None
+    )
+
+
+def _learned(model: MemoryModel, policy: Policy, outcome: Outcome, measurement: Measurement | None) -> MemoryModel:
+    """A memory model after one timed trial."""
+    if measurement is not None:
+        model = model.calibrated(policy.micro_batch, measurement.memory.peak_bytes)
+        return model.timed(policy.micro_batch, policy.accumulation_steps, measurement.step_seconds)
+    if outcome is Outcome.OUT_OF_MEMORY:
+        return model.after_out_of_memory(policy.micro_batch)
+    return model

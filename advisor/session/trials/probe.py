@@ -1,0 +1,151 @@
+"""The first two trials of a study, which are no candidates': the probe, and the count of parameters of every size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import advisor.errors
+from advisor.errors import NothingMeasuredError, WorkloadError
+from advisor.hardware.hardware import Hardware
+from advisor.policy.policy import Policy
+from advisor.session.budget import TimeBudget
+from advisor.session.request import TuneRequest
+from advisor.trial.outcome import Outcome
+from advisor.trial.process.runner import Runner
+from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.workload.facts import Facts
+from advisor.workload.sizes import SizeCounts
+
+__all__ = ["count_parameters", "first_batch", "probe"]
+
+_FIRST_BATCH = 2
+"""First micro-batch of every sizing: normalization over a batch of one sample is degenerate or an error."""
+
+_LINES_OF_CRASH = 80
+"""Of a log: the stack of a process that crashed begins with the user's frames, and this package's are left out."""
+
+_LINES = 20
+"""Of what a failed probe printed, at its end."""
+
+
+def first_batch(request: TuneRequest) -> int:
+    """The first micro-batch of every sizing."""
+    return min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH)
+
+
+def probe(
+    request: TuneRequest,
+    hardware: Hardware,
+    usable_bytes: int,
+    libraries: tuple[str, ...],
+    *,
+    budget: TimeBudget,
+    runner: Runner,
+) -> tuple[Facts, TrialResult]:
+    """Build the plain model, make one step, learn the facts.
+
+    All that is free is offered: whether plain training fits below the limit is for the search to find out, and the
+    facts are needed all the same.
+
+    Args:
+        request: What is asked for.
+        hardware: The device.
+        usable_bytes: What is free on it.
+        libraries: Optional libraries that the search's methods need.
+        budget: The session's clock.
+        runner: Runs the trial.
+
+    Raises:
+        WorkloadError: The model does not make one step.
+        NothingMeasuredError: The trial was ended from outside.
+    """
+    spec = _spec(TrialKind.PROBE, request, hardware, usable_bytes, budget, libraries=libraries)
+    result = runner.run(spec)
+    budget.durations.learn_build_seconds(result.wall_seconds)
+    if result.facts is not None:
+        return result.facts, result
+    _raise_if_lost(result, "The model must complete one plain training step before anything can be tuned")
+    raise WorkloadError(_why_probe_failed(result, runner, budget), result.traceback_text)
+
+
+def count_parameters(
+    request: TuneRequest, hardware: Hardware, usable_bytes: int, *, budget: TimeBudget, runner: Runner
+) -> SizeCounts:
+    """Count the parameters of every size.
+
+    Args:
+        request: What is asked for.
+        hardware: The device.
+        usable_bytes: What is free on it.
+        budget: The session's clock.
+        runner: Runs the trial.
+
+    Raises:
+        WorkloadError: They cannot be counted.
+        NothingMeasuredError: The trial was ended from outside.
+    """
+    counted = runner.run(_spec(TrialKind.COUNT, request, hardware, usable_bytes, budget))
+    if counted.counts is not None:
+        return counted.counts
+    rule = "The sizes in SIZES must be counted before one is run"
+    _raise_if_lost(counted, rule)
+    reason = counted.reason
+    if counted.outcome is not Outcome.FAILED:
+        reason = f"{rule}, but that ended as {reason}"
+    raise WorkloadError(reason, counted.traceback_text)
+
+
+def _spec(
+    kind: TrialKind,
+    request: TuneRequest,
+    hardware: Hardware,
+    usable_bytes: int,
+    budget: TimeBudget,
+    libraries: tuple[str, ...] = (),
+) -> TrialSpec:
+    return TrialSpec(
+        kind=kind,
+        workload=request.source,
+        policy=Policy(micro_batch=first_batch(request)),
+        device=hardware.device,
+        memory_limit_bytes=usable_bytes,
+        seed=request.seed,
+        measure_seconds=budget.limits.sizing_seconds,
+        time_limit_seconds=budget.limits.probe_limit_seconds,
+        libraries=libraries,
+    )
+
+
+def _raise_if_lost(result: TrialResult, rule: str) -> None:
+    """What ended a process from outside says nothing of the model: no mistake of the user's."""
+    if result.outcome is Outcome.LOST:
+        raise NothingMeasuredError(
+            f"{rule}, but that ended as {result.outcome.value}: {result.reason}. Run the same command again."
+        )
+
+
+def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -> str:
+    """The probe is plain training at the smallest batch: if it fails, nothing can be tuned."""
+    rule = "The model must complete one plain training step before anything can be tuned"
+    if result.outcome is Outcome.FAILED:
+        return result.reason
+    if result.outcome is Outcome.TIMEOUT:
+        return (
+            f"{rule}, but it did not within {budget.limits.probe_limit_seconds:.0f} s. Make it smaller, look for a "
+            "deadlock or a blocking call, or raise --time-limit (a third of it is what the first step may take)."
+        )
+    text = f"{rule}, but it ended as {result.outcome.value}"
+    if result.reason:
+        text += f": {result.reason}"
+    tail = _without_own_frames(runner.tail_of_log(result.key, lines=_LINES_OF_CRASH))
+    if tail:
+        text += "\nThe last lines that it printed:\n" + tail
+    return text
+
+
+def _without_own_frames(log: str) -> str:
+    """A log without the lines about this package that Python's fault handler adds below the user's own frames."""
+    own = f'File "{Path(advisor.errors.__file__).parent}'
+    noise = (own, "Extension modules:")
+    lines = [line for line in log.splitlines() if not line.strip().startswith(noise)]
+    return "\n".join(lines[-_LINES:])
