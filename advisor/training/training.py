@@ -78,7 +78,7 @@ class Training:
         settling_steps: Optimizer steps until memory and time are those of every later step.
         settled: Method -> what it settled on in those steps, in words of its own. What is there when it is applied came
             from an earlier training of the same policy; it does that again, and needs no such steps.
-        works_in_pieces: Whether a method takes memory in pieces of a fixed size, which small batches do not fill: what
+        works_in_chunks: Whether a method takes memory in pieces of a fixed size, which small batches do not fill: what
             two of them take says little of a large one.
         state_parts: Name -> what a method adds to the state.
         change_optimizer: Callables that change in place every optimizer that is put in use, by whichever method.
@@ -135,7 +135,7 @@ class Training:
         self.distribution = Distribution()
         self.settling_steps = 0
         self.settled: dict[str, str] = {}
-        self.works_in_pieces = False
+        self.works_in_chunks = False
         self.state_parts: dict[str, StatePart] = {}
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None

@@ -43,7 +43,6 @@ TOO_LONG = {
 
 LONG_FUNCTIONS = {
     "advisor/api.py: tune": 86,
-    "advisor/methods/recompute/optimal_checkpoint.py: apply": 61,
     "advisor/search/space/build_space.py: resolve": 63,
     "advisor/session/answer/conclude.py: confirm": 105,
     "advisor/session/tune.py: run_session": 96,
