@@ -1,8 +1,8 @@
 """The documents that ``--json`` prints on standard output.
 
 Fields are those of the records they come from (:class:`~advisor.decide.answer.Answer`,
-:class:`~advisor.predict.policy_outlook.Outlook`, :class:`~advisor.decide.verification.Verification`) unless a function says
-otherwise. Every document has a ``schema``: :data:`JSON_SCHEMA_VERSION`.
+:class:`~advisor.predict.policy_outlook.Outlook`, :class:`~advisor.decide.verification.Verification`) unless a function
+says otherwise. Every document has a ``schema``: :data:`JSON_SCHEMA_VERSION`.
 """
 
 from __future__ import annotations

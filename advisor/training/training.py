@@ -7,25 +7,25 @@ attributes; :meth:`Training.step` does not know which.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
 
-from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.errors import MethodRefusedError
 from advisor.phase import Phase
 from advisor.training.batch import tree as batches
 from advisor.training.batch.class_weights import check_weights
-from advisor.training.batch.shares import require_even, require_one_process, require_targets, weighed
-from advisor.training.batch.targets import count_labels, count_targets
-from advisor.training.batch.tree import IGNORED_TARGET
-from advisor.training.closure import step_without_closure
+from advisor.training.batch.micro_batch_weights import MicroBatchWeights
+from advisor.training.contexts import entered, evaluation_mode
 from advisor.training.distribution import Distribution
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
 from advisor.training.moving import on_device
+from advisor.training.replaced_optimizers import ReplacedOptimizers
 from advisor.training.saved.pipeline import SavedTensorPipeline
-from advisor.training.state_layout import lay_out_state
+from advisor.training.state import load_state, state_of
 from advisor.training.state_part import StatePart
+from advisor.training.workload_optimizer import built_optimizer, step_without_closure
 from advisor.training.world import World
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import Reduction
@@ -40,6 +40,8 @@ LinearHead = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, torch.Tensor, 
 
 class Training:
     """A model ready to be trained, one batch at a time.
+
+    Twelve methods are for whoever trains: a step, and its parts for a loop of one's own. Four more are for methods.
 
     Args:
         model: The model; moved to ``device`` in place. If the whole model is in evaluation mode it is set to training.
@@ -65,6 +67,7 @@ class Training:
         saved_tensors: What becomes of the tensors that autograd saves; made by the first method that asks for it.
         gradient_scaler: Scales the loss for float16, or ``None``.
         notes: What methods want the user to know.
+        micro_batch_weights: What each micro-batch counts in the loss of the whole batch.
         phase_listener: Called with every phase as it begins.
         accumulates: Whether gradients may be summed over micro-batches.
         steps_in_backward: Whether parameters are updated during the backward pass.
@@ -75,7 +78,7 @@ class Training:
         settling_steps: Optimizer steps until memory and time are those of every later step.
         settled: Method -> what it settled on in those steps, in words of its own. What is there when it is applied came
             from an earlier training of the same policy; it does that again, and needs no such steps.
-        works_in_pieces: Whether a method takes memory in pieces of a fixed size, which small batches do not fill: what
+        works_in_chunks: Whether a method takes memory in pieces of a fixed size, which small batches do not fill: what
             two of them take says little of a large one.
         state_parts: Name -> what a method adds to the state.
         change_optimizer: Callables that change in place every optimizer that is put in use, by whichever method.
@@ -108,10 +111,8 @@ class Training:
         self.micro_batch = micro_batch
         self.sample_dims = sample_dims
         self.reduction = reduction
-        self._shares: list[tuple[Any, float]] = []
-        self._unknown = 0
         self._unchecked_weights = () if reduction is None else reduction.class_weights
-        self._replaced: list[torch.optim.Optimizer] = []
+        self._replaced = ReplacedOptimizers()
         self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
         self.after_forward: list[Callable[[torch.Tensor], None]] = []
         self.saved_tensors: SavedTensorPipeline | None = None
@@ -123,17 +124,22 @@ class Training:
         self.before_gradients_are_used: list[Callable[[], None]] = []
         self.after_step: list[Callable[[], None]] = []
         self.world = world or World()
+        self.micro_batch_weights = MicroBatchWeights(
+            reduction,
+            sample_dims,
+            count_targets,
+            # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
+            causal=compute_loss is None and is_causal_loss(model),
+            world=self.world,
+        )
         self.distribution = Distribution()
         self.settling_steps = 0
         self.settled: dict[str, str] = {}
-        self.works_in_pieces = False
+        self.works_in_chunks = False
         self.state_parts: dict[str, StatePart] = {}
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
         self._build_optimizer = build_optimizer
-        self._count_targets = count_targets
-        # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
-        self._causal = compute_loss is None and is_causal_loss(model)
         self._optimizer: torch.optim.Optimizer | None = None
         self._closing = contextlib.ExitStack()
         self._unscaled = False
@@ -145,26 +151,14 @@ class Training:
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer over the trainable parameters."""
         if self._optimizer is None:
-            parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-            if not parameters:
-                raise WorkloadError("at least one parameter must require a gradient, but all of them are frozen")
-            build = self._build_optimizer or torch.optim.AdamW
-            optimizer = build(parameters)
-            if not isinstance(optimizer, torch.optim.Optimizer):
-                raise WorkloadError(
-                    f"build_optimizer must return a torch.optim.Optimizer, but it returned {type(optimizer).__name__}"
-                )
-            self.optimizer = optimizer
+            self.optimizer = built_optimizer(self.model, self._build_optimizer or torch.optim.AdamW)
         assert self._optimizer is not None
         return self._optimizer
 
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if self._optimizer is not None and self._optimizer is not optimizer:
-            # What the user wants done around each step is to be done around those of its replacement.
-            for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-                getattr(optimizer, hooks).update(getattr(self._optimizer, hooks))
-            self._keep_scheduled(self._optimizer, optimizer)
+            self._replaced.add(self._optimizer, by=optimizer)
         for change in self.change_optimizer:
             change(optimizer)
         self._optimizer = optimizer
@@ -176,32 +170,6 @@ class Training:
             self.forward_contexts.append(self.saved_tensors.context)
             self.after_forward.append(self.saved_tensors.look_for_hidden)
         return self.saved_tensors
-
-    def _share_groups(self, optimizer: torch.optim.Optimizer) -> None:
-        for before in self._replaced:
-            before.param_groups = optimizer.param_groups
-            before._opt_called = True  # type: ignore[attr-defined]  # its steps are made: a scheduler need not warn
-
-    def _keep_scheduled(self, before: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> None:
-        """Let whoever holds the optimizer that is replaced, as a scheduler does, move the groups that are trained.
-
-        Raises:
-            MethodRefusedError: A scheduler holds it, and its replacement has other groups.
-        """
-        scheduled = getattr(before.step, "_wrapped_by_lr_sched", False)
-        if len(before.param_groups) == len(optimizer.param_groups):
-            if scheduled:  # which may move what the replacement has no use for
-                for old, new in zip(before.param_groups, optimizer.param_groups, strict=True):
-                    for name in ("betas", "momentum"):
-                        if name in old:
-                            new.setdefault(name, old[name])
-            self._replaced.append(before)
-            self._share_groups(optimizer)
-        elif scheduled:
-            raise MethodRefusedError(
-                f"build_optimizer makes a scheduler of {len(before.param_groups)} parameter groups, but the optimizer "
-                f"that replaces it has {len(optimizer.param_groups)}; make the scheduler from training.optimizer"
-            )
 
     def complete(self) -> None:
         """Build what is built on first use; afterwards nothing of the set-up is left to the first step."""
@@ -222,11 +190,6 @@ class Training:
             WorkloadError: The batch cannot be cut, or a process's share of it has no target.
         """
         pieces = self.split(batch)
-        if len(pieces) == 1:
-            loss = self.forward(pieces[0])
-            self.backward(loss)
-            self.optimizer_step()
-            return loss.detach()
         total: torch.Tensor | None = None
         for number, piece in enumerate(pieces, start=1):
             last = number == len(pieces)
@@ -252,14 +215,8 @@ class Training:
         Where parameters are sliced over processes, this is the way to call the model outside of a step. It is called
         as it is: what methods put around the forward pass of a step, such as autocast, is not entered.
         """
-        was_training = [module for module in self.model.modules() if module.training]
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                return self.distribution.call(self.model, function)
-        finally:
-            for module in was_training:
-                module.training = True
+        with evaluation_mode(self.model), torch.no_grad():
+            return self.distribution.call(self.model, function)
 
     def split(self, batch: Any) -> list[Any]:
         """The batch in as few micro-batches as needed, which differ by one sample at most.
@@ -271,7 +228,7 @@ class Training:
             MethodRefusedError: It needs several micro-batches, which an applied method does not allow.
             WorkloadError: It cannot be cut, or a process's share of it has no target.
         """
-        self._shares = []
+        self.micro_batch_weights.end()
         pieces = [batch] if self.micro_batch is None else batches.split(batch, self.micro_batch, self.sample_dims)
         if len(pieces) == 1 and self.world.size == 1:
             return pieces
@@ -282,31 +239,11 @@ class Training:
                 f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
                 "give batches of at most micro_batch samples"
             )
-        self._shares, self._unknown = self.shares(pieces), 0
+        pieces = self.micro_batch_weights.begin(pieces)
         if self._unchecked_weights:
             check_weights(self._unchecked_weights, self.forward_contexts, self.before_gradients_are_used)
             self._unchecked_weights = ()
-        return [piece for piece, _ in self._shares]
-
-    def shares(self, pieces: list[Any]) -> list[tuple[Any, float]]:
-        """The micro-batches to compute, each with its share in the loss of them all; one without targets has none."""
-        if self.reduction is not None and self.reduction.kind == "sum":
-            if self.reduction.needs == "one process":
-                require_one_process(self.world)
-            # Gradients are averaged over the processes.
-            return [(piece, float(self.world.size)) for piece in pieces]
-        reduction = self.reduction or Reduction()
-        shares = weighed(pieces, self._targets, self.world, at_least=reduction.at_least, samples=self._samples)
-        if reduction.needs == "targets":
-            require_targets(shares, len(pieces))
-        elif reduction.needs == "even targets":
-            require_even(shares, self._samples, pieces)
-        return shares
-
-    @property
-    def counts_targets(self) -> bool:
-        """Whether the workload itself says what its loss averages over."""
-        return self._count_targets is not None
+        return pieces
 
     def forward(self, batch: Any) -> torch.Tensor:
         """Move a micro-batch to the device and compute its loss, times its share if :meth:`split` made it.
@@ -317,19 +254,11 @@ class Training:
         if self.phase_listener is not None:
             self.phase_listener(Phase.FORWARD)
         moved = batches.move(batch, self.device)
-        with _entered(self.forward_contexts):
+        with entered(self.forward_contexts):
             loss = require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
         for callback in self.after_forward:
             callback(loss)
-        return loss if not self._shares else loss * self._share_of(batch)
-
-    def _share_of(self, batch: Any) -> float:
-        """The share of a piece of the last split; of what a loop has made of one, that of the next in their order."""
-        for piece, share in self._shares:
-            if piece is batch:
-                return share
-        self._unknown += 1
-        return self._shares[min(self._unknown, len(self._shares)) - 1][1]
+        return self.micro_batch_weights.apply(loss, batch)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""
@@ -357,7 +286,7 @@ class Training:
                 step_without_closure(optimizer)
             optimizer.zero_grad(set_to_none=True)
         self.distribution.after_step()
-        self._shares = []
+        self.micro_batch_weights.end()
         for callback in list(self.after_step):  # One may remove itself.
             callback()
         if self.phase_listener is not None:
@@ -401,32 +330,15 @@ class Training:
         Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several
         processes every one must call it: rank 0 gets the whole of all, the others empty dictionaries.
         """
-        state = {
-            "model": self.distribution.model_state(self.model),
-            "optimizer": self.distribution.optimizer_state(self.optimizer),
-        }
-        if self.gradient_scaler is not None:
-            state["scaler"] = self.gradient_scaler.state_dict()
-        if self.world.rank == 0:
-            for name, part in reversed(self.state_parts.items()):
-                state["model"] = part.to_plain(state["model"])
-                state[name] = part.state_dict()
-        return state
+        return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.
 
         With several processes every one must be given the whole of what rank 0 got.
         """
-        model_state: Mapping[str, Any] = state["model"]
-        for name, part in self.state_parts.items():
-            model_state = part.from_plain(model_state, state.get(name))
-        self.distribution.load_model_state(self.model, model_state)
-        self.distribution.load_optimizer_state(self.optimizer, state["optimizer"])
-        lay_out_state(self.optimizer)
-        self._share_groups(self.optimizer)  # loading gives an optimizer new ones
-        if self.gradient_scaler is not None and "scaler" in state:
-            self.gradient_scaler.load_state_dict(state["scaler"])
+        load_state(self, state)
+        self._replaced.share_groups(self.optimizer)  # Loading gives an optimizer new ones.
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` undo something outside the training (a process-wide flag) on :meth:`close`."""
@@ -435,44 +347,3 @@ class Training:
     def close(self) -> None:
         """Undo the process-wide settings of the applied methods, last first; a second call does nothing."""
         self._closing.close()
-
-    def usual_reduction(self, batch: Any) -> Reduction | None:
-        """How the loss is reduced if nobody says so; ``None`` where the workload counts its targets itself."""
-        if self._count_targets is not None:
-            return None
-        if count_labels(batch, causal=self._causal) is None:
-            return Reduction()
-        return Reduction(targets="labels", ignore_index=IGNORED_TARGET, shifted=self._causal)
-
-    def _targets(self, piece: Any) -> tuple[float, bool]:
-        """What the loss of a piece averages over, and whether it may differ between processes: samples do not."""
-        if self._count_targets is not None:
-            return float(self._count_targets(piece)), True
-        if self.reduction is not None:
-            return count_targets(piece, self.reduction, self.sample_dims), bool(self.reduction.targets)
-        labels = count_labels(piece, causal=self._causal)
-        if labels is not None:
-            return float(labels), True
-        return float(self._samples(piece)), False
-
-    def _samples(self, piece: Any) -> int:
-        return batches.sample_count(piece, self.sample_dims)
-
-
-_Context = contextlib.AbstractContextManager[Any]
-_NOTHING = contextlib.nullcontext()
-
-
-def _entered(contexts: Sequence[Callable[[], _Context]]) -> _Context:
-    """All contexts in one; a stack for none or one of them would take longer than the rest of a small step's calls."""
-    if not contexts:
-        return _NOTHING
-    return contexts[0]() if len(contexts) == 1 else _stacked(contexts)
-
-
-@contextlib.contextmanager
-def _stacked(contexts: Sequence[Callable[[], _Context]]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for context in contexts:
-            stack.enter_context(context())
-        yield

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from advisor.measure.memory.cuda import CudaMemory
-from advisor.training.pieces import pieces
+from advisor.training.chunking import chunks
 from advisor.training.training import Phase
 from tests.measure.tiny import tiny_training
 
@@ -185,7 +185,7 @@ def test_the_allocators_log_is_the_timeline_of_the_step() -> None:
 def test_work_in_pieces_is_one_change_of_the_timeline() -> None:
     class InPieces(Scripted):
         def step(self, batch: object) -> torch.Tensor:
-            for _ in pieces(torch.empty(0), 3 * 2**15):
+            for _ in chunks(torch.empty(0), 3 * 2**15):
                 self.cuda.change(+50)
                 self.cuda.change(-50)
             return super().step(batch)

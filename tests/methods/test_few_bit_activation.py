@@ -125,7 +125,7 @@ def test_codes_are_packed_into_as_many_bits_and_come_back(bits: int, count: int)
 
 def test_large_activations_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trained(stack(Functional), "few")
-    monkeypatch.setattr("advisor.training.pieces._ON_CPU", 1024)
+    monkeypatch.setattr("advisor.training.chunking._ON_CPU", 1024)
     in_parts = trained(stack(Functional), "few")
     assert all(torch.equal(in_parts[1][name], gradient) for name, gradient in whole[1].items())
 

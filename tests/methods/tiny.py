@@ -14,6 +14,7 @@ from torch import nn
 
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.kernels._linear_head import exposes_linear_head
+from advisor.training.forward_probe import ChainProbe, FunctionCounts
 from advisor.training.structure import (
     buffer_bytes,
     find_attention,
@@ -30,7 +31,6 @@ from advisor.training.structure import (
     trainable_parameter_count,
 )
 from advisor.training.training import Training
-from advisor.training.watch import ChainWatch, FunctionCounts
 from advisor.workload.facts import Facts
 
 VOCABULARY = 512
@@ -122,7 +122,7 @@ def facts_of(model: str, **changes: Any) -> Facts:
     training = Training(build(), build_optimizer=adamw)
     linear_head, reason = exposes_linear_head(training, make_batch(2))
     blocks = find_blocks(training.model)
-    chain, functions = ChainWatch(blocks, stages_of(training.model, blocks)), FunctionCounts()
+    chain, functions = ChainProbe(blocks, stages_of(training.model, blocks)), FunctionCounts()
     with chain.watching(), functions:
         training.forward(make_batch(2))
     optimizer = training.optimizer

@@ -221,7 +221,7 @@ class _Looking:
         tolerance: _Tolerance,
     ) -> tuple[Reduction | None]:
         """What was found, as it is for a piece without targets: of that, the other looks say nothing."""
-        usual = self._training.usual_reduction(look.batch)
+        usual = self._training.micro_batch_weights.usual_reduction(look.batch)
         reduction = usual if found[0] is None else found[0]
         if reduction is None or reduction.kind == "sum" or not reduction.targets:
             return found

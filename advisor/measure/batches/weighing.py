@@ -98,7 +98,7 @@ class Looked(NamedTuple):
 
     def usual(self) -> list[float]:
         """The weights that the training gives the pieces."""
-        shares = self.training.shares(self.pieces)
+        shares = self.training.micro_batch_weights.of(self.pieces)
         return [sum(share for piece, share in shares if piece is one) for one in self.pieces]
 
     def weights(self, reduction: Reduction) -> list[float]:
@@ -160,7 +160,7 @@ class Looked(NamedTuple):
         """
         off = self.error(self.usual())
         words = f"by {100 * off:.2g} % of its gradient or loss" if math.isfinite(off) else "beyond all bounds"
-        own = self.training.counts_targets
+        own = self.training.micro_batch_weights.counts_targets
         counted = "count_targets does not count what the loss averages over, or " if own else ""
         state = f"depends on what every pass changes ({some_of(changed)}), or " if changed else ""
         return (

@@ -24,7 +24,7 @@ from advisor.measure.memory.resident import ResidentPeak
 from advisor.measure.memory.storages import HostData, bytes_of, living_tensors, tensors_in, view_bytes
 from advisor.measure.memory.timeline import MemoryTimeline, timeline_of
 from advisor.text.units import format_bytes
-from advisor.training.pieces import telling_of_pieces
+from advisor.training.chunking import telling_of_chunks
 from advisor.training.training import Phase
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class CpuMemory:
                     in_pieces[-1] = (in_pieces[-1][0], now)
 
             storages.next_epoch()
-            with log, listening(training, listen), telling_of_pieces(hear):
+            with log, listening(training, listen), telling_of_chunks(hear):
                 loss = training.step(batch)
         freed = [(moment, -size) for moment, size in storages.deaths_of_old]
         self.timeline = timeline_of(before, sorted(log.events + freed), phases, in_pieces)

@@ -16,7 +16,7 @@ from advisor.measure.memory.meter import gradient_bytes, listening, optimizer_st
 from advisor.measure.memory.storages import bytes_of, tensors_in, view_bytes
 from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.measure.speed.energy import NvmlDevice
-from advisor.training.pieces import telling_of_pieces
+from advisor.training.chunking import telling_of_chunks
 from advisor.training.training import Phase
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class CudaMemory:
         peaks.begin(Phase.IDLE)
         history = CudaHistory(self._cuda, self._device)
         try:
-            with listening(training, listen), telling_of_pieces(history.hear_of_pieces):
+            with listening(training, listen), telling_of_chunks(history.hear_of_pieces):
                 loss = training.step(batch)
         finally:
             self.timeline = history.close()

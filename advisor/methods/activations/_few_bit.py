@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from advisor.errors import MethodRefusedError
 from advisor.methods.activations.derivative_levels import derivative_levels
 from advisor.methods.activations.smooth_activations import formula_of_module, no_activation
-from advisor.training.pieces import pieces
+from advisor.training.chunking import chunks
 from advisor.training.replaced_forward import replace_forward
 from advisor.training.structure import module_counts
 from advisor.training.unsaved import Unsaved
@@ -53,7 +53,7 @@ class Levels:
         if torch.compiler.is_compiling():  # into kernels that keep nothing but the result
             return self._packed(flat)
         packed = torch.empty(self.bits, -(-flat.numel() // 8), dtype=torch.uint8, device=flat.device)
-        for part in pieces(flat, packed.shape[1], 8):
+        for part in chunks(flat, packed.shape[1], 8):
             packed[:, part] = self._packed(flat[part.start * 8 : part.stop * 8])
         return packed
 
@@ -61,7 +61,7 @@ class Levels:
         """The gradient times the level of each value, in ``dtype``."""
         flat = gradient.reshape(-1)
         result = torch.empty(flat.shape, dtype=dtype, device=flat.device)
-        cuts = [slice(0, packed.shape[1])] if torch.compiler.is_compiling() else pieces(flat, packed.shape[1], 8)
+        cuts = [slice(0, packed.shape[1])] if torch.compiler.is_compiling() else chunks(flat, packed.shape[1], 8)
         for part in cuts:
             inside = slice(part.start * 8, part.stop * 8)
             self._multiply(flat[inside], packed[:, part], result[inside])

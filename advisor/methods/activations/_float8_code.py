@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from advisor.training.pieces import pieces
+from advisor.training.chunking import chunks
 
 __all__ = ["Float8Coder", "decode_float8", "encode_float8"]
 
@@ -44,7 +44,7 @@ def encode_float8(flat: torch.Tensor, float8: torch.dtype) -> torch.Tensor:
     groups = -(-flat.numel() // _GROUP)
     buffer = torch.empty(groups * (4 + _GROUP), dtype=torch.uint8, device=flat.device)
     scales, codes = _split(buffer, groups, float8)
-    for part in pieces(flat, groups, _GROUP):
+    for part in chunks(flat, groups, _GROUP):
         _encode(flat[part.start * _GROUP : part.stop * _GROUP], scales[part], codes[part])
     return buffer
 
@@ -54,7 +54,7 @@ def decode_float8(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, float
     groups = -(-count // _GROUP)
     scales, codes = _split(buffer, groups, float8)
     flat = torch.empty(groups * _GROUP, dtype=dtype, device=buffer.device)
-    for part in pieces(buffer, groups, _GROUP):
+    for part in chunks(buffer, groups, _GROUP):
         flat.view(-1, _GROUP)[part] = (codes[part].float() * scales[part].unsqueeze(1)).to(dtype)
     return flat[:count]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from advisor.methods.activations._private_random import uniform
-from advisor.training.pieces import pieces
+from advisor.training.chunking import chunks
 
 __all__ = [
     "GROUP",
@@ -43,7 +43,7 @@ def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
     groups = -(-flat.numel() // GROUP)
     buffer = torch.empty(buffer_bytes(groups, flat.dtype, bits), dtype=torch.uint8, device=flat.device)
     lowest, highest, codes = split_buffer(buffer, groups, flat.dtype, bits)
-    for part in pieces(flat, groups, GROUP):
+    for part in chunks(flat, groups, GROUP):
         inside = flat[part.start * GROUP : part.stop * GROUP]
         _encode(inside, lowest[part], highest[part], codes[part], bits=bits, seed=seed, start=part.start * GROUP)
     return buffer
@@ -54,7 +54,7 @@ def decode_groups(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, bits:
     groups = -(-count // GROUP)
     lowest, highest, codes = split_buffer(buffer, groups, dtype, bits)
     flat = torch.empty(groups * GROUP, dtype=dtype, device=buffer.device)
-    for part in pieces(buffer, groups, GROUP):
+    for part in chunks(buffer, groups, GROUP):
         flat.view(-1, GROUP)[part] = _decode(lowest[part], highest[part], codes[part], bits)
     return flat[:count]
 

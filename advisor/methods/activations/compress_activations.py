@@ -66,7 +66,7 @@ class CompressActivations(Method):
         coder = GroupCoder(bits, draws, training.device)
         if coder.why_plain:
             training.notes.append(f"compress_activations(bits={bits}) runs without Triton: {coder.why_plain}")
-        training.works_in_pieces = True
+        training.works_in_chunks = True
         training.saved_tensor_pipeline().add(
             CodeActivations(coder),
             f"compress_activations(bits={bits}) changed nothing: no saved activation that may be approximate has 1024 "

@@ -65,7 +65,7 @@ class Fp8Activations(Method):
         float8 = getattr(torch, name, None)
         if float8 is None:
             raise MethodRefusedError(f"it needs torch.{name}, which torch {torch.__version__} lacks")
-        training.works_in_pieces = True
+        training.works_in_chunks = True
         training.saved_tensor_pipeline().add(
             CodeActivations(Float8Coder(float8)),
             f"fp8_activations(format={parameters['format']}) changed nothing: no saved activation that may be "

@@ -22,9 +22,9 @@ from advisor.methods.kernels._linear_head import exposes_linear_head
 from advisor.methods.optimizers.optimizer_class import class_name_of
 from advisor.training import structure
 from advisor.training.compiler import why_not_compiled
+from advisor.training.forward_probe import ChainProbe, FunctionCounts
 from advisor.training.loss import check_loss
 from advisor.training.training import Training
-from advisor.training.watch import ChainWatch, FunctionCounts
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import is_out_of_memory
 from advisor.workload._user_functions import Workload
@@ -66,7 +66,7 @@ def _facts(bench: Bench, threads: dict[int, float]) -> Facts:
     with bench.meter() as meter, bench.training(policy) as training:
         bench.tell("first step")
         blocks = structure.find_blocks(training.model, bench.workload.blocks)
-        chain, functions = ChainWatch(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
+        chain, functions = ChainProbe(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
         first_loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
         if first_loss is None:
             bench.empty_cache()

@@ -64,7 +64,7 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
         losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
         timelines.append(meter.timeline)
-        in_pieces, is_timed = training.works_in_pieces, True
+        in_pieces, is_timed = training.works_in_chunks, True
         while (
             micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_pieces=in_pieces)
         ) is not None:

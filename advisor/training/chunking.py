@@ -1,7 +1,7 @@
-"""Long tensors worked on piece by piece: what that takes beside input and output stays small.
+"""Work on long tensors chunk by chunk, so that it takes little memory beside input and output.
 
-How many pieces there are depends on the batch, and with it what a step does, allocation by allocation. So whoever
-follows a step's memory can hear where work in pieces begins and ends, and take all of it for one.
+The number of chunks depends on the batch, and so do the allocations of a step. Whoever records them can listen for
+where chunked work begins and ends, and count all of it as one.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Callable, Generator, Iterator
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["pieces", "telling_of_pieces"]
+__all__ = ["chunks", "telling_of_chunks"]
 
 _ON_CPU = 2**15
-"""Values at a time: they stay in the cache, and a batch of few samples fills a piece already."""
+"""Values at a time: they stay in the cache, and a batch of few samples fills a chunk already."""
 
 _ELSEWHERE = 2**22
-"""Values at a time where every operator is a launch that a small piece would not hide."""
+"""Values at a time where every operator is a launch that a small chunk would not hide."""
 
 _listeners: list[Callable[[bool], None]] = []
 
 
-def pieces(tensor: torch.Tensor, length: int, values_each: int = 1) -> Iterator[slice]:
-    """Where the pieces lie.
+def chunks(tensor: torch.Tensor, length: int, values_each: int = 1) -> Iterator[slice]:
+    """Where the chunks lie.
 
-    What the caller makes of one piece should be gone before it asks for the next: work on it in a function of its own.
+    What the caller makes of one chunk should be gone before it asks for the next: work on it in a function of its own.
 
     Args:
-        tensor: What is worked on; it names the device. Of a fake tensor the first piece says all there is to know: its
+        tensor: What is worked on; it names the device. Of a fake tensor the first chunk says all there is to know: its
             memory is used again for the others.
         length: What is cut: values, or groups of them.
         values_each: Values in each of these.
@@ -44,8 +44,8 @@ def pieces(tensor: torch.Tensor, length: int, values_each: int = 1) -> Iterator[
 
 
 @contextlib.contextmanager
-def telling_of_pieces(listener: Callable[[bool], None]) -> Generator[None, None, None]:
-    """Call ``listener`` with true where work in pieces begins, and with false where it has ended."""
+def telling_of_chunks(listener: Callable[[bool], None]) -> Generator[None, None, None]:
+    """Call ``listener`` with true where chunked work begins, and with false where it ends."""
     _listeners.append(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Long tensors are worked on in pieces, which are heard to begin and to end."""
+"""Long tensors are worked on in chunks, which are heard to begin and to end."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.methods.activations._float8_code import encode_float8
 from advisor.methods.activations._group_code import encode_groups
-from advisor.training.pieces import pieces, telling_of_pieces
+from advisor.training.chunking import chunks, telling_of_chunks
 
 
 @pytest.mark.parametrize(("length", "values_each"), [(1, 1), (100, 1), (1000, 8), (3, 5000)])
-def test_pieces_cover_everything_once(length: int, values_each: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.training.pieces._ON_CPU", 64)
-    cuts = list(pieces(torch.empty(0), length, values_each))
+def test_chunks_cover_everything_once(length: int, values_each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.training.chunking._ON_CPU", 64)
+    cuts = list(chunks(torch.empty(0), length, values_each))
     assert [place for cut in cuts for place in range(cut.start, cut.stop)] == list(range(length))
     assert all((cut.stop - cut.start) * values_each <= max(64, values_each) for cut in cuts)
 
 
-def test_of_a_fake_tensor_the_first_piece_says_all() -> None:
+def test_of_a_fake_tensor_the_first_chunk_says_all() -> None:
     with FakeTensorMode():
-        assert list(pieces(torch.empty(0), 2**20)) == [slice(0, 2**15)]
+        assert list(chunks(torch.empty(0), 2**20)) == [slice(0, 2**15)]
 
 
-def test_an_accelerator_gets_larger_pieces() -> None:
+def test_an_accelerator_gets_larger_chunks() -> None:
     with FakeTensorMode():
-        (cut,) = pieces(torch.empty(0, device="cuda"), 2**30)
+        (cut,) = chunks(torch.empty(0, device="cuda"), 2**30)
     assert cut == slice(0, 2**22)
 
 
@@ -34,7 +34,7 @@ def test_an_accelerator_gets_larger_pieces() -> None:
 def test_coding_begins_and_ends_once_whatever_its_size(code: str) -> None:
     heard: list[bool] = []
     flat = torch.zeros(2**17)
-    with telling_of_pieces(heard.append):
+    with telling_of_chunks(heard.append):
         encode_groups(flat, bits=4, seed=1) if code == "groups" else encode_float8(flat, torch.float8_e4m3fn)
     assert heard == [True, False]
     encode_groups(flat, bits=4, seed=1)

@@ -16,7 +16,7 @@ from advisor.training.block_call import BlockCall, remembered, returned
 from advisor.training.other_uses import OtherUses
 from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
 
-__all__ = ["ChainWatch", "FunctionCounts"]
+__all__ = ["ChainProbe", "FunctionCounts"]
 
 
 class FunctionCounts(TorchFunctionMode):
@@ -35,7 +35,7 @@ class FunctionCounts(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class ChainWatch:
+class ChainProbe:
     """Sees whether blocks run one after the other, each on nothing but what the one before returned.
 
     Only then can several blocks be made one: the second must be called with the very tensor that the first returned,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from advisor.errors import WorkloadError
-from advisor.training.batch.shares import require_one_process, weighed
+from advisor.training.batch.micro_batch_weights import require_one_process, weighed
 from advisor.training.world import World
 
 

@@ -9,8 +9,8 @@ import torch
 
 from advisor.methods.compose import judge
 from advisor.methods.use import use
+from advisor.training.forward_probe import ChainProbe, FunctionCounts
 from advisor.training.structure import find_blocks
-from advisor.training.watch import ChainWatch, FunctionCounts
 from tests.methods.test_chain import (
     Loop,
     Looping,
@@ -35,7 +35,7 @@ USED_ELSEWHERE = "what a block returns is also used by something else than the n
 
 def watched(loop: Loop, dropout: float = 0.0) -> str:
     model = Looping(loop, dropout=dropout)
-    chain = ChainWatch(find_blocks(model))
+    chain = ChainProbe(find_blocks(model))
     with chain.watching():
         model(hidden_batch())
     return chain.reason
@@ -44,7 +44,7 @@ def watched(loop: Loop, dropout: float = 0.0) -> str:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_blocks_of_both_models_are_a_chain(name: str) -> None:
     training = training_of(name)
-    chain = ChainWatch(find_blocks(training.model))
+    chain = ChainProbe(find_blocks(training.model))
     with chain.watching():
         training.forward(MODELS[name][1](2))
     assert chain.reason == ""
@@ -88,7 +88,7 @@ def test_what_the_last_block_of_a_stage_returns_may_be_used() -> None:
 
     model = Looping(by_stages)
     for stages, used in ((None, True), ([range(4)], True), ([range(2), range(2, 4)], False)):
-        chain = ChainWatch(find_blocks(model), stages)
+        chain = ChainProbe(find_blocks(model), stages)
         with chain.watching():
             model(hidden_batch())
         assert chain.reason.startswith(USED_ELSEWHERE) is used
@@ -96,7 +96,7 @@ def test_what_the_last_block_of_a_stage_returns_may_be_used() -> None:
 
 def test_what_reads_a_block_in_auxiliary_logging_is_refused_before_any_trial() -> None:
     model = Looping(logging_between)
-    chain = ChainWatch(find_blocks(model))
+    chain = ChainProbe(find_blocks(model))
     with chain.watching():
         model(hidden_batch())
     facts = facts_of("convnet", chain_length=0, chain_reason=chain.reason)
@@ -107,7 +107,7 @@ def test_what_reads_a_block_in_auxiliary_logging_is_refused_before_any_trial() -
 
 def test_a_block_without_a_hidden_state() -> None:
     model = Looping(lambda model, hidden: model.blocks[0](None, hidden))
-    chain = ChainWatch(find_blocks(model))
+    chain = ChainProbe(find_blocks(model))
     with pytest.raises(TypeError), chain.watching():
         model(hidden_batch())
     assert chain.reason == "block 0 (Block) takes no tensor as its first argument"
@@ -123,14 +123,14 @@ def test_blocks_that_the_user_compiles_are_no_chain_and_run_all_the_same() -> No
     model = Looping(plain_loop)
     for block in model.blocks:
         block.compile(backend="aot_eager", fullgraph=True)
-    chain = ChainWatch(find_blocks(model))
+    chain = ChainProbe(find_blocks(model))
     with chain.watching(), FunctionCounts():
         model(hidden_batch())
     assert chain.reason == "the 4 blocks are not each called once, in their order"
 
 
 def test_no_blocks_are_no_chain() -> None:
-    assert "no repeated blocks were found" in ChainWatch([]).reason
+    assert "no repeated blocks were found" in ChainProbe([]).reason
 
 
 def test_watching_keeps_no_hidden_state() -> None:

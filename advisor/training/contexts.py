@@ -1,0 +1,41 @@
+"""Contexts of a forward pass: several as one, and that of an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+__all__ = ["entered", "evaluation_mode"]
+
+_Context = contextlib.AbstractContextManager[Any]
+_NOTHING = contextlib.nullcontext()
+
+
+def entered(contexts: Sequence[Callable[[], _Context]]) -> _Context:
+    """All contexts in one; a stack for none or one of them would take longer than the rest of a small step's calls."""
+    if not contexts:
+        return _NOTHING
+    return contexts[0]() if len(contexts) == 1 else _stacked(contexts)
+
+
+@contextlib.contextmanager
+def _stacked(contexts: Sequence[Callable[[], _Context]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context())
+        yield
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluate; afterwards those modules train that did before."""
+    was_training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in was_training:
+            module.training = True

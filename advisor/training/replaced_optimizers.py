@@ -1,0 +1,46 @@
+"""Optimizers that methods replaced: whoever holds one of them, as a scheduler does, still moves what is trained."""
+
+from __future__ import annotations
+
+import torch
+
+from advisor.errors import MethodRefusedError
+
+__all__ = ["ReplacedOptimizers"]
+
+
+class ReplacedOptimizers:
+    """Those of one training, which share the parameter groups of the one in use."""
+
+    def __init__(self) -> None:
+        self._replaced: list[torch.optim.Optimizer] = []
+
+    def add(self, before: torch.optim.Optimizer, *, by: torch.optim.Optimizer) -> None:
+        """Hand hooks and groups on.
+
+        Raises:
+            MethodRefusedError: A scheduler holds the one before, and its replacement has other groups.
+        """
+        # What the user wants done around each step is to be done around those of its replacement.
+        for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            getattr(by, hooks).update(getattr(before, hooks))
+        scheduled = getattr(before.step, "_wrapped_by_lr_sched", False)
+        if len(before.param_groups) == len(by.param_groups):
+            if scheduled:  # which may move what the replacement has no use for
+                for old, new in zip(before.param_groups, by.param_groups, strict=True):
+                    for name in ("betas", "momentum"):
+                        if name in old:
+                            new.setdefault(name, old[name])
+            self._replaced.append(before)
+            self.share_groups(by)
+        elif scheduled:
+            raise MethodRefusedError(
+                f"build_optimizer makes a scheduler of {len(before.param_groups)} parameter groups, but the optimizer "
+                f"that replaces it has {len(by.param_groups)}; make the scheduler from training.optimizer"
+            )
+
+    def share_groups(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give all of them the groups of the one in use; loading a state gives that one new ones."""
+        for before in self._replaced:
+            before.param_groups = optimizer.param_groups
+            before._opt_called = True  # type: ignore[attr-defined]  # its steps are made: a scheduler need not warn

@@ -1,0 +1,55 @@
+"""The optimizer that a workload brings: built, and stepped on gradients that are there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+
+import torch
+
+from advisor.errors import WorkloadError
+
+__all__ = ["built_optimizer", "step_without_closure"]
+
+
+def built_optimizer(
+    model: torch.nn.Module, build: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+) -> torch.optim.Optimizer:
+    """An optimizer over the parameters that train.
+
+    Raises:
+        WorkloadError: There are none, or ``build`` returns something else.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise WorkloadError("at least one parameter must require a gradient, but all of them are frozen")
+    optimizer = build(parameters)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(
+            f"build_optimizer must return a torch.optim.Optimizer, but it returned {type(optimizer).__name__}"
+        )
+    return optimizer
+
+
+def step_without_closure(optimizer: torch.optim.Optimizer) -> None:
+    """Step on the gradients that are there.
+
+    Raises:
+        WorkloadError: The optimizer computes the loss itself.
+    """
+    try:
+        optimizer.step()
+    except TypeError as error:
+        if not _needs_closure(optimizer):
+            raise
+        raise WorkloadError(
+            f"build_optimizer must return an optimizer whose step() can be called with nothing, but that of "
+            f"{type(optimizer).__name__} needs a closure, which computes the loss again; use one that steps on the "
+            "gradients that are there"
+        ) from error
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step computes the loss itself, as often as it likes, as that of LBFGS does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
