@@ -11,7 +11,7 @@ __all__ = ["Row", "append", "read"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting of one method on one model, alone.
+    """One setting of one method on its own, on one model.
 
     Attributes:
         model: Name of the workload.
@@ -19,17 +19,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         method: Name of the method; empty for plain training.
         batch: Samples per optimizer step, in one micro-batch.
         outcome: How the trial ended, or ``"refused"``.
-        reason: Why, when it was not measured.
-        peak_bytes: Peak of the step: reserved on CUDA, live tensor storage on a CPU.
-        activation_bytes: What the backward pass kept, at the end of the forward pass.
-        step_seconds: Median of full optimizer steps.
+        reason: Why it was not measured.
+        peak_bytes: Peak of the step: reserved bytes on CUDA, live tensor storage on a CPU.
+        activation_bytes: Bytes saved for the backward pass at the end of the forward pass.
+        step_seconds: Median time of full optimizer steps.
         spread: Half of its 95 % confidence interval, relative.
         peak_ratio: Peak relative to plain training of the same run.
-        activation_ratio: Kept activations relative to plain training.
+        activation_ratio: Saved activations relative to plain training.
         time_ratio: Step time relative to plain training, measured right before and after it.
-        loss_drift: How far its losses are from plain training's, relative; ``None`` if they were not compared.
-        gradient_error: Relative error of the first gradient; ``None`` if it was not compared.
-        notes: What the method said.
+        loss_drift: Relative difference of its losses from plain training's; ``None`` if not compared.
+        gradient_error: Relative error of the first gradient; ``None`` if not compared.
+        notes: Notes of the method.
         device: Name of the device.
         versions: Package -> version.
         date: ISO date.

@@ -1,4 +1,4 @@
-"""The page of the lines: nothing in it is typed by hand.
+"""The page, generated from the lines.
 
 python -m benchmarks.reliability.page
 """
@@ -54,7 +54,7 @@ def page(lines: Sequence[Line]) -> str:
 
 
 def write_page(path: Path) -> None:
-    """Write the page of a file of lines beside it; none without lines."""
+    """Write the page next to a file of lines; none without lines."""
     if text := page(read(path)):
         path.with_suffix(".md").write_text(text, encoding="utf-8")
 

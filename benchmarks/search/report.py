@@ -1,4 +1,4 @@
-"""The page of search results: everything in it is read from the recorded lines.
+"""The page of search results, generated from the recorded lines.
 
 python -m benchmarks.search.report
 """
@@ -18,7 +18,7 @@ _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 PAGE = _RESULTS / "search.md"
 
 _DISPLAYED = {HELD_BACK_NAME: "generated, held out"}
-"""Problem as the lines name it -> as the page does."""
+"""Name of a problem in the lines -> on the page."""
 
 _EXPLANATION = """\
 A trial is one run of one combination of methods in a worker process. Trials that run out of memory or crash count too.
@@ -59,7 +59,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def page(folder: Path = _RESULTS) -> str:
-    """The whole page, from the files of results in a folder; empty when there is none."""
+    """The whole page, from the files of results in a folder; empty if there are none."""
     results = [result for path in sorted(folder.glob("search-*.jsonl")) for result in read(path)]
     if not results:
         return ""
@@ -110,7 +110,7 @@ def _worth(results: Sequence[Result]) -> list[str]:
 
 
 def _named(result: Result, first: Result) -> str:
-    """The strategy, with its number of seeds and its date where these are not what the title says."""
+    """The strategy, with its number of seeds and its date if they differ from the title's."""
     seeds = len(result.reached)
     other = [] if seeds == len(first.reached) else [f"{seeds} seeds"]
     other += [] if result.date == first.date else [f"on {result.date}"]
@@ -118,7 +118,7 @@ def _named(result: Result, first: Result) -> str:
 
 
 def _comparisons(result: Result) -> str:
-    """Of the seeds that arrived, the median of the comparisons made until then."""
+    """The median of the comparisons made until convergence, over the seeds that converged."""
     made = [number for number in result.compared if number is not None]
     if made:
         return f"{quantile(made, 0.5):.0f}"

@@ -110,7 +110,7 @@ def test_a_call_asks_one_at_least_and_no_other_without_the_time_for_an_answer(
     minutes = advice._ANSWER_SECONDS / 60
     advice.main(["--size", "smoke", "--device", "cpu", "--output", str(output), "--minutes", f"{minutes:g}"])
     assert {one.row for one in read(output)} == {"tiny transformer, untouched"}
-    assert "minutes are over; the same command goes on with what is missing." in capsys.readouterr().out
+    assert "minutes are over; the same command continues with the missing ones." in capsys.readouterr().out
 
 
 def test_momadvise_is_asked_only_if_it_has_all_of_its_time(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_no_run_begins_after_the_minutes_and_what_is_there_stays(
     report("one", over, figures())
     assert [one.ours for one in read(over.output)] == [1.0]
     printed = capsys.readouterr().out
-    assert "1 minutes are over; the same command goes on with what is missing." in printed
+    assert "1 minutes are over; the same command continues with the missing ones." in printed
     assert "## Table" in printed
     over.from_now().check_time()  # each paper has its own
 
@@ -55,7 +55,7 @@ def test_where_nothing_came_to_its_end_going_on_in_the_same_way_is_not_advised(
         yield
 
     report("one", over, figures())
-    assert "0.5 minutes are over; nothing came to its end in them: give more --minutes." in capsys.readouterr().out
+    assert "0.5 minutes are over; no run finished: set a larger --minutes." in capsys.readouterr().out
 
 
 def test_a_call_ends_within_its_minutes_and_leaves_seconds_to_end_what_runs(options: Options) -> None:

@@ -81,4 +81,4 @@ def test_a_paper_that_fails_does_not_keep_the_others_from_their_page(
     monkeypatch.setattr("sys.argv", ["papers", "--device", "cpu", "--output", str(lines)])
     assert command.main() == 1
     assert "#### Memory" in (tmp_path / "papers-gpu.md").read_text()
-    assert "not to its end: broken" in capsys.readouterr().err
+    assert "not completed: broken" in capsys.readouterr().err
