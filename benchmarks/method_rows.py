@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["Row", "append", "read"]
+from benchmarks import json_lines
+
+__all__ = ["Row", "read"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,22 +58,5 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file, in order; empty when there is none. A line that was cut off is left out."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_bytes().splitlines():
-        try:
-            rows.append(msgspec.json.decode(line, type=Row))
-        except msgspec.DecodeError:
-            continue  # the process ended while it wrote; the setting is measured again
-    return rows
-
-
-def append(path: Path, row: Row) -> None:
-    """Add one row; on the disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(row) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """The rows of a file in order; none if it does not exist."""
+    return json_lines.read(path, msgspec.json.Decoder(Row))

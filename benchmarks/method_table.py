@@ -35,7 +35,8 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.workload.facts import Facts
 from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadSource
-from benchmarks.method_rows import Row, append, read
+from benchmarks.json_lines import append
+from benchmarks.method_rows import Row, read
 
 __all__ = ["main", "measure_model", "settings_alone"]
 

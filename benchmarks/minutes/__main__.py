@@ -24,11 +24,12 @@ from advisor.errors import UserError
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.session.setup.versions import versions
+from benchmarks.json_lines import append
 from benchmarks.minutes.asked import ask
 from benchmarks.minutes.busy import one_core_busy
 from benchmarks.minutes.contest import Contest, starter_of
 from benchmarks.minutes.page import page, write_page
-from benchmarks.minutes.rows import Row, append, read
+from benchmarks.minutes.rows import Row, read
 from benchmarks.minutes.settings import REFERENCE_SET, Setting
 from benchmarks.minutes.turns import Pacing
 from benchmarks.minutes.workloads import SIZES, Size, Workload

@@ -15,7 +15,8 @@ import msgspec
 from advisor.errors import UserError
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import Hardware
-from benchmarks.papers.figures import Figure, append, markdown, read
+from benchmarks.json_lines import append
+from benchmarks.papers.figures import Figure, markdown, read
 
 __all__ = ["Options", "TimeIsUpError", "options_of", "report"]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["Figure", "append", "markdown", "read"]
+from benchmarks import json_lines
+from benchmarks.json_lines import latest
+
+__all__ = ["Figure", "markdown", "read"]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,41 +49,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path, *, latest_last: bool = False) -> list[Figure]:
-    """The figures of a file, the last of each place; empty when there is none. A line that was cut off is left out.
+    """The values of a file, the last of each place; none if it does not exist.
 
     Args:
         path: The file.
-        latest_last: In the order in which they were last written, instead of first.
+        latest_last: Order them by when they were last written, instead of first.
     """
-    if not path.exists():
-        return []
-    found: dict[tuple[str, ...], Figure] = {}
-    for line in path.read_bytes().splitlines():
-        try:
-            figure = msgspec.json.decode(line, type=Figure)
-        except msgspec.DecodeError:
-            continue  # the process ended while it wrote; the figure is measured again
-        if latest_last:
-            found.pop(figure.place, None)
-        found[figure.place] = figure
-    return list(found.values())
-
-
-def append(path: Path, *figures: Figure) -> None:
-    """Add some, all or none; on the disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        begin = file.tell()
-        # A process that was ended while it wrote has left a line without its end.
-        cut_off = begin > 0 and not path.read_bytes().endswith(b"\n")
-        lines = b"".join(msgspec.json.encode(figure) + b"\n" for figure in figures)
-        try:
-            file.write(b"\n" + lines if cut_off else lines)
-            file.flush()
-        except OSError:  # the disk is full, say: half of what belongs together would pass for all of it
-            file.truncate(begin)
-            raise
-        os.fsync(file.fileno())
+    return latest(json_lines.read(path, msgspec.json.Decoder(Figure)), latest_last=latest_last)
 
 
 def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from advisor.hardware.detect import detect_hardware
 from advisor.session.setup.versions import versions
-from benchmarks.reliability.lines import Line, append, read
+from benchmarks.json_lines import append
+from benchmarks.reliability.lines import Line, read
 from benchmarks.reliability.page import LINES, write_page
 from tests.faults.damage import damages, play_damage, undamaged
 from tests.faults.matrix import rows

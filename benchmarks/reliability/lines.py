@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["Line", "append", "read"]
+from benchmarks import json_lines
+from benchmarks.json_lines import latest
+
+__all__ = ["Line", "read"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,22 +50,5 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> list[Line]:
-    """The lines of a file, the last of each row; one that was cut off is left out."""
-    found: dict[tuple[str, str, int | None], Line] = {}
-    for text in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            line = msgspec.json.decode(text, type=Line)
-        except msgspec.DecodeError:
-            continue  # the process ended while it wrote; the row is played again
-        found[line.place] = line
-    return list(found.values())
-
-
-def append(path: Path, line: Line) -> None:
-    """Add a line; on the disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cut_off = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-    with path.open("ab") as file:
-        file.write((b"\n" if cut_off else b"") + msgspec.json.encode(line) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """The lines of a file, the last of each scenario."""
+    return latest(json_lines.read(path, msgspec.json.Decoder(Line)))

@@ -20,9 +20,10 @@ from pathlib import Path
 from advisor.hardware.detect import detect_hardware
 from advisor.trial.process.runner import Runner
 from advisor.workload.source import resolve_source
+from benchmarks.json_lines import append
 from benchmarks.search.recorder import Recorder
 from benchmarks.search.recordings import RECORDINGS, SMOKE
-from benchmarks.search.rows import Header, Line, Sized, Timed, append, compress, read
+from benchmarks.search.rows import Header, Line, Sized, Timed, compress, read
 
 __all__ = ["main"]
 

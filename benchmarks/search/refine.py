@@ -22,9 +22,10 @@ from pathlib import Path
 from advisor.methods.use import MethodUse
 from advisor.search.space.space_file import load_space
 from advisor.trial.worker.probe import libraries
+from benchmarks.json_lines import append
 from benchmarks.search.in_turn import time_in_turn
 from benchmarks.search.recordings import RECORDINGS, SMOKE, Recording
-from benchmarks.search.rows import Paired, Sized, append, compress, read
+from benchmarks.search.rows import Paired, Sized, compress, read
 from benchmarks.search.table import Estimate, Table
 
 __all__ = ["contenders", "main"]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks import json_lines
+
 __all__ = ["NEAR", "SOON", "Result", "quantile", "read", "write"]
 
 NEAR = 0.98
@@ -99,9 +101,7 @@ def quantile(reached: Sequence[float | None], share: float) -> float:
 
 def read(path: Path) -> list[Result]:
     """The results in a file; none if it does not exist."""
-    if not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=Result) for line in path.read_bytes().splitlines()]
+    return json_lines.read(path, msgspec.json.Decoder(Result))
 
 
 def write(path: Path, results: Sequence[Result]) -> None:

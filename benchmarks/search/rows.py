@@ -7,7 +7,6 @@ measurement is lost when the process ends.
 from __future__ import annotations
 
 import gzip
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from advisor.predict.prediction import MemoryPrediction
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
+from benchmarks import json_lines
 
-__all__ = ["Header", "Line", "Paired", "Sized", "Timed", "append", "compress", "read"]
+__all__ = ["Header", "Line", "Paired", "Sized", "Timed", "compress", "read"]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
@@ -204,31 +204,8 @@ Line = Header | Sized | Timed | Paired
 
 
 def read(path: Path) -> list[Line]:
-    """The lines of a table in order; empty when there is none. A line that was cut off is left out."""
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = gzip.decompress(content)
-    lines: list[Line] = []
-    decoder = msgspec.json.Decoder(Line)
-    for text in content.splitlines():
-        try:
-            lines.append(decoder.decode(text))
-        except msgspec.DecodeError:
-            continue  # the process ended while it wrote; it is measured again
-    return lines
-
-
-def append(path: Path, line: Line) -> None:
-    """Add one line; on the disk when this returns. A line that was cut off before it stays a line of its own."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.read_bytes() if path.exists() else b""
-    cut_off = bool(before) and not before.endswith(b"\n")
-    with path.open("ab") as file:
-        file.write((b"\n" if cut_off else b"") + msgspec.json.encode(line) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """The lines of a table in order; none if it does not exist."""
+    return json_lines.read(path, msgspec.json.Decoder(Line))
 
 
 def compress(path: Path) -> Path:

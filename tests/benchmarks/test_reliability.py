@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.json_lines import append
 from benchmarks.reliability.__main__ import _anywhere
-from benchmarks.reliability.lines import Line, append, read
+from benchmarks.reliability.lines import Line, read
 from benchmarks.reliability.page import page
 
 HELD = Line(

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.json_lines import append
 from benchmarks.minutes.page import lines_with_pages, page, write_page
-from benchmarks.minutes.rows import append, read
+from benchmarks.minutes.rows import read
 
 from .examples import beside, row
 

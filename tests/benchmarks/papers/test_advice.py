@@ -27,6 +27,7 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.workload.missing_sizes import check_sizes
 from advisor.workload.sizes import CountedSize, SizeCounts
 from advisor.workload.source import resolve_source
+from benchmarks.json_lines import append
 from benchmarks.papers import advice, child, contenders
 from benchmarks.papers import advised as advised_module
 from benchmarks.papers.advised import AdviceRequest, Advised, advised
@@ -35,7 +36,7 @@ from benchmarks.papers.contest import Arena, Contest, Found
 from benchmarks.papers.figures import Figure, read
 from benchmarks.papers.runs import WORKLOADS, figure
 from benchmarks.search.recordings import RECORDINGS
-from benchmarks.search.rows import Header, Line, Sized, append
+from benchmarks.search.rows import Header, Line, Sized
 from benchmarks.search.rows import read as read_table
 from benchmarks.search.table import Table
 from tests.benchmarks.search.tables import complete

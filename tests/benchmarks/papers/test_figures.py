@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.papers.figures import Figure, append, markdown, read
+from benchmarks.json_lines import append
+from benchmarks.papers.figures import Figure, markdown, read
 
 FIGURE = Figure(
     paper="sublinear",

@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.json_lines import append
 from benchmarks.papers import __main__ as command
 from benchmarks.papers.command import Options
-from benchmarks.papers.figures import append, read
+from benchmarks.papers.figures import read
 from benchmarks.papers.page import lines_with_pages, page, page_of, write_page
 from tests.benchmarks.papers.test_figures import FIGURE
 

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from advisor.errors import OptionError
+from benchmarks.json_lines import append
 from benchmarks.papers import sublinear
 from benchmarks.papers.command import Options, TimeIsUpError, options_of, report
-from benchmarks.papers.figures import Figure, append, read
+from benchmarks.papers.figures import Figure, read
 from benchmarks.papers.runs import figure
 from benchmarks.papers.units import Known, Unit, run_units
 

@@ -11,11 +11,12 @@ from advisor.errors import OptionError
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
+from benchmarks.json_lines import append
 from benchmarks.search.record import main
 from benchmarks.search.recordings import RECORDINGS, SMOKE
 from benchmarks.search.replay import main as replay
 from benchmarks.search.results import read as read_results
-from benchmarks.search.rows import Header, Sized, Timed, append, read
+from benchmarks.search.rows import Header, Sized, Timed, read
 from benchmarks.search.table import Table
 from benchmarks.search.timed_batches import first_batch, next_batch
 

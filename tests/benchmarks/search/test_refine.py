@@ -13,10 +13,11 @@ import pytest
 
 from advisor.methods.use import MethodUse
 from advisor.search.space.space import Combination
+from benchmarks.json_lines import append
 from benchmarks.search.in_turn import ratio_of, time_in_turn
 from benchmarks.search.recordings import SMOKE
 from benchmarks.search.refine import contenders
-from benchmarks.search.rows import Line, Paired, append, read
+from benchmarks.search.rows import Line, Paired, read
 from benchmarks.search.table import Estimate, Table
 
 from .tables import CHECKPOINT, FUSED, PLAIN, complete, header, sized, timed

@@ -14,9 +14,10 @@ from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
+from benchmarks.json_lines import append
 from benchmarks.search.curve import Curve
 from benchmarks.search.drift import Drift
-from benchmarks.search.rows import Sized, Timed, append, compress, read
+from benchmarks.search.rows import Sized, Timed, compress, read
 from benchmarks.search.table import Table
 
 from .tables import CHECKPOINT, FUSED, PLAIN, bytes_of, complete, header, lost, seconds_of, sized, timed
