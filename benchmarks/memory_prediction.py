@@ -30,9 +30,9 @@ from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
 from advisor.workload.source import resolve_source
 from benchmarks.search.recordings import RECORDINGS, SMOKE
-from benchmarks.search.rows import Header, Line, Sized, Timed, read
+from benchmarks.search.table_lines import Header, Line, Sized, Timed, read
 
-__all__ = ["Case", "main", "page", "short_run_cases", "trace_cases"]
+__all__ = ["Case", "main", "page", "profiling_run_cases", "trace_cases"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _TABLES = _ROOT / "benchmarks" / "tables"
@@ -79,7 +79,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return self.predicted_bytes / self.measured_bytes - 1
 
 
-def short_run_cases(lines: Sequence[Line]) -> Iterator[Case]:
+def profiling_run_cases(lines: Sequence[Line]) -> Iterator[Case]:
     """Every timed batch that the profiling runs had not seen."""
     header = _header(lines)
     sizings = {line.combination.label: line for line in lines if isinstance(line, Sized)}
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=_RESULTS, help="folder (default: docs/results)")
     options = parser.parse_args(arguments)
     tables = [read(path) for path in options.tables or sorted(_TABLES.glob("*.jsonl.gz"))]
-    cases = [case for lines in tables for case in short_run_cases(lines)]
+    cases = [case for lines in tables for case in profiling_run_cases(lines)]
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         for lines in tables:
             cases += trace_cases(lines, runner, detect_hardware(None).device, count=options.traces)

@@ -25,9 +25,9 @@ from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.session.setup.versions import versions
 from benchmarks.json_lines import append
-from benchmarks.minutes.asked import ask
 from benchmarks.minutes.busy import one_core_busy
 from benchmarks.minutes.contest import Contest, starter_of
+from benchmarks.minutes.momadvise_run import run_momadvise
 from benchmarks.minutes.page import page, write_page
 from benchmarks.minutes.rows import Row, read
 from benchmarks.minutes.settings import REFERENCE_SET, Setting
@@ -111,7 +111,7 @@ def _measured(options: Options, workload: Workload, repeat: int, settings: Seque
         if options.time_limit is not None:
             arguments += ["--time-limit", options.time_limit]
         study = _study(options, Path(folder), f"{workload.name}-{repeat}{'-busy' * options.busy}")
-        advice = ask(workload.path, study, arguments=arguments, environment=environment)
+        advice = run_momadvise(workload.path, study, arguments=arguments, environment=environment)
         _tell(f"  momadvise: {advice.reason or f'{advice.winner}, batch {advice.batch}'}, {advice.wall_seconds:.0f} s")
         own_batch = workload.own_batch or advice.baseline_batch
         row = Row(
@@ -197,28 +197,28 @@ def _options(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--output", type=Path, help="file of rows (default: docs/results/minutes-DEVICE.jsonl)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the study folders there (default: none)")
-    asked = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
-        hardware = detect_hardware(asked.device)
+        hardware = detect_hardware(parsed.device)
     except UserError as error:
         parser.error(str(error))
-    workloads = {one.name: one for one in SIZES[asked.size].workloads}
-    names = asked.only.split(",") if asked.only else list(workloads)
+    workloads = {one.name: one for one in SIZES[parsed.size].workloads}
+    names = parsed.only.split(",") if parsed.only else list(workloads)
     if unknown := [name for name in names if name not in workloads]:
         parser.error(f"--only must name workloads of {', '.join(workloads)}, but got {', '.join(unknown)}")
     return Options(
-        size=asked.size,
+        size=parsed.size,
         workloads=tuple(workloads[name] for name in names),
         hardware=hardware,
-        output=asked.output or _RESULTS / f"minutes-{hardware.kind.value}.jsonl",
-        again=asked.again,
-        busy=asked.busy,
-        time_limit=asked.time_limit,
-        repeats=asked.repeat,
-        seed=asked.seed,
-        most_rounds=asked.rounds,
-        pair_seconds=asked.seconds,
-        keep=asked.keep,
+        output=parsed.output or _RESULTS / f"minutes-{hardware.kind.value}.jsonl",
+        again=parsed.again,
+        busy=parsed.busy,
+        time_limit=parsed.time_limit,
+        repeats=parsed.repeat,
+        seed=parsed.seed,
+        most_rounds=parsed.rounds,
+        pair_seconds=parsed.seconds,
+        keep=parsed.keep,
     )
 
 

@@ -14,7 +14,7 @@ from benchmarks.minutes.arms import Arm, ArmLostError
 from benchmarks.minutes.protocol import ArmRequest
 from benchmarks.minutes.rows import ArmRow, leaders_of_set
 from benchmarks.minutes.settings import ADVICE, UNTOUCHED, Setting
-from benchmarks.minutes.turns import Beside, Pacing, Stepping, in_turn
+from benchmarks.minutes.turns import Pacing, SpeedRatio, Stepping, in_turn
 
 __all__ = ["Contest", "Found", "Starter", "starter_of"]
 
@@ -54,7 +54,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     arms: tuple[ArmRow, ...]
     best: str | None = None
-    advice_beside_best: Beside | None = None
+    advice_beside_best: SpeedRatio | None = None
     reason: str = ""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.minutes.rows import ArmRow, Row, read
 from benchmarks.minutes.settings import UNTOUCHED
-from benchmarks.minutes.turns import LEAST_FOR_INTERVAL, PRECISION, Beside
+from benchmarks.minutes.turns import LEAST_FOR_INTERVAL, PRECISION, SpeedRatio
 
 __all__ = ["LEAST_COMBINATIONS", "LEAST_OF_BEST", "PROMISES_KEPT", "lines_with_pages", "page", "write_page"]
 
@@ -193,7 +193,7 @@ def _name(row: Row) -> str:
     return f"{row.workload}{f', run {row.repeat}' if row.repeat > 1 else ''}{limit}"
 
 
-def _ratio(found: Beside | None) -> str:
+def _ratio(found: SpeedRatio | None) -> str:
     if found is None:
         return ""
     mark = "" if found.rounds >= LEAST_FOR_INTERVAL else "†"

@@ -9,9 +9,9 @@ import msgspec
 
 from benchmarks import json_lines
 from benchmarks.json_lines import latest
-from benchmarks.minutes.asked import Advice
+from benchmarks.minutes.momadvise_run import Advice
 from benchmarks.minutes.settings import ADVICE, UNTOUCHED
-from benchmarks.minutes.turns import Beside
+from benchmarks.minutes.turns import SpeedRatio
 
 __all__ = ["ArmRow", "Row", "leaders_of_set", "read"]
 
@@ -28,7 +28,7 @@ class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     batch: int | None = None
-    beside: Beside | None = None
+    beside: SpeedRatio | None = None
     reason: str = ""
 
 
@@ -69,7 +69,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     untouched_batch: int | None
     arms: tuple[ArmRow, ...]
     best: str | None
-    advice_beside_best: Beside | None
+    advice_beside_best: SpeedRatio | None
     reason: str = ""
 
     @property
@@ -78,7 +78,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.workload, self.size, self.busy, self.repeat, self.time_limit, self.device
 
     @property
-    def measured(self) -> Beside | None:
+    def measured(self) -> SpeedRatio | None:
         """The advice compared with the unmodified file."""
         return next((one.beside for one in self.arms if one.name == ADVICE), None)
 

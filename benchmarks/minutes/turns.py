@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["LEAST_FOR_INTERVAL", "PRECISION", "Beside", "Pacing", "Stepping", "in_turn", "median_with_interval"]
+__all__ = ["LEAST_FOR_INTERVAL", "PRECISION", "Pacing", "SpeedRatio", "Stepping", "in_turn", "median_with_interval"]
 
 LEAST_FOR_INTERVAL = 6
 """With fewer values, not even the smallest and the largest enclose the median in 95 % of cases."""
@@ -63,7 +63,7 @@ class Pacing(msgspec.Struct, frozen=True, kw_only=True):
     precision: float = PRECISION
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class SpeedRatio(msgspec.Struct, frozen=True, kw_only=True):
     """One training compared with another.
 
     Attributes:
@@ -88,7 +88,9 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
         return (self.high - self.low) / (2 * self.ratio)
 
 
-def in_turn(one: Stepping, other: Stepping, pacing: Pacing, *, clock: Callable[[], float] = time.monotonic) -> Beside:
+def in_turn(
+    one: Stepping, other: Stepping, pacing: Pacing, *, clock: Callable[[], float] = time.monotonic
+) -> SpeedRatio:
     """Let two trainings alternate until their ratio is known.
 
     Args:
@@ -113,9 +115,9 @@ def in_turn(one: Stepping, other: Stepping, pacing: Pacing, *, clock: Callable[[
             return found
 
 
-def _beside(rates: Sequence[float], others: Sequence[float]) -> Beside:
+def _beside(rates: Sequence[float], others: Sequence[float]) -> SpeedRatio:
     ratio, low, high = median_with_interval([own / their for own, their in zip(rates, others, strict=True)])
-    return Beside(
+    return SpeedRatio(
         ratio=ratio,
         low=low,
         high=high,

@@ -105,22 +105,22 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
         default=1.0,
         help="factor on the time limits of a GPU (for a paper's size on a CPU: 6 or more)",
     )
-    asked = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
-        hardware = detect_hardware(asked.device)
+        hardware = detect_hardware(parsed.device)
     except UserError as error:
         parser.error(str(error))
-    output = asked.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
-    minutes = asked.minutes
-    if minutes is None and asked.size == "paper":
-        minutes = _PAPER_MINUTES * asked.patience
+    output = parsed.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
+    minutes = parsed.minutes
+    if minutes is None and parsed.size == "paper":
+        minutes = _PAPER_MINUTES * parsed.patience
     return Options(
-        size=asked.size,
+        size=parsed.size,
         hardware=hardware,
         output=output,
-        again=asked.again,
+        again=parsed.again,
         minutes=minutes,
-        patience=asked.patience,
+        patience=parsed.patience,
     )
 
 

@@ -30,14 +30,14 @@ from tests.faults.scene import plainly
 __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_QUICKLY = (
+_SHORT_TURNS = (
     "import sys; from advisor.trial.process import fork_client as forking; from tests import quick_workers; "
     "forking._COMMAND = quick_workers.COMMAND; from advisor.cli import main; sys.exit(main())"
 )
 """The command, with trials of short turns."""
 
 
-class _Book:
+class _Results:
     """Records the results of scenarios.
 
     Args:
@@ -51,7 +51,7 @@ class _Book:
         hardware = detect_hardware("cpu")
         self._device, self._cores = hardware.name, hardware.host_cores
 
-    def lacks(self, table: str, name: str, seed: int | None) -> bool:
+    def is_missing(self, table: str, name: str, seed: int | None) -> bool:
         """Whether it has yet to be run, by this process or by another one that shares the file."""
         return self._again or (table, name, seed) not in {line.place for line in read(self._path)}
 
@@ -65,7 +65,7 @@ class _Book:
             group=group,
             fault=fault,
             seed=seed,
-            problems=tuple(_anywhere(one, folder) for one in played.problems),
+            problems=tuple(_portable(one, folder) for one in played.problems),
             statuses=played.statuses,
             seconds=round(played.seconds, 1),
             device=self._device,
@@ -80,16 +80,16 @@ class _Book:
             print(f"    {problem}", flush=True)
 
 
-def _anywhere(problem: str, folder: Path) -> str:
+def _portable(problem: str, folder: Path) -> str:
     """The problem without paths of this machine or process ids."""
     for path, name in ((folder, "FOLDER"), (_ROOT, "."), (Path(sys.prefix), "ENVIRONMENT"), (Path.home(), "HOME")):
         problem = problem.replace(str(path), name)
     return " ".join(re.sub(r"(\.json|\.yaml|\.py)\.\d+", r"\1.PROCESS", problem).split())
 
 
-def _again(*arguments: str, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _run_command(*arguments: str, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", _QUICKLY, *arguments],
+        [sys.executable, "-c", _SHORT_TURNS, *arguments],
         cwd=cwd,
         env=plainly(environment),
         stdin=subprocess.DEVNULL,
@@ -107,33 +107,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--again", action="store_true", help="repeat scenarios that have a result")
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
     parser.add_argument("--output", type=Path, default=LINES, help="file of lines; the page goes next to it")
-    asked = parser.parse_args(arguments)
-    book = _Book(asked.output, again=asked.again)
-    for seed in range(asked.seeds):
+    parsed = parser.parse_args(arguments)
+    results = _Results(parsed.output, again=parsed.again)
+    for seed in range(parsed.seeds):
         for row in rows(seed):
-            if asked.only in row.name and book.lacks("hit", row.name, row.seed):
+            if parsed.only in row.name and results.is_missing("hit", row.name, row.seed):
                 with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                    played = play(row, Path(folder) / "row", _again)
-                    book.write("hit", row.name, row.who.value, row.fault.value, row.seed, played, Path(folder) / "row")
-    _play_damages(book, asked.seeds, asked.only)
+                    played = play(row, Path(folder) / "row", _run_command)
+                    results.write(
+                        "hit", row.name, row.who.value, row.fault.value, row.seed, played, Path(folder) / "row"
+                    )
+    _run_damaged(results, parsed.seeds, parsed.only)
 
 
-def _play_damages(book: _Book, seeds: int, only: str) -> None:
+def _run_damaged(results: _Results, seeds: int, only: str) -> None:
     missing = [
         damage
         for seed in range(seeds)
         for damage in damages(seed)
-        if only in damage.name and book.lacks("damaged", damage.name, damage.seed)
+        if only in damage.name and results.is_missing("damaged", damage.name, damage.seed)
     ]
     if not missing:
         return
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-        whole = undamaged(folder / "whole", _again)
+        whole = undamaged(folder / "whole", _run_command)
         for number, damage in enumerate(missing):
             copy = folder / f"copy-{number}"
-            played = play_damage(damage, whole, copy, _again)
-            book.write("damaged", damage.name, damage.file, damage.how.value, damage.seed, played, copy)
+            played = play_damage(damage, whole, copy, _run_command)
+            results.write("damaged", damage.name, damage.file, damage.how.value, damage.seed, played, copy)
 
 
 if __name__ == "__main__":

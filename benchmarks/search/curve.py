@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Sequence
 
-from benchmarks.search.rows import Sized, Timed
+from benchmarks.search.table_lines import Sized, Timed
 
 __all__ = ["Curve", "PeakCurve"]
 

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.search.rows import Timed
+from benchmarks.search.table_lines import Timed
 
 __all__ = ["Drift"]
 
@@ -34,11 +34,11 @@ class Drift:
 
     @property
     def middle_seconds(self) -> float:
-        """Step time of plain training at the reference batch, averaged over the table."""
+        """Step time of plain training at the reference batch, the median over the table."""
         return self._middle
 
     def factor(self, run: int, moment: float) -> float:
-        """Slowdown of the machine at a moment, relative to the average over the table.
+        """Slowdown of the machine at a moment, relative to the median over the table.
 
         Between two repetitions of plain training the logarithm of its time is interpolated; outside of them the nearest
         one is used.

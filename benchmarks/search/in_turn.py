@@ -22,12 +22,12 @@ from advisor.training.training import Training
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.source import resolve_source
-from benchmarks.search.rows import Paired
+from benchmarks.search.table_lines import Paired
 
 __all__ = ["ratio_of", "time_in_turn"]
 
 _GROUPS = 8
-"""Consecutive turns per block, whose means are compared: single turns are not independent of each other."""
+"""Groups of consecutive turns, whose medians give the standard error: single turns are not independent."""
 
 _SHORTEST_PART_SECONDS = 0.02
 """Shortest turn of one training: the clock's resolution would matter in a few milliseconds."""
@@ -117,7 +117,7 @@ def _paired(
 
 
 def ratio_of(logs: Sequence[float]) -> tuple[float, float]:
-    """The mean ratio from many log ratios, and its relative standard error.
+    """The ratio estimated from many log ratios, and its relative standard error.
 
     Args:
         logs: In the order of measurement; at least eight.

@@ -23,7 +23,7 @@ from advisor.workload.source import resolve_source
 from benchmarks.json_lines import append
 from benchmarks.search.recorder import Recorder
 from benchmarks.search.recordings import RECORDINGS, SMOKE
-from benchmarks.search.rows import Header, Line, Sized, Timed, compress, read
+from benchmarks.search.table_lines import Header, Line, Sized, Timed, compress, read
 
 __all__ = ["main"]
 

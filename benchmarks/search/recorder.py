@@ -26,7 +26,7 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.workload.facts import Facts
 from advisor.workload.workload import WorkloadSource
 from benchmarks.search.recordings import Recording
-from benchmarks.search.rows import Header, Line, Sized, Timed
+from benchmarks.search.table_lines import Header, Line, Sized, Timed
 from benchmarks.search.timed_batches import first_batch, next_batch
 
 __all__ = ["Recorder"]

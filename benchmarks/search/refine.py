@@ -25,8 +25,8 @@ from advisor.trial.worker.probe import libraries
 from benchmarks.json_lines import append
 from benchmarks.search.in_turn import time_in_turn
 from benchmarks.search.recordings import RECORDINGS, SMOKE, Recording
-from benchmarks.search.rows import Paired, Sized, compress, read
 from benchmarks.search.table import Estimate, Table
+from benchmarks.search.table_lines import Paired, Sized, compress, read
 
 __all__ = ["contenders", "main"]
 

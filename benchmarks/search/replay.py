@@ -24,7 +24,7 @@ from advisor.version import __version__
 from benchmarks.search.generated import FIRST_HELD_BACK, Generated
 from benchmarks.search.problem import Problem
 from benchmarks.search.report import markdown
-from benchmarks.search.results import NEAR, SOON, Result, write
+from benchmarks.search.results import EARLY, NEAR, Result, write
 from benchmarks.search.simulated_space import SIZES, Levels
 from benchmarks.search.simulator import Simulator
 from benchmarks.search.strategies import STRATEGIES, search
@@ -77,7 +77,7 @@ def replay(
         recorded_noise=None if table is None else table.drift.noise,
         noise=noise,
         compared=_compared(every),
-        worth=tuple(trials.worth_after(SOON) for trials in every),
+        worth=tuple(trials.worth_after(EARLY) for trials in every),
         versions=_versions(),
         date=datetime.date.today().isoformat(),
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.search.generated import HELD_BACK_NAME
-from benchmarks.search.results import SOON, Result, quantile, read
+from benchmarks.search.results import EARLY, Result, quantile, read
 
 __all__ = ["PAGE", "markdown", "page"]
 
@@ -90,17 +90,18 @@ def _table(results: Sequence[Result]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
-        median, late = (_trials(number, result.budget) for number in (result.median, result.late))
+        median, late = (_trials(number, result.budget) for number in (result.median, result.percentile_95))
         rows.append(
-            f"| {_named(result, results[0])} | {median} | {late} | {result.soon:.0%} | {result.within_forty:.0%} "
-            f"| {_comparisons(result)} | {result.lost:.1%} | {result.broken:.1%} |"
+            f"| {_named(result, results[0])} | {median} | {late} | {result.within_thirty:.0%} "
+            f"| {result.within_forty:.0%} | {_comparisons(result)} | {result.out_of_memory_share:.1%} "
+            f"| {result.failed_share:.1%} |"
         )
     return rows
 
 
 def _worth(results: Sequence[Result]) -> list[str]:
     rows = [
-        f"| strategy | answer after {SOON} trials / optimum: median | 10th percentile |",
+        f"| strategy | answer after {EARLY} trials / optimum: median | 10th percentile |",
         "|---|---|---|",
     ]
     for result in results:

@@ -10,12 +10,12 @@ import msgspec
 
 from benchmarks import json_lines
 
-__all__ = ["NEAR", "SOON", "Result", "quantile", "read", "write"]
+__all__ = ["EARLY", "NEAR", "Result", "quantile", "read", "write"]
 
 NEAR = 0.98
 """Fraction of the exhaustive optimum at which a search has converged."""
 
-SOON = 30
+EARLY = 30
 """Trials within which nearly every search should converge."""
 
 _LATER = 40
@@ -68,14 +68,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return quantile(self.reached, 0.5)
 
     @property
-    def late(self) -> float:
+    def percentile_95(self) -> float:
         """Trials until 95 % of the seeds had converged; infinite if they never did."""
         return quantile(self.reached, 0.95)
 
     @property
-    def soon(self) -> float:
+    def within_thirty(self) -> float:
         """Fraction of the seeds that had converged after 30 trials."""
-        return sum(number is not None and number <= SOON for number in self.reached) / len(self.reached)
+        return sum(number is not None and number <= EARLY for number in self.reached) / len(self.reached)
 
     @property
     def within_forty(self) -> float:
@@ -83,12 +83,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return sum(number is not None and number <= _LATER for number in self.reached) / len(self.reached)
 
     @property
-    def lost(self) -> float:
+    def out_of_memory_share(self) -> float:
         """Fraction of all trials that ran out of memory."""
         return sum(self.out_of_memory) / max(1, sum(self.spent))
 
     @property
-    def broken(self) -> float:
+    def failed_share(self) -> float:
         """Fraction of all trials that crashed or failed otherwise."""
         return sum(self.failed) / max(1, sum(self.spent))
 

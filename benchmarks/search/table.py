@@ -16,7 +16,7 @@ from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import Curve, PeakCurve
 from benchmarks.search.drift import Drift
 from benchmarks.search.problem import Trial, with_noise
-from benchmarks.search.rows import Header, Line, Paired, Sized, Timed, read
+from benchmarks.search.table_lines import Header, Line, Paired, Sized, Timed, read
 
 __all__ = ["Estimate", "Table"]
 
@@ -124,7 +124,7 @@ class Table:
 
     @property
     def policies(self) -> int:
-        """Number of combinations and batches that ran and were timed."""
+        """Number of policies (a combination at one batch) that ran and were timed."""
         return sum(len(recorded.rates) for recorded in self._recorded.values())
 
     @property

@@ -8,7 +8,7 @@ from advisor.search.sizing.batching import choose_batch
 from advisor.search.sizing.memory_model import DEFAULT_MARGIN, round_batch
 from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import PeakCurve
-from benchmarks.search.rows import Sized, Timed
+from benchmarks.search.table_lines import Sized, Timed
 
 __all__ = ["first_batch", "next_batch"]
 

@@ -183,7 +183,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, tag="paired"):
         batch: Samples per step, in one micro-batch.
         ratio: Step time relative to that of plain training at the reference batch.
         error: Its relative standard error.
-        blocks: Number of blocks of turns.
+        blocks: Number of turns.
         seconds: Their duration.
     """
 
