@@ -61,14 +61,15 @@ def latest(records: Iterable[P], *, latest_last: bool = False) -> list[P]:
 def append(path: Path, *records: Any) -> None:
     """Add records to a file, all or none; they are on disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    # Unbuffered: a buffered file would write its rest again before it is truncated, and fail again.
+    with path.open("ab", buffering=0) as file:
         begin = file.tell()
         # A process that was ended while it wrote has left a truncated line.
-        truncated = begin > 0 and not path.read_bytes().endswith(b"\n")
-        lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+        rest = b"\n" if begin > 0 and not path.read_bytes().endswith(b"\n") else b""
+        rest += b"".join(msgspec.json.encode(record) + b"\n" for record in records)
         try:
-            file.write(b"\n" + lines if truncated else lines)
-            file.flush()
+            while rest:
+                rest = rest[file.write(rest) :]
         except OSError:  # such as a full disk: some of the records would pass for all of them
             file.truncate(begin)
             raise

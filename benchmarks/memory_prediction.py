@@ -29,6 +29,7 @@ from advisor.session.setup.versions import versions
 from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
 from advisor.workload.source import resolve_source
+from benchmarks.markdown import packages
 from benchmarks.search.recordings import RECORDINGS, SMOKE
 from benchmarks.search.table_lines import Header, Line, Sized, Timed, read
 
@@ -147,7 +148,7 @@ def page(cases: Sequence[Case]) -> str:
         models = list(dict.fromkeys(case.model for case in of_source))
         first = of_source[0]
         measured = sorted({f"{case.device}, {case.recorded}" for case in of_source})
-        used = ", ".join(f"{package} {version}" for package, version in first.versions.items())
+        used = packages([first.versions])
         rows = [_row(model, [case for case in of_source if case.model == model]) for model in models]
         worst = sorted(of_source, key=lambda case: -abs(case.error))[:_WORST]
         parts += [

@@ -151,20 +151,20 @@ class _Model:
             activation_ratio=_ratio(row.activation_bytes, plain.activation_bytes),
             time_ratio=row.step_seconds / plain.step_seconds,
         )
-        return self._beside_exact(use, row)
+        return self._with_fidelity(use, row)
 
-    def _beside_exact(self, use: MethodUse, row: Row) -> Row:
+    def _with_fidelity(self, use: MethodUse, row: Row) -> Row:
         """The row with its fidelity: a few steps at a small batch, compared with the same steps of plain training."""
         own = self._run(TrialKind.FIDELITY, (use,))
         if own.outcome is Outcome.DIVERGED:
             return msgspec.structs.replace(row, loss_drift=NOT_FINITE)
         if own.fidelity is None or self._exact is None:
             return row
-        beside = compared(own.fidelity, self._exact, reference="plain", micro_batch=_COMPARED_BATCH)
+        difference = compared(own.fidelity, self._exact, reference="plain", micro_batch=_COMPARED_BATCH)
         gradient = own.fidelity.gradient
         return msgspec.structs.replace(
             row,
-            loss_drift=None if beside is None else beside.loss_drift,
+            loss_drift=None if difference is None else difference.loss_drift,
             gradient_error=None if gradient is None else gradient.error,
         )
 

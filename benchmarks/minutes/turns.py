@@ -108,14 +108,14 @@ def in_turn(
         for stepping, into in ((one, rates), (other, others))[:: -1 if len(rates) % 2 else 1]:
             steps = max(1, round(part / stepping.step_seconds))
             into.append(stepping.batch * steps / stepping.turn(steps))
-        found = _beside(rates, others)
+        found = _speed_ratio(rates, others)
         narrow = len(rates) >= pacing.least_rounds and found.precision <= pacing.precision
         over = len(rates) >= _LEAST_ROUNDS and clock() - begin >= pacing.seconds
         if narrow or over or len(rates) >= pacing.most_rounds:
             return found
 
 
-def _beside(rates: Sequence[float], others: Sequence[float]) -> SpeedRatio:
+def _speed_ratio(rates: Sequence[float], others: Sequence[float]) -> SpeedRatio:
     ratio, low, high = median_with_interval([own / their for own, their in zip(rates, others, strict=True)])
     return SpeedRatio(
         ratio=ratio,
@@ -127,13 +127,13 @@ def _beside(rates: Sequence[float], others: Sequence[float]) -> SpeedRatio:
     )
 
 
-def median_with_interval(figures: Sequence[float]) -> tuple[float, float, float]:
+def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The median with its 95 % confidence interval; with fewer than six values, the smallest and the largest.
 
     The k-th smallest and the k-th largest value enclose the median unless fewer than k of the values lie on one side of
     it, which follows a binomial distribution (the sign test).
     """
-    ordered, count = sorted(figures), len(figures)
+    ordered, count = sorted(values), len(values)
     skipped, outside = 0, 2 / 2**count
     while skipped + 1 < count / 2 and outside + 2 * math.comb(count, skipped + 1) / 2**count <= 1 - _CONFIDENCE:
         skipped += 1

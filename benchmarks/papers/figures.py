@@ -9,6 +9,7 @@ import msgspec
 
 from benchmarks import json_lines
 from benchmarks.json_lines import latest
+from benchmarks.markdown import cell, days, number, packages
 
 __all__ = ["Figure", "markdown", "read"]
 
@@ -70,14 +71,8 @@ def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:
 
 def _circumstances(rows: Sequence[Figure], device: str, size: str) -> str:
     """Device, dates, and every version that any of the rows was measured with."""
-    dates = sorted({one.date for one in rows})
-    versions: dict[str, dict[str, None]] = {}
-    for one in sorted(rows, key=lambda one: one.date):
-        for package, version in one.versions.items():
-            versions.setdefault(package, {})[version] = None
-    with_them = ", ".join(f"{package} {' and '.join(found)}" for package, found in versions.items())
-    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"On {device}, size {size}, {days}, with {with_them}."
+    versions = packages(one.versions for one in sorted(rows, key=lambda one: one.date))
+    return f"On {device}, size {size}, {days(one.date for one in rows)}, with {versions}."
 
 
 def _table(rows: Sequence[Figure]) -> str:
@@ -92,9 +87,7 @@ def _table(rows: Sequence[Figure]) -> str:
 
 def _line(one: Figure) -> str:
     ratio = f"{one.ours / one.theirs:.2f}" if one.ours is not None and one.theirs else ""
-    return (
-        f"| {one.row} | {one.column} | {_number(one.theirs)} | {_number(one.ours)} | {ratio} | {_in_cell(one.reason)} |"
-    )
+    return f"| {one.row} | {one.column} | {number(one.theirs)} | {number(one.ours)} | {ratio} | {cell(one.reason)} |"
 
 
 def _without(reason: str, missing: Sequence[Figure]) -> str:
@@ -102,15 +95,6 @@ def _without(reason: str, missing: Sequence[Figure]) -> str:
     alike = [one for one in missing if one.reason == reason]
     columns = "; ".join(one.column for one in alike)
     theirs = (
-        "; ".join(_number(one.theirs) or "-" for one in alike) if any(one.theirs is not None for one in alike) else ""
+        "; ".join(number(one.theirs) or "-" for one in alike) if any(one.theirs is not None for one in alike) else ""
     )
-    return f"| {alike[0].row} | {columns} | {theirs} |  |  | {_in_cell(reason)} |"
-
-
-def _in_cell(text: str) -> str:
-    """The text on one line of a table, whatever a library raised."""
-    return " ".join(text.split()).replace("|", "/")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"| {alike[0].row} | {columns} | {theirs} |  |  | {cell(reason)} |"

@@ -109,7 +109,7 @@ def _figures(options: Options) -> Iterator[list[Figure]]:
     size = _SIZES[options.size]
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         units = [_start(options, name, arguments, size.starts) for name, arguments in _STARTS.items()]
-        units += [_beside(options, model, uses, size.seconds) for model in size.models for uses in model.policies]
+        units += [_comparison(options, model, uses, size.seconds) for model in size.models for uses in model.policies]
         for model in size.models:
             seconds = min(size.seconds, 3.0)
             units.append(_trials(runner, options, model, seconds))
@@ -146,7 +146,7 @@ def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) 
     return Unit(table=_START, row=name, column="seconds", make=make)
 
 
-def _beside(options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
+def _comparison(options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
     """One comparison, in a process of its own."""
     row = _row(model, uses)
 

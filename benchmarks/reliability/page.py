@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.markdown import days
 from benchmarks.reliability.lines import Line, read
 
 __all__ = ["LINES", "page", "write_page"]
@@ -60,13 +61,12 @@ def write_page(path: Path) -> None:
 
 
 def _circumstances(lines: Sequence[Line]) -> str:
-    dates = sorted({line.date for line in lines})
     devices = " and ".join(sorted({f"{line.device}, {line.cores} cores" for line in lines}))
     seeds = ", ".join(str(seed) for seed in sorted({line.seed for line in lines if line.seed is not None}))
     versions = sorted({f"{package} {version}" for line in lines for package, version in line.versions.items()})
     held = sum(not line.problems for line in lines)
     return (
-        f"**{held} of {len(lines)} scenarios passed.** {devices}; {dates[0]}{f' to {dates[-1]}' * (len(dates) > 1)}; "
+        f"**{held} of {len(lines)} scenarios passed.** {devices}; {days(line.date for line in lines)}; "
         f"seeds {seeds}; {', '.join(versions)}."
     )
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.markdown import packages
 from benchmarks.search.generated import HELD_BACK_NAME
 from benchmarks.search.results import EARLY, Result, quantile, read
 
@@ -76,7 +77,7 @@ def _title(result: Result) -> str:
         source += f"; trial times with noise {noise}"
     if result.problem == HELD_BACK_NAME:
         source, many = _HELD_BACK, "up to "
-    versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
+    versions = packages([result.versions])
     return (
         f"## {_DISPLAYED.get(result.problem, result.problem)}: {many}{result.combinations:,} combinations\n\n{source}; "
         f"{len(result.reached)} seeds, at most {result.budget} trials each, on {result.date} with {versions}."
