@@ -1,1 +1,1 @@
-"""Measurements that are commands: ``python -m benchmarks.NAME``. Their figures are ratios within one run."""
+"""Benchmarks as commands: ``python -m benchmarks.NAME``. Their results are ratios within one run."""

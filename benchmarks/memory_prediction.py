@@ -1,13 +1,13 @@
-"""Predicted against measured peaks: what short runs foretell, and what traces without memory do.
+"""Predicted and measured peak memory: from profiling runs, and from traces that run nothing.
 
     python -m benchmarks.memory_prediction                 # every table in benchmarks/tables, 16 traces each
     python -m benchmarks.memory_prediction --traces 4      # fewer traces
 
-The truth are the peaks of the recorded tables (``benchmarks.search.record``): every combination of a search space at
-one to four batches, below and above the memory limit's half. Short runs are those that were recorded with them, at
-batches of a few samples, from which a session calculates; a batch that was part of the short runs is no case. A trace
-is made anew for some combinations of every table, chosen by chance, on fake tensors at batches of four and eight, as
-if nothing had been run before; what was traced is no case. Prints a Markdown page and writes it beside its lines.
+The measured peaks are those of the recorded tables (``benchmarks.search.record``): every combination of a search space
+at one to four batches, below and above half of the memory limit. The profiling runs were recorded with them, at batches
+of a few samples, from which a session predicts; batches of the profiling runs are excluded. Some random combinations of
+every table are traced again, on fake tensors at batches of four and eight, as if nothing had been run before; the
+traced batches are excluded. Prints a Markdown page and writes it next to its lines.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from advisor.session.setup.versions import versions
 from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialSpec
 from advisor.workload.source import resolve_source
+from benchmarks.markdown import packages
 from benchmarks.search.recordings import RECORDINGS, SMOKE
-from benchmarks.search.rows import Header, Line, Sized, Timed, read
+from benchmarks.search.table_lines import Header, Line, Sized, Timed, read
 
-__all__ = ["Case", "main", "page", "short_run_cases", "trace_cases"]
+__all__ = ["Case", "main", "page", "profiling_run_cases", "trace_cases"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _TABLES = _ROOT / "benchmarks" / "tables"
@@ -41,24 +42,24 @@ _TRACED_AROUND = 8
 _ORDER_SEED = 0
 _TIME_LIMIT_SECONDS = 300.0
 _WORST = 5
-"""Cases that are named."""
+"""Number of cases to name."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One policy at one batch.
 
     Attributes:
-        source: ``"short runs"`` or ``"traces"``.
+        source: ``"short runs"`` (profiling runs) or ``"traces"``.
         model: Name of the workload.
         methods: Label of the combination.
         batch: Samples.
         measured_bytes: Peak of a timed trial.
-        predicted_bytes: What was predicted of it.
-        manner: How: ``"aligned"`` allocation by allocation, ``"fitted"`` through peaks.
+        predicted_bytes: Predicted peak.
+        manner: ``"aligned"`` allocation by allocation, or ``"fitted"`` through peaks.
         device: Where it was measured.
-        recorded: ISO date of that.
+        recorded: ISO date of the measurement.
         date: ISO date of the prediction.
-        versions: Package -> version of what predicted.
+        versions: Package -> version used for the prediction.
     """
 
     source: str
@@ -79,8 +80,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return self.predicted_bytes / self.measured_bytes - 1
 
 
-def short_run_cases(lines: Sequence[Line]) -> Iterator[Case]:
-    """Every batch that was timed, but for those that the short runs had seen."""
+def profiling_run_cases(lines: Sequence[Line]) -> Iterator[Case]:
+    """Every timed batch that the profiling runs had not seen."""
     header = _header(lines)
     sizings = {line.combination.label: line for line in lines if isinstance(line, Sized)}
     for line in _ran(lines):
@@ -97,13 +98,13 @@ def short_run_cases(lines: Sequence[Line]) -> Iterator[Case]:
 
 
 def trace_cases(lines: Sequence[Line], runner: Runner, device: str, *, count: int) -> Iterator[Case]:
-    """Trace some combinations, and predict every batch of theirs that was timed and not traced.
+    """Trace some combinations, and predict all of their timed batches that were not traced.
 
     Args:
-        lines: Of a table.
+        lines: Lines of a table.
         runner: Runs the traces.
         device: torch's name of the device.
-        count: How many combinations to trace; those that cannot be are named on the way.
+        count: Most combinations to trace; those that cannot be traced are printed.
     """
     header = _header(lines)
     recording = SMOKE if header.workload == SMOKE.name else RECORDINGS[header.workload]
@@ -116,7 +117,7 @@ def trace_cases(lines: Sequence[Line], runner: Runner, device: str, *, count: in
             TrialSpec(
                 kind=TrialKind.PREDICT,
                 workload=source,
-                # What the measured steps did is what is traced.
+                # Trace the calibration that the measured steps used.
                 policy=Policy(methods=combination.uses, micro_batch=_TRACED_AROUND, settled=settled[label]),
                 device=device,
                 memory_limit_bytes=header.limit_bytes,
@@ -147,7 +148,7 @@ def page(cases: Sequence[Case]) -> str:
         models = list(dict.fromkeys(case.model for case in of_source))
         first = of_source[0]
         measured = sorted({f"{case.device}, {case.recorded}" for case in of_source})
-        used = ", ".join(f"{package} {version}" for package, version in first.versions.items())
+        used = packages([first.versions])
         rows = [_row(model, [case for case in of_source if case.model == model]) for model in models]
         worst = sorted(of_source, key=lambda case: -abs(case.error))[:_WORST]
         parts += [
@@ -217,14 +218,14 @@ def _case(header: Header, line: Timed, *, source: str, predicted_bytes: int, man
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory_prediction", description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", type=Path, nargs="+", help="default: every one in benchmarks/tables")
-    parser.add_argument("--traces", type=int, default=16, help="combinations to trace of each table (default: 16)")
+    parser.add_argument("--tables", type=Path, nargs="+", help="tables (default: all in benchmarks/tables)")
+    parser.add_argument("--traces", type=int, default=16, help="combinations to trace per table (default: 16)")
     parser.add_argument("--output", type=Path, default=_RESULTS, help="folder (default: docs/results)")
     options = parser.parse_args(arguments)
     tables = [read(path) for path in options.tables or sorted(_TABLES.glob("*.jsonl.gz"))]
-    cases = [case for lines in tables for case in short_run_cases(lines)]
+    cases = [case for lines in tables for case in profiling_run_cases(lines)]
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         for lines in tables:
             cases += trace_cases(lines, runner, detect_hardware(None).device, count=options.traces)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["Row", "append", "read"]
+from benchmarks import json_lines
+
+__all__ = ["Row", "read"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting of one method on one model, alone.
+    """One setting of one method on its own, on one model.
 
     Attributes:
         model: Name of the workload.
@@ -19,17 +20,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         method: Name of the method; empty for plain training.
         batch: Samples per optimizer step, in one micro-batch.
         outcome: How the trial ended, or ``"refused"``.
-        reason: Why, when it was not measured.
-        peak_bytes: Peak of the step: reserved on CUDA, live tensor storage on a CPU.
-        activation_bytes: What the backward pass kept, at the end of the forward pass.
-        step_seconds: Median of full optimizer steps.
+        reason: Why it was not measured.
+        peak_bytes: Peak of the step: reserved bytes on CUDA, live tensor storage on a CPU.
+        activation_bytes: Bytes saved for the backward pass at the end of the forward pass.
+        step_seconds: Median time of full optimizer steps.
         spread: Half of its 95 % confidence interval, relative.
         peak_ratio: Peak relative to plain training of the same run.
-        activation_ratio: Kept activations relative to plain training.
+        activation_ratio: Saved activations relative to plain training.
         time_ratio: Step time relative to plain training, measured right before and after it.
-        loss_drift: How far its losses are from plain training's, relative; ``None`` if they were not compared.
-        gradient_error: Relative error of the first gradient; ``None`` if it was not compared.
-        notes: What the method said.
+        loss_drift: Relative difference of its losses from plain training's; ``None`` if not compared.
+        gradient_error: Relative error of the first gradient; ``None`` if not compared.
+        notes: Notes of the method.
         device: Name of the device.
         versions: Package -> version.
         date: ISO date.
@@ -57,22 +58,5 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file, in order; empty when there is none. A line that was cut off is left out."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_bytes().splitlines():
-        try:
-            rows.append(msgspec.json.decode(line, type=Row))
-        except msgspec.DecodeError:
-            continue  # the process ended while it wrote; the setting is measured again
-    return rows
-
-
-def append(path: Path, row: Row) -> None:
-    """Add one row; on the disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(row) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """The rows of a file in order; none if it does not exist."""
+    return json_lines.read(path, msgspec.json.Decoder(Row))

@@ -1,12 +1,12 @@
-"""Every method alone, on four models: peak memory, step time and fidelity, each against plain training of the same run.
+"""Every method on its own, on four models: peak memory, step time and fidelity relative to plain training.
 
-    python -m benchmarks.method_table                      # the device that momadvise would choose
+    python -m benchmarks.method_table                      # on the device that momadvise would choose
     python -m benchmarks.method_table --size smoke         # seconds, on any CPU
-    python docs/generate_methods.py                        # puts the rows into docs/methods.md
+    python docs/generate_methods.py                        # write the rows to docs/methods.md
 
-Rows are appended to a file of JSON lines as they are measured; what is there already for the same device and versions
-is not measured again, so that an interrupted run goes on. Plain training is measured again after every few settings:
-a machine that is shared drifts, and a ratio of two figures taken an hour apart would measure the drift.
+Rows are appended to a file of JSON lines as they are measured. Rows for the same device and versions are not measured
+again, so an interrupted run continues. Plain training is measured again after every few settings: a shared machine
+drifts, and a ratio of two measurements an hour apart would measure the drift.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.workload.facts import Facts
 from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadSource
-from benchmarks.method_rows import Row, append, read
+from benchmarks.json_lines import append
+from benchmarks.method_rows import Row, read
 
 __all__ = ["main", "measure_model", "settings_alone"]
 
@@ -51,7 +52,7 @@ _MEASURE_SECONDS = {"smoke": 0.5, "full": 3.0}
 
 _COMPARED_BATCH = 2
 _COMPARED_STEPS = 8
-"""Steps over which losses are held against the exact run's: two rounds of the distinct batches."""
+"""Steps whose losses are compared with the reference run's: two rounds of the distinct batches."""
 
 
 def settings_alone(*, every: bool) -> list[MethodUse]:
@@ -69,12 +70,12 @@ def measure_model(
     measure_seconds: float,
     known: Sequence[Row],
 ) -> Iterator[Row]:
-    """Measure plain training and every setting on one model; a row as soon as it is known.
+    """Measure plain training and every setting on one model; yields each row as soon as it is known.
 
     Args:
         name: Name of the model in the rows.
         source: The workload.
-        settings: What to measure.
+        settings: The settings.
         hardware: The device.
         measure_seconds: Seconds of timed steps of each.
         known: Rows of earlier runs, which are not measured again.
@@ -123,7 +124,7 @@ class _Model:
         self._exact: FidelityRecord | None = None
 
     def probe(self) -> Facts | Row:
-        """The facts; or a row that says why there are none."""
+        """The facts, or a row with the reason why there are none."""
         result = self._run(TrialKind.PROBE, ())
         if result.facts is None:
             return self._row("plain", "", result)
@@ -132,7 +133,7 @@ class _Model:
         return result.facts
 
     def plain(self, repeat: int) -> Row:
-        """Plain training, measured anew."""
+        """Plain training, measured again."""
         return self._row("plain", "", self._run(TrialKind.TIME, (), repeat=repeat))
 
     def setting(self, use: MethodUse, facts: Facts, plain: Row) -> Row:
@@ -150,20 +151,20 @@ class _Model:
             activation_ratio=_ratio(row.activation_bytes, plain.activation_bytes),
             time_ratio=row.step_seconds / plain.step_seconds,
         )
-        return self._beside_exact(use, row)
+        return self._with_fidelity(use, row)
 
-    def _beside_exact(self, use: MethodUse, row: Row) -> Row:
-        """With a few steps at a small batch held against the same that plain training made."""
+    def _with_fidelity(self, use: MethodUse, row: Row) -> Row:
+        """The row with its fidelity: a few steps at a small batch, compared with the same steps of plain training."""
         own = self._run(TrialKind.FIDELITY, (use,))
         if own.outcome is Outcome.DIVERGED:
             return msgspec.structs.replace(row, loss_drift=NOT_FINITE)
         if own.fidelity is None or self._exact is None:
             return row
-        beside = compared(own.fidelity, self._exact, reference="plain", micro_batch=_COMPARED_BATCH)
+        difference = compared(own.fidelity, self._exact, reference="plain", micro_batch=_COMPARED_BATCH)
         gradient = own.fidelity.gradient
         return msgspec.structs.replace(
             row,
-            loss_drift=None if beside is None else beside.loss_drift,
+            loss_drift=None if difference is None else difference.loss_drift,
             gradient_error=None if gradient is None else gradient.error,
         )
 
@@ -208,12 +209,12 @@ class _Model:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.method_table", description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=("smoke", "full"), default="full")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS))
-    parser.add_argument("--methods", nargs="+", help="only these")
+    parser.add_argument("--methods", nargs="+", help="only these methods")
     parser.add_argument("--all-settings", action="store_true", help="every setting (default: the first of each method)")
     parser.add_argument("--output", type=Path, help="file of JSON lines (default: docs/results/methods-DEVICE.jsonl)")
     options = parser.parse_args(arguments)

@@ -1,12 +1,12 @@
-"""Predicted against measured step times: the roofline alone, with one measured batch, and with two.
+"""Predicted and measured step times: the roofline alone, with one measured batch, and with two.
 
     python -m benchmarks.time_prediction --size smoke      # a minute or two, on any CPU
     python -m benchmarks.time_prediction                   # the models of examples/
 
-Each setting is trained at three batches. The roofline is held against all three. Calibrated at the smallest, and by a
-line through the smaller two, it is held against the largest, which neither has seen. "Plain's factor" takes nothing
-measured from the setting itself: it is the ratio of measured to predicted time of plain training at the smallest batch.
-Prints a Markdown table.
+Each setting is trained at three batches. The roofline is compared with all three. Calibrated at the smallest, and by a
+line through the smaller two, it is compared with the largest, which neither has seen. "Plain's factor" uses no
+measurement of the setting itself: it is the ratio of measured to predicted time of plain training at the smallest
+batch. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "processor": time.proces
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting of one model at one batch; seconds of a step.
+    """One setting of one model at one batch; times are per step.
 
     Attributes:
         model: Name of the model.
@@ -60,10 +60,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         batch: Samples.
         measured: Median of the timed steps.
         roofline: Predicted from the rates of the device alone.
-        bound: What the prediction is bound by, by phase.
+        bound: The limiting resource of the prediction, by phase.
         plain_factor: Predicted with the factor of plain training at the smallest batch.
-        one_batch: Predicted with the factor of this setting there; ``None`` where that would be its own figure.
-        two_batches: Predicted by a line through the smaller two batches; ``None`` likewise.
+        one_batch: Predicted with this setting's own factor there; ``None`` if that would be its own measurement.
+        two_batches: Predicted by a line through the smaller two batches; ``None`` if it is one of them.
     """
 
     model: str
@@ -83,12 +83,12 @@ def rows_of(
     """Measure and predict every setting of one model.
 
     Args:
-        name: Of the model.
+        name: Name of the model.
         workload: The model.
-        batches: Growing.
+        batches: Growing batches.
         device: The device.
         clock: Times the steps.
-        seconds: Of timed steps at each batch.
+        seconds: Seconds of timed steps at each batch.
     """
     rates = device_rates(device)
     plain: TimePrediction | None = None
@@ -117,7 +117,7 @@ def rows_of(
 
 
 def predicted(prediction: TimePrediction, batch: int) -> float:
-    """The roofline alone, whatever was measured."""
+    """The roofline alone, regardless of measurements."""
     return msgspec.structs.replace(prediction, measured_seconds={}).at(batch).predicted_seconds
 
 
@@ -195,7 +195,7 @@ def _options(workload: Workload) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.time_prediction", description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=tuple(SIZES), default="full")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--clock",
         choices=tuple(_CLOCKS),
         default="wall",
-        help="processor: seconds of the processor instead, for one thread on a machine that others use (default: wall)",
+        help="processor: CPU time of one thread, for shared machines (default: wall)",
     )
     options = parser.parse_args(arguments)
     device, clock = torch.device(options.device), _CLOCKS[options.clock]

@@ -24,11 +24,12 @@ from advisor.errors import UserError
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.session.setup.versions import versions
-from benchmarks.minutes.asked import ask
+from benchmarks.json_lines import append
 from benchmarks.minutes.busy import one_core_busy
 from benchmarks.minutes.contest import Contest, starter_of
+from benchmarks.minutes.momadvise_run import run_momadvise
 from benchmarks.minutes.page import page, write_page
-from benchmarks.minutes.rows import Row, append, read
+from benchmarks.minutes.rows import Row, read
 from benchmarks.minutes.settings import REFERENCE_SET, Setting
 from benchmarks.minutes.turns import Pacing
 from benchmarks.minutes.workloads import SIZES, Size, Workload
@@ -110,7 +111,7 @@ def _measured(options: Options, workload: Workload, repeat: int, settings: Seque
         if options.time_limit is not None:
             arguments += ["--time-limit", options.time_limit]
         study = _study(options, Path(folder), f"{workload.name}-{repeat}{'-busy' * options.busy}")
-        advice = ask(workload.path, study, arguments=arguments, environment=environment)
+        advice = run_momadvise(workload.path, study, arguments=arguments, environment=environment)
         _tell(f"  momadvise: {advice.reason or f'{advice.winner}, batch {advice.batch}'}, {advice.wall_seconds:.0f} s")
         own_batch = workload.own_batch or advice.baseline_batch
         row = Row(
@@ -184,40 +185,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _options(arguments: Sequence[str] | None) -> Options:
     description = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.minutes", description=description)
-    parser.add_argument("--size", choices=tuple(SIZES), default="full", help="smoke: a tiny model, in a minute")
+    parser.add_argument("--size", choices=tuple(SIZES), default="full", help="smoke: a tiny model, one minute")
     parser.add_argument("--only", metavar="NAME[,NAME]", help="these workloads (default: all of the size)")
     parser.add_argument("--busy", action="store_true", help="keep one core busy with another process throughout")
     parser.add_argument("--repeat", type=_count, default=1, help="runs of every workload (default: 1)")
-    parser.add_argument("--again", action="store_true", help="measure what is there already")
-    parser.add_argument("--time-limit", help="of momadvise (default: its own)")
-    parser.add_argument("--rounds", type=_count, default=Pacing().most_rounds, help="of a comparison, at most")
-    parser.add_argument("--seconds", type=_count, help="of a comparison, after which no round begins (default: 60)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the order of the arms")
+    parser.add_argument("--again", action="store_true", help="repeat rows that have a result")
+    parser.add_argument("--time-limit", help="time limit of momadvise (default: its own)")
+    parser.add_argument("--rounds", type=_count, default=Pacing().most_rounds, help="most rounds of a comparison")
+    parser.add_argument("--seconds", type=_count, help="time limit of a comparison (default: 60)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, batches and the order of the arms")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--output", type=Path, help="file of rows (default: docs/results/minutes-DEVICE.jsonl)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the study folders there (default: none)")
-    asked = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
-        hardware = detect_hardware(asked.device)
+        hardware = detect_hardware(parsed.device)
     except UserError as error:
         parser.error(str(error))
-    workloads = {one.name: one for one in SIZES[asked.size].workloads}
-    names = asked.only.split(",") if asked.only else list(workloads)
+    workloads = {one.name: one for one in SIZES[parsed.size].workloads}
+    names = parsed.only.split(",") if parsed.only else list(workloads)
     if unknown := [name for name in names if name not in workloads]:
         parser.error(f"--only must name workloads of {', '.join(workloads)}, but got {', '.join(unknown)}")
     return Options(
-        size=asked.size,
+        size=parsed.size,
         workloads=tuple(workloads[name] for name in names),
         hardware=hardware,
-        output=asked.output or _RESULTS / f"minutes-{hardware.kind.value}.jsonl",
-        again=asked.again,
-        busy=asked.busy,
-        time_limit=asked.time_limit,
-        repeats=asked.repeat,
-        seed=asked.seed,
-        most_rounds=asked.rounds,
-        pair_seconds=asked.seconds,
-        keep=asked.keep,
+        output=parsed.output or _RESULTS / f"minutes-{hardware.kind.value}.jsonl",
+        again=parsed.again,
+        busy=parsed.busy,
+        time_limit=parsed.time_limit,
+        repeats=parsed.repeat,
+        seed=parsed.seed,
+        most_rounds=parsed.rounds,
+        pair_seconds=parsed.seconds,
+        keep=parsed.keep,
     )
 
 

@@ -14,7 +14,7 @@ from benchmarks.minutes.arms import Arm, ArmLostError
 from benchmarks.minutes.protocol import ArmRequest
 from benchmarks.minutes.rows import ArmRow, leaders_of_set
 from benchmarks.minutes.settings import ADVICE, UNTOUCHED, Setting
-from benchmarks.minutes.turns import Beside, Pacing, Stepping, in_turn
+from benchmarks.minutes.turns import Pacing, SpeedRatio, Stepping, in_turn
 
 __all__ = ["Contest", "Found", "Starter", "starter_of"]
 
@@ -54,7 +54,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     arms: tuple[ArmRow, ...]
     best: str | None = None
-    advice_beside_best: Beside | None = None
+    advice_beside_best: SpeedRatio | None = None
     reason: str = ""
 
 
@@ -93,7 +93,7 @@ class Contest:
         known = {one.name: one for one in ((Setting(name=ADVICE),) if advised else ()) + self._settings}
         # In a fixed order, each setting would always find the machine as its predecessor left it.
         order = random.Random(self._seed).sample(list(known.values()), len(known))
-        rows = {setting.name: self._beside(setting, UNTOUCHED) for setting in order}
+        rows = {setting.name: self._compare(setting, UNTOUCHED) for setting in order}
         arms = tuple(rows[name] for name in known)
         if not any(one.beside is not None for one in arms):
             return Found(arms=arms, reason="no arm has a figure")
@@ -102,7 +102,7 @@ class Contest:
         if advice is None or advice.beside is None:
             return Found(arms=arms, best=leaders[0], reason="the advice has no figure")
         # The setting ahead of all others is there partly by chance: compare the advice with the leaders themselves.
-        last = {name: self._beside(known[ADVICE], known[name]) for name in leaders if name != UNTOUCHED.name}
+        last = {name: self._compare(known[ADVICE], known[name]) for name in leaders if name != UNTOUCHED.name}
         if UNTOUCHED.name in leaders:
             last[UNTOUCHED.name] = advice
         ratios = {name: row.beside.ratio for name, row in last.items() if row.beside is not None}
@@ -111,7 +111,7 @@ class Contest:
         best = min(ratios, key=lambda name: ratios[name])
         return Found(arms=arms, best=best, advice_beside_best=last[best].beside)
 
-    def _beside(self, setting: Setting, other: Setting) -> ArmRow:
+    def _compare(self, setting: Setting, other: Setting) -> ArmRow:
         """Each pair gets new processes: memory placement is random too."""
         try:
             with self._start(setting) as arm, self._start(other) as beside:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.markdown import cell, days, number, packages
 from benchmarks.minutes.rows import ArmRow, Row, read
 from benchmarks.minutes.settings import UNTOUCHED
-from benchmarks.minutes.turns import LEAST_FOR_INTERVAL, PRECISION, Beside
+from benchmarks.minutes.turns import LEAST_FOR_INTERVAL, PRECISION, SpeedRatio
 
 __all__ = ["LEAST_COMBINATIONS", "LEAST_OF_BEST", "PROMISES_KEPT", "lines_with_pages", "page", "write_page"]
 
@@ -84,15 +85,8 @@ def _section(device: str, rows: Sequence[Row], note: str) -> Iterator[str]:
 
 def _circumstances(rows: Sequence[Row]) -> str:
     """Cores, dates, and every version that any of the rows was measured with."""
-    dates = sorted({row.date for row in rows})
-    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    versions: dict[str, dict[str, None]] = {}
-    for row in rows:
-        for package, version in row.versions.items():
-            versions.setdefault(package, {})[version] = None
-    words = ", ".join(f"{package} {' and '.join(found)}" for package, found in versions.items())
     cores = " and ".join(str(count) for count in sorted({row.cores for row in rows}))
-    return f"{cores} cores, {days}, with {words}."
+    return f"{cores} cores, {days(row.date for row in rows)}, with {packages(row.versions for row in rows)}."
 
 
 def _summary(rows: Sequence[Row]) -> str:
@@ -184,7 +178,7 @@ def _cells(arm: ArmRow) -> list[str]:
     if arm.beside is None:
         return [arm.name, batch, "", "", "", "", arm.reason]
     found = arm.beside
-    rates = [_number(found.samples_per_second), _number(found.other_samples_per_second)]
+    rates = [number(found.samples_per_second), number(found.other_samples_per_second)]
     return [arm.name, batch, *rates, _ratio(found), str(found.rounds), arm.reason]
 
 
@@ -193,20 +187,16 @@ def _name(row: Row) -> str:
     return f"{row.workload}{f', run {row.repeat}' if row.repeat > 1 else ''}{limit}"
 
 
-def _ratio(found: Beside | None) -> str:
+def _ratio(found: SpeedRatio | None) -> str:
     if found is None:
         return ""
     mark = "" if found.rounds >= LEAST_FOR_INTERVAL else "†"
     return f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}){mark}"
 
 
-def _number(value: float) -> str:
-    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
-
-
 def _line(cells: Sequence[str]) -> str:
     """A table row on one line, whatever text a library raised."""
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "/") for cell in cells) + " |"
+    return "| " + " | ".join(map(cell, cells)) + " |"
 
 
 if __name__ == "__main__":

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.minutes.asked import Advice
+from benchmarks import json_lines
+from benchmarks.json_lines import latest
+from benchmarks.minutes.momadvise_run import Advice
 from benchmarks.minutes.settings import ADVICE, UNTOUCHED
-from benchmarks.minutes.turns import Beside
+from benchmarks.minutes.turns import SpeedRatio
 
-__all__ = ["ArmRow", "Row", "append", "leaders_of_set", "read"]
+__all__ = ["ArmRow", "Row", "leaders_of_set", "read"]
 
 
 class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +28,7 @@ class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     batch: int | None = None
-    beside: Beside | None = None
+    beside: SpeedRatio | None = None
     reason: str = ""
 
 
@@ -68,7 +69,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     untouched_batch: int | None
     arms: tuple[ArmRow, ...]
     best: str | None
-    advice_beside_best: Beside | None
+    advice_beside_best: SpeedRatio | None
     reason: str = ""
 
     @property
@@ -77,7 +78,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.workload, self.size, self.busy, self.repeat, self.time_limit, self.device
 
     @property
-    def measured(self) -> Beside | None:
+    def measured(self) -> SpeedRatio | None:
         """The advice compared with the unmodified file."""
         return next((one.beside for one in self.arms if one.name == ADVICE), None)
 
@@ -107,27 +108,5 @@ def leaders_of_set(arms: Sequence[ArmRow], most: int) -> list[str]:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file, the last of each place, in the order in which places were first written.
-
-    A line that was cut off is left out.
-    """
-    if not path.exists():
-        return []
-    found: dict[tuple[object, ...], Row] = {}
-    for line in path.read_bytes().splitlines():
-        try:
-            row = msgspec.json.decode(line, type=Row)
-        except msgspec.DecodeError:
-            continue  # the process ended while it wrote; the workload is measured again
-        found[row.place] = row
-    return list(found.values())
-
-
-def append(path: Path, row: Row) -> None:
-    """Add a row; on the disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cut_off = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-    with path.open("ab") as file:
-        file.write((b"\n" if cut_off else b"") + msgspec.json.encode(row) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """The rows of a file, the last of each place, in the order in which places were first written."""
+    return latest(json_lines.read(path, msgspec.json.Decoder(Row)))

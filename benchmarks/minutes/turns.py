@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["LEAST_FOR_INTERVAL", "PRECISION", "Beside", "Pacing", "Stepping", "in_turn", "median_with_interval"]
+__all__ = ["LEAST_FOR_INTERVAL", "PRECISION", "Pacing", "SpeedRatio", "Stepping", "in_turn", "median_with_interval"]
 
 LEAST_FOR_INTERVAL = 6
 """With fewer values, not even the smallest and the largest enclose the median in 95 % of cases."""
@@ -63,7 +63,7 @@ class Pacing(msgspec.Struct, frozen=True, kw_only=True):
     precision: float = PRECISION
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class SpeedRatio(msgspec.Struct, frozen=True, kw_only=True):
     """One training compared with another.
 
     Attributes:
@@ -88,7 +88,9 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
         return (self.high - self.low) / (2 * self.ratio)
 
 
-def in_turn(one: Stepping, other: Stepping, pacing: Pacing, *, clock: Callable[[], float] = time.monotonic) -> Beside:
+def in_turn(
+    one: Stepping, other: Stepping, pacing: Pacing, *, clock: Callable[[], float] = time.monotonic
+) -> SpeedRatio:
     """Let two trainings alternate until their ratio is known.
 
     Args:
@@ -106,16 +108,16 @@ def in_turn(one: Stepping, other: Stepping, pacing: Pacing, *, clock: Callable[[
         for stepping, into in ((one, rates), (other, others))[:: -1 if len(rates) % 2 else 1]:
             steps = max(1, round(part / stepping.step_seconds))
             into.append(stepping.batch * steps / stepping.turn(steps))
-        found = _beside(rates, others)
+        found = _speed_ratio(rates, others)
         narrow = len(rates) >= pacing.least_rounds and found.precision <= pacing.precision
         over = len(rates) >= _LEAST_ROUNDS and clock() - begin >= pacing.seconds
         if narrow or over or len(rates) >= pacing.most_rounds:
             return found
 
 
-def _beside(rates: Sequence[float], others: Sequence[float]) -> Beside:
+def _speed_ratio(rates: Sequence[float], others: Sequence[float]) -> SpeedRatio:
     ratio, low, high = median_with_interval([own / their for own, their in zip(rates, others, strict=True)])
-    return Beside(
+    return SpeedRatio(
         ratio=ratio,
         low=low,
         high=high,
@@ -125,13 +127,13 @@ def _beside(rates: Sequence[float], others: Sequence[float]) -> Beside:
     )
 
 
-def median_with_interval(figures: Sequence[float]) -> tuple[float, float, float]:
+def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The median with its 95 % confidence interval; with fewer than six values, the smallest and the largest.
 
     The k-th smallest and the k-th largest value enclose the median unless fewer than k of the values lie on one side of
     it, which follows a binomial distribution (the sign test).
     """
-    ordered, count = sorted(figures), len(figures)
+    ordered, count = sorted(values), len(values)
     skipped, outside = 0, 2 / 2**count
     while skipped + 1 < count / 2 and outside + 2 * math.comb(count, skipped + 1) / 2**count <= 1 - _CONFIDENCE:
         skipped += 1

@@ -25,7 +25,7 @@ def main() -> int:
     write_page(options.output)
     print(f"written: {page_of(options.output)}")
     for name in failed:
-        print(f"not to its end: {name}", file=sys.stderr)
+        print(f"not completed: {name}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -34,8 +34,8 @@ from advisor.trial.process.fork_client import servers_are_kept
 from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialResult
 from benchmarks.papers import contenders
+from benchmarks.papers.arena import FLOOR, Arena, Contest, Found
 from benchmarks.papers.command import Options, options_of, report
-from benchmarks.papers.contest import FLOOR, Arena, Contest, Found
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.runs import WORKLOADS, figure, why
 from benchmarks.papers.units import Known, Unit, run_units

@@ -15,7 +15,8 @@ import msgspec
 from advisor.errors import UserError
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import Hardware
-from benchmarks.papers.figures import Figure, append, markdown, read
+from benchmarks.json_lines import append
+from benchmarks.papers.figures import Figure, markdown, read
 
 __all__ = ["Options", "TimeIsUpError", "options_of", "report"]
 
@@ -89,37 +90,37 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def options_of(command: str, description: str, arguments: Sequence[str] | None = None) -> Options:
     """Parse the command line; a missing device, like other user errors, ends the process with its reason."""
     parser = argparse.ArgumentParser(prog=f"python -m {command}", description=description.splitlines()[0])
-    parser.add_argument("--size", choices=("smoke", "paper"), default="smoke", help="smoke: seconds; paper: a GPU's")
+    parser.add_argument("--size", choices=("smoke", "paper"), default="smoke", help="smoke: seconds; paper: for a GPU")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--output", type=Path, help="file of JSON lines (default: docs/results/papers-DEVICE.jsonl)")
-    parser.add_argument("--again", action="store_true", help="measure what is there already")
+    parser.add_argument("--again", action="store_true", help="repeat rows that have a result")
     parser.add_argument(
         "--minutes",
         type=_positive,
-        help=f"take no longer; the next call goes on (default: {_PAPER_MINUTES:g} for a paper's size, times patience)",
+        help=f"time limit; the next call continues (default: {_PAPER_MINUTES:g} for a paper's size, times patience)",
     )
     parser.add_argument(
         "--patience",
         type=_positive,
         default=1.0,
-        help="end a run after so many times what it may take on a GPU (a paper's size on a CPU: 6 or more)",
+        help="factor on the time limits of a GPU (for a paper's size on a CPU: 6 or more)",
     )
-    asked = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
-        hardware = detect_hardware(asked.device)
+        hardware = detect_hardware(parsed.device)
     except UserError as error:
         parser.error(str(error))
-    output = asked.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
-    minutes = asked.minutes
-    if minutes is None and asked.size == "paper":
-        minutes = _PAPER_MINUTES * asked.patience
+    output = parsed.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
+    minutes = parsed.minutes
+    if minutes is None and parsed.size == "paper":
+        minutes = _PAPER_MINUTES * parsed.patience
     return Options(
-        size=asked.size,
+        size=parsed.size,
         hardware=hardware,
         output=output,
-        again=asked.again,
+        again=parsed.again,
         minutes=minutes,
-        patience=asked.patience,
+        patience=parsed.patience,
     )
 
 
@@ -158,6 +159,6 @@ def report(paper: str, options: Options, rows: Iterable[Sequence[Figure]]) -> No
 
 def _how_to_go_on(options: Options, found: int) -> str:
     if not found:
-        return "nothing came to its end in them: give more --minutes"
+        return "no run finished: set a larger --minutes"
     again = " (without --again)" if options.again else ""
-    return f"the same command{again} goes on with what is missing"
+    return f"the same command{again} continues with the missing ones"

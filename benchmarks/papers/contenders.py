@@ -19,12 +19,12 @@ from advisor.search.sizing.ladder import Climb, Reached
 from advisor.search.sizing.size_ladder import chain_of
 from advisor.workload.source import resolve_source
 from benchmarks.papers.advised import AdviceRequest, Advised
+from benchmarks.papers.arena import FIRST_BATCH, FLOOR, Arena, Found
 from benchmarks.papers.child import ask
-from benchmarks.papers.contest import FIRST_BATCH, FLOOR, Arena, Found
 from benchmarks.papers.runs import why
 from benchmarks.search.recordings import RECORDINGS
-from benchmarks.search.rows import Header, Line, Paired, Sized, read
 from benchmarks.search.table import Table
+from benchmarks.search.table_lines import Header, Line, Paired, Sized, read
 
 __all__ = ["ExecutableBatch", "ExecutableBatchRequest", "accelerate", "grid", "hand_tuned", "momadvise"]
 

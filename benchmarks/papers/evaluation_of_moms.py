@@ -136,9 +136,9 @@ class _Bench:
             limit_bytes=self._limit(case),
             seconds=size.seconds,
             longest_step_seconds=size.longest_step_seconds,
-            divisors=case.shares,
+            divisors=case.fractions,
         )
-        key = case.name, tuple(case.shares), mom
+        key = case.name, tuple(case.fractions), mom
         if key not in self._found:
             uses = self._uses(mom)
             found = search.run(self._runner, self._options, case.model.workload, uses, case.size)
@@ -164,7 +164,7 @@ class _Bench:
         columns["largest throughput, samples/s"] = own.fastest
         at_largest = own.rate(1)
         columns[AT_LARGEST] = at_largest / own.fastest if at_largest and own.fastest else None
-        for share in case.shares[1:]:
+        for share in case.fractions[1:]:
             columns[f"throughput at 1/{share} of the largest batch, samples/s"] = own.rate(share)
         for column, ours in columns.items():
             theirs, remark = THEIR_FIGURES.get((case.name, mom, column), (None, ""))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["Figure", "append", "markdown", "read"]
+from benchmarks import json_lines
+from benchmarks.json_lines import latest
+from benchmarks.markdown import cell, days, number, packages
+
+__all__ = ["Figure", "markdown", "read"]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,41 +50,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path, *, latest_last: bool = False) -> list[Figure]:
-    """The figures of a file, the last of each place; empty when there is none. A line that was cut off is left out.
+    """The values of a file, the last of each place; none if it does not exist.
 
     Args:
         path: The file.
-        latest_last: In the order in which they were last written, instead of first.
+        latest_last: Order them by when they were last written, instead of first.
     """
-    if not path.exists():
-        return []
-    found: dict[tuple[str, ...], Figure] = {}
-    for line in path.read_bytes().splitlines():
-        try:
-            figure = msgspec.json.decode(line, type=Figure)
-        except msgspec.DecodeError:
-            continue  # the process ended while it wrote; the figure is measured again
-        if latest_last:
-            found.pop(figure.place, None)
-        found[figure.place] = figure
-    return list(found.values())
-
-
-def append(path: Path, *figures: Figure) -> None:
-    """Add some, all or none; on the disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        begin = file.tell()
-        # A process that was ended while it wrote has left a line without its end.
-        cut_off = begin > 0 and not path.read_bytes().endswith(b"\n")
-        lines = b"".join(msgspec.json.encode(figure) + b"\n" for figure in figures)
-        try:
-            file.write(b"\n" + lines if cut_off else lines)
-            file.flush()
-        except OSError:  # the disk is full, say: half of what belongs together would pass for all of it
-            file.truncate(begin)
-            raise
-        os.fsync(file.fileno())
+    return latest(json_lines.read(path, msgspec.json.Decoder(Figure)), latest_last=latest_last)
 
 
 def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:
@@ -96,14 +71,8 @@ def markdown(figures: Sequence[Figure], *, level: int = 2) -> str:
 
 def _circumstances(rows: Sequence[Figure], device: str, size: str) -> str:
     """Device, dates, and every version that any of the rows was measured with."""
-    dates = sorted({one.date for one in rows})
-    versions: dict[str, dict[str, None]] = {}
-    for one in sorted(rows, key=lambda one: one.date):
-        for package, version in one.versions.items():
-            versions.setdefault(package, {})[version] = None
-    with_them = ", ".join(f"{package} {' and '.join(found)}" for package, found in versions.items())
-    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"On {device}, size {size}, {days}, with {with_them}."
+    versions = packages(one.versions for one in sorted(rows, key=lambda one: one.date))
+    return f"On {device}, size {size}, {days(one.date for one in rows)}, with {versions}."
 
 
 def _table(rows: Sequence[Figure]) -> str:
@@ -118,9 +87,7 @@ def _table(rows: Sequence[Figure]) -> str:
 
 def _line(one: Figure) -> str:
     ratio = f"{one.ours / one.theirs:.2f}" if one.ours is not None and one.theirs else ""
-    return (
-        f"| {one.row} | {one.column} | {_number(one.theirs)} | {_number(one.ours)} | {ratio} | {_in_cell(one.reason)} |"
-    )
+    return f"| {one.row} | {one.column} | {number(one.theirs)} | {number(one.ours)} | {ratio} | {cell(one.reason)} |"
 
 
 def _without(reason: str, missing: Sequence[Figure]) -> str:
@@ -128,15 +95,6 @@ def _without(reason: str, missing: Sequence[Figure]) -> str:
     alike = [one for one in missing if one.reason == reason]
     columns = "; ".join(one.column for one in alike)
     theirs = (
-        "; ".join(_number(one.theirs) or "-" for one in alike) if any(one.theirs is not None for one in alike) else ""
+        "; ".join(number(one.theirs) or "-" for one in alike) if any(one.theirs is not None for one in alike) else ""
     )
-    return f"| {alike[0].row} | {columns} | {theirs} |  |  | {_in_cell(reason)} |"
-
-
-def _in_cell(text: str) -> str:
-    """The text on one line of a table, whatever a library raised."""
-    return " ".join(text.split()).replace("|", "/")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"| {alike[0].row} | {columns} | {theirs} |  |  | {cell(reason)} |"

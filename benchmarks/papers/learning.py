@@ -72,7 +72,7 @@ class Learning:
     def chance(self, workload: Path | str) -> Learned:
         """Plain training compared with its repetition: the effect of chance on the losses."""
         plain, chance = self._exact(workload), self._by_chance(workload)
-        found = None if chance is None else self._beside(plain, chance)
+        found = None if chance is None else self._compare(plain, chance)
         return Learned(found=found, reason="" if found else _no_losses(plain if chance is None else chance))
 
     def under(self, workload: Path | str, uses: Sequence[MethodUse]) -> Learned:
@@ -87,7 +87,7 @@ class Learning:
         """
         plain = self._exact(workload)
         own = self._run(workload, uses) if uses else plain
-        found = self._beside(plain, own)
+        found = self._compare(plain, own)
         if found is None:
             return Learned(found=None, reason=_no_losses(own) or _no_losses(plain) or "too few steps")
         chance = self._by_chance(workload)
@@ -100,7 +100,7 @@ class Learning:
         against = "" if finding is None else f"momadvise: {finding.what} (tolerated: {finding.tolerated})"
         return Learned(found=found, reason=against)
 
-    def _beside(self, plain: TrialResult, own: TrialResult) -> FidelityMeasurement | None:
+    def _compare(self, plain: TrialResult, own: TrialResult) -> FidelityMeasurement | None:
         if plain.fidelity is None or own.fidelity is None:
             return None
         return compared(own.fidelity, plain.fidelity, reference="plain", micro_batch=self._batch)

@@ -243,13 +243,13 @@ def _emulated(climb: _Climb, rung: Rung, own: Measurement | None, base: Measurem
 
 def _predicted(climb: _Climb, rung: Rung, result: TrialResult, prediction: TrialResult) -> Figure:
     """Relative error of a predicted peak; the paper's value is a bound on its own profiler's."""
-    own, foretold = result.measurement, prediction.prediction
+    own, predicted = result.measurement, prediction.prediction
     ours, reason = None, why(result)
     theirs = climb.ladder.profiler_within if rung is climb.ladder.rungs[0] else None
-    if own is not None and foretold is None:
+    if own is not None and predicted is None:
         reason = f"no prediction: {prediction.reason or prediction.outcome.value}"
-    elif own is not None and foretold is not None:
-        peak = foretold.peak(climb.policy(rung).micro_batch)
+    elif own is not None and predicted is not None:
+        peak = predicted.peak(climb.policy(rung).micro_batch)
         ours = 100 * abs(peak / own.memory.tensor_peak_bytes - 1)
         reason = f"predicted {peak / _MB:,.4g} MB" + (
             "; the paper's is a bound" if theirs and climb.is_the_papers else ""

@@ -102,25 +102,25 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         model: The model.
         size: Arguments of the model file's functions.
         moms: Names of methods, in addition to exact training.
-        shares: Fractions of the largest batch to time: 2 means a half.
+        fractions: Fractions of the largest batch to time: 2 means a half.
     """
 
     name: str
     model: Model
     size: Mapping[str, int | float] = {}
     moms: tuple[str, ...]
-    shares: tuple[int, ...] = (1, 2)
+    fractions: tuple[int, ...] = (1, 2)
 
 
 _CURVE = (1, 2, 4, 8)
 """Figure 3 is throughput against the batch."""
 
 _MODELS = (
-    Case(name="BERT-Large", model=BERT, moms=_BERT, shares=_CURVE),
-    Case(name="Swin-Large", model=SWIN, moms=_SWIN, shares=_CURVE),
-    Case(name="ResNet-50", model=RESNET, moms=_CONVOLUTIONAL, shares=_CURVE),
-    Case(name="Wide-ResNet-50", model=RESNET, size={"wide": 2}, moms=_CONVOLUTIONAL, shares=_CURVE),
-    Case(name="GPT-Small", model=GPT, moms=_GPT, shares=_CURVE),
+    Case(name="BERT-Large", model=BERT, moms=_BERT, fractions=_CURVE),
+    Case(name="Swin-Large", model=SWIN, moms=_SWIN, fractions=_CURVE),
+    Case(name="ResNet-50", model=RESNET, moms=_CONVOLUTIONAL, fractions=_CURVE),
+    Case(name="Wide-ResNet-50", model=RESNET, size={"wide": 2}, moms=_CONVOLUTIONAL, fractions=_CURVE),
+    Case(name="GPT-Small", model=GPT, moms=_GPT, fractions=_CURVE),
 )
 
 _DEEPER = tuple(
@@ -151,10 +151,10 @@ _SMOKE = (
         model=BERT,
         size=BERT.small,
         moms=("checkpoint + 4 bits",),
-        shares=(1,),
+        fractions=(1,),
     ),
     Case(name="small GPT", model=GPT, size=GPT.small, moms=("checkpoint first",)),
-    Case(name="small ResNet", model=RESNET, size=RESNET.small, moms=("budget", "swapping"), shares=(1,)),
+    Case(name="small ResNet", model=RESNET, size=RESNET.small, moms=("budget", "swapping"), fractions=(1,)),
 )
 # Nothing fits at that width. The other rows of Figures 5 and 6 are the ones above.
 _WIDE = Case(name="small ResNet, 8 width", model=RESNET, size={**RESNET.small, "width": 8}, moms=("checkpoint first",))

@@ -27,10 +27,10 @@ from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.trial.process.runner import Runner
 from advisor.trial.spec import TrialKind, TrialResult
-from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.papers.child import ask
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
+from benchmarks.papers.loop_messages import LoopComparison, LoopComparisonReply, LoopComparisonRequest, Lost
 from benchmarks.papers.runs import WORKLOADS, completed, figure, timed, why
 from benchmarks.papers.specs import policy_of, spec_of
 from benchmarks.papers.units import Known, Unit, run_units
@@ -109,7 +109,7 @@ def _figures(options: Options) -> Iterator[list[Figure]]:
     size = _SIZES[options.size]
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         units = [_start(options, name, arguments, size.starts) for name, arguments in _STARTS.items()]
-        units += [_beside(options, model, uses, size.seconds) for model in size.models for uses in model.policies]
+        units += [_comparison(options, model, uses, size.seconds) for model in size.models for uses in model.policies]
         for model in size.models:
             seconds = min(size.seconds, 3.0)
             units.append(_trials(runner, options, model, seconds))
@@ -146,12 +146,12 @@ def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) 
     return Unit(table=_START, row=name, column="seconds", make=make)
 
 
-def _beside(options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
+def _comparison(options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
     """One comparison, in a process of its own."""
     row = _row(model, uses)
 
     def make(known: Known) -> Iterator[Figure]:
-        request = BesideRequest(
+        request = LoopComparisonRequest(
             workload=str(model.workload),
             policies=(uses,),
             block=model.block,
@@ -161,7 +161,11 @@ def _beside(options: Options, model: _Model, uses: tuple[MethodUse, ...], second
         )
         limit = options.at_most(_TIME_LIMIT_SECONDS) + seconds
         answer, reason = ask(
-            "benchmarks.papers.beside_loop", request, BesideAnswer, time_limit_seconds=limit, until=options.end
+            "benchmarks.papers.loop_comparison",
+            request,
+            LoopComparisonReply,
+            time_limit_seconds=limit,
+            until=options.end,
         )
         (found,) = [Lost(reason=reason)] if answer is None else answer.found
         if isinstance(found, Lost):
@@ -173,7 +177,7 @@ def _beside(options: Options, model: _Model, uses: tuple[MethodUse, ...], second
     return Unit(table=_LOOPS, row=row, column=_SLOWER, make=make)
 
 
-def _columns(found: Beside) -> dict[str, float]:
+def _columns(found: LoopComparison) -> dict[str, float]:
     apart = (abs(ours - theirs) for ours, theirs in zip(found.losses, found.loop_losses, strict=True))
     return {
         _SLOWER: _percent(found.ratio),

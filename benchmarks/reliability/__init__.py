@@ -1,1 +1,1 @@
-"""What becomes of a run that something hits, and of a study that something damages."""
+"""Injects faults into runs and damages studies, and records whether momadvise copes."""

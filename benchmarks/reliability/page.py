@@ -1,4 +1,4 @@
-"""The page of the lines: nothing in it is typed by hand.
+"""The page, generated from the lines.
 
 python -m benchmarks.reliability.page
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.markdown import days
 from benchmarks.reliability.lines import Line, read
 
 __all__ = ["LINES", "page", "write_page"]
@@ -54,19 +55,18 @@ def page(lines: Sequence[Line]) -> str:
 
 
 def write_page(path: Path) -> None:
-    """Write the page of a file of lines beside it; none without lines."""
+    """Write the page next to a file of lines; none without lines."""
     if text := page(read(path)):
         path.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 def _circumstances(lines: Sequence[Line]) -> str:
-    dates = sorted({line.date for line in lines})
     devices = " and ".join(sorted({f"{line.device}, {line.cores} cores" for line in lines}))
     seeds = ", ".join(str(seed) for seed in sorted({line.seed for line in lines if line.seed is not None}))
     versions = sorted({f"{package} {version}" for line in lines for package, version in line.versions.items()})
     held = sum(not line.problems for line in lines)
     return (
-        f"**{held} of {len(lines)} scenarios passed.** {devices}; {dates[0]}{f' to {dates[-1]}' * (len(dates) > 1)}; "
+        f"**{held} of {len(lines)} scenarios passed.** {devices}; {days(line.date for line in lines)}; "
         f"seeds {seeds}; {', '.join(versions)}."
     )
 

@@ -1,1 +1,1 @@
-"""Judges search strategies: on exhaustive tables of real workloads, and on a simulated problem."""
+"""Evaluates search strategies on exhaustive tables of real workloads and on simulated problems."""

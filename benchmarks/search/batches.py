@@ -1,4 +1,4 @@
-"""The largest batch of a combination: its forecast, corrected by what trials have shown."""
+"""The largest batch of a combination: its forecast, corrected by the trials so far."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ __all__ = ["Batches"]
 
 
 class Batches:
-    """Forecasts of one problem, which learn.
+    """Forecasts of one problem, which learn from trials.
 
-    Two corrections are made, both added to the prediction: a combination that was run has its own, and one that was
-    not has the median of what all trials so far were off by. A trial that ran out of memory was off by at least what
-    was missing.
+    Two corrections are added to a prediction: a combination that was run has its own; one that was not has the median
+    error of all trials so far. A trial that ran out of memory was off by at least the missing bytes.
 
     Args:
-        problem: What is searched.
+        problem: The problem.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -33,23 +32,23 @@ class Batches:
 
     @property
     def forecasts(self) -> int:
-        """Combinations that were forecast."""
+        """Number of combinations that were forecast."""
         return len(self._models)
 
     def largest(self, combination: Combination) -> int:
-        """The largest batch that is expected to fit; 0 if none is, or it is known not to run."""
+        """The largest batch that is expected to fit; 0 if none is, or if the combination is known to fail."""
         model = self._corrected(combination)
         if model is None:
             return 0
         return min(model.largest_batch(self._problem.limit_bytes), self._problem.largest_batch)
 
     def peak(self, combination: Combination, batch: int) -> float:
-        """Bytes that a combination is expected to take at a batch; infinite where it is known not to run."""
+        """Predicted bytes of a combination at a batch; infinite if it is known to fail."""
         model = self._corrected(combination)
         return math.inf if model is None else model.predict(batch)
 
     def _corrected(self, combination: Combination) -> MemoryModel | None:
-        """Its forecast with what was learned; ``None`` where it is known not to run."""
+        """The corrected forecast; ``None`` if the combination is known to fail."""
         label = combination.label
         if label not in self._models:
             forecast = self._problem.forecast(combination)
@@ -62,7 +61,7 @@ class Batches:
         return model
 
     def learn(self, trial: Trial) -> None:
-        """Take in a trial of a combination that was forecast."""
+        """Learn from a trial of a combination that was forecast."""
         label = trial.combination.label
         model = self._models[label]
         predicted = msgspec.structs.replace(model, offset_bytes=0.0).predict(trial.batch)

@@ -1,9 +1,9 @@
-"""Short comparisons beside the leader: what one more setting, one less or another does to the best so far.
+"""Short comparisons with the leader: the effect of one more, one fewer or another setting on the best so far.
 
-What a method does alone says little about what it does among seven others. So whatever leads is compared with all that
-differ from it in one method: on one device, without what distributes, in turn and at a batch at which there is room for
-both trainings. The model learns what pairs of settings do to each other there, without a trial. A comparison is as
-noisy here as a trial; it takes about a fifth of a trial's time and is counted apart.
+The effect of a method on its own says little about its effect among seven others. So each new leader is compared with
+all combinations that differ from it in one method: on one device, without distributed methods, in turn and at a batch
+at which both trainings fit. This teaches the model how pairs of settings interact, without a trial. A comparison is as
+noisy here as a trial; it takes about a fifth of a trial's time and is counted separately.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from benchmarks.search.trials import Trials
 __all__ = ["BesideLeader", "changed"]
 
 _FROM = 6
-"""Trials before the first of them: until then recipes lead."""
+"""Trials before the first comparison: until then recipes lead."""
 
 _MOST = 60
-"""Comparisons in all, those of methods alone included: a dozen trials' time."""
+"""Most comparisons, including those of single methods: the time of a dozen trials."""
 
 
 class BesideLeader:
-    """What was compared so far, beside whom.
+    """The comparisons so far, and with which leader.
 
     Args:
-        trials: The budget, where comparisons are counted.
-        batches: What is forecast to fit.
-        proposer: What learns of it.
-        seed: Of the noise.
+        trials: The budget, which counts comparisons.
+        batches: Forecasts of what fits.
+        proposer: Learns from the comparisons.
+        seed: Seed of the noise.
     """
 
     def __init__(self, trials: Trials, batches: Batches, proposer: Proposer, seed: int) -> None:
@@ -49,7 +49,7 @@ class BesideLeader:
         self._leader_rates: dict[tuple[str, int], float] = {}
 
     def after(self, results: Iterable[Trial]) -> None:
-        """Compare what is beside the leader, once a trial has ended and the proposer knows of it."""
+        """Compare neighbours of the leader, after a trial that the proposer has been told about."""
         for one in results:
             if one.rate is not None:
                 known = self._best.get(one.combination.label)
@@ -70,7 +70,7 @@ class BesideLeader:
                 self._compare(own, other, leader.batch)
 
     def _compare(self, leader: Combination, other: Combination, most: int) -> None:
-        """Both in turn, and what comes of it; nothing where there is no room for both or one of them fails."""
+        """The result of both in turn; nothing if memory does not hold both or one of them fails."""
         batch = self._room(leader, other, most)
         if batch < 1:
             return
@@ -84,7 +84,7 @@ class BesideLeader:
         self._learn(other, batch, self._leader_rates[leader.label, batch] * others / rate * self._noise())
 
     def _room(self, one: Combination, other: Combination, most: int) -> int:
-        """The largest batch at which both are expected to fit beside each other; 0 if none is."""
+        """The largest batch at which both are expected to fit together; 0 if there is none."""
         least = min(most, self._batches.largest(one), self._batches.largest(other))
         if least < 1:
             return 0
@@ -102,7 +102,7 @@ class BesideLeader:
 
 
 def changed(space: ResolvedSpace, combination: Combination) -> Iterator[Combination]:
-    """Every valid combination with one setting more, less or another on the same devices."""
+    """Every valid combination with one setting more, one fewer or one changed, on the same devices."""
     for axis in space.axes:
         others = tuple(use for use in combination.uses if use.name != axis.method)
         for setting in (None, *axis.settings):

@@ -1,12 +1,13 @@
-"""Our strategy as a session runs it for ``faster`` on one device: compare every proposal, time what may lead.
+"""Our strategy as in a session for ``faster`` on one device: compare every proposal, time those that may lead.
 
-A proposal is compared with plain training by short steps in turn, at plain training's largest batch or at its own where
-that is smaller. The ratio is as noisy here as a trial, although what takes turns is less so. What it will do at its own
-batch follows from the speedup and from the line through plain training's two batches, with the errors that a session
-puts down for that. It is timed as soon as it may lead by the rule of a session (:mod:`advisor.decide.leader`), which
-puts much of this off to its end. Comparisons are counted apart: one takes about a fifth of the time of a trial.
+A proposal is compared with plain training by short alternating steps, at plain training's largest batch or at its own
+if that is smaller. The ratio is as noisy here as a trial, although in reality comparisons in turn are less noisy. Its
+speed at its own batch is extrapolated from the speedup and from the line through plain training's two batches, with the
+errors that a session assumes. It is timed as soon as it may lead by a session's rule (:mod:`advisor.decide.leader`),
+which defers much of the timing to the end. Comparisons are counted separately: one takes about a fifth of the time of a
+trial.
 
-On several devices, and where plain training does not fit, a session times whatever is proposed, and so it is here.
+On several devices, and where plain training does not fit, a session times every proposal, and so does this strategy.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["compared_first"]
 
 
 class _Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison lets expect of a proposal at its largest batch."""
+    """The predicted speed of a proposal at its largest batch, from a comparison."""
 
     proposal: Proposal
     rate: float
@@ -100,14 +101,14 @@ def _next(waiting: list[_Forecast], best: float, off: float) -> _Forecast | None
 
 
 def _forecast(problem: Problem, proposal: Proposal, short: Trial, plain: list[Trial], largest: int) -> _Forecast:
-    """From short steps to the largest batch, as :mod:`advisor.session.trials.expected` has it."""
+    """Extrapolate from short steps to the largest batch, as :mod:`advisor.session.trials.expected` does."""
     assert short.rate is not None, "it ran"
     times = [(float(one.batch), one.seconds) for one in plain if one.seconds is not None]
     line = Line.through(*times) if len(times) > 1 else Line(0.0, times[0][1] / times[0][0])
     top = max(plain, key=lambda one: one.batch)
     assert top.seconds is not None, "it ran"
     model = MemoryModel(lines=(), time=line, timed_at=top.batch, timed_seconds=top.seconds)
-    # Both take turns: what the ratio is off by is drawn once, with the proposal's time.
+    # Both alternate: the error of the ratio is drawn once, with the proposal's time.
     speedup = short.rate / problem.rate(plain[0].combination, short.batch)
     doublings = max(0.0, math.log2(largest / top.batch))
     return _Forecast(

@@ -1,7 +1,7 @@
 """Short paired comparisons of each method alone with plain training, as a session makes them before it searches.
 
-They take seconds and no trial: both trainings run in turn in one process, at the smaller of the batches that plain
-training was timed at. What comes of one is as noisy here as a trial, although what is timed in turn is less so.
+They take seconds and no trial: both trainings alternate in one process, at the smaller of the batches at which plain
+training was timed. Their results are as noisy here as a trial, although in reality timing in turn is less noisy.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["Comparison", "comparisons", "is_plain"]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one.
+    """The result of a comparison.
 
     Attributes:
         combination: The method alone.
-        rate: Samples per second, by the ratio to plain training's.
-        attributes: Batches, as the proposer takes them.
+        rate: Samples per second, from the ratio to plain training.
+        attributes: Batches, in the proposer's format.
     """
 
     combination: Combination
@@ -34,18 +34,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_plain(trial: Trial) -> bool:
-    """Whether a trial is one of plain training that ran."""
+    """Whether a trial is one of plain training that succeeded."""
     return not trial.combination.uses and trial.rate is not None
 
 
 def comparisons(problem: Problem, batches: Batches, plain: Trial, seed: int) -> Iterator[Comparison]:
-    """One for each setting that runs alone at plain training's batch.
+    """One comparison for each setting that runs on its own at plain training's batch.
 
     Args:
-        problem: What is searched.
-        batches: What is forecast to fit.
-        plain: Plain training, as it was measured.
-        seed: Of the noise.
+        problem: The problem.
+        batches: Forecasts of what fits.
+        plain: The measurement of plain training.
+        seed: Seed of the noise.
     """
     generator = random.Random(f"comparisons {seed}")
     assert plain.rate is not None, "plain training ran"

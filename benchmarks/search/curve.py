@@ -1,23 +1,23 @@
-"""Figures that grow with the batch, between and beyond the batches at which they were measured."""
+"""Quantities that grow with the batch, interpolated and extrapolated from measured batches."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
 
-from benchmarks.search.rows import Sized, Timed
+from benchmarks.search.table_lines import Sized, Timed
 
 __all__ = ["Curve", "PeakCurve"]
 
 
 class Curve:
-    """Straight lines from one measured batch to the next; beyond them the outermost line goes on.
+    """Linear interpolation between measured batches; beyond them the outermost segment is extended.
 
-    Time and memory never fall when a batch grows, and never grow faster than the batch does when it shrinks to
-    nothing: what noise says to the contrary is cut off. A single point grows in proportion to the batch.
+    Time and memory never fall as the batch grows, and never shrink faster than the batch: contradicting noise is
+    clipped. A single point grows in proportion to the batch.
 
     Args:
-        points: Batch and figure; of several with one batch the last holds.
+        points: Batch and value; of several with the same batch the last counts.
     """
 
     def __init__(self, points: Iterable[tuple[int, float]]) -> None:
@@ -25,7 +25,7 @@ class Curve:
         assert self._points, "a curve needs a point"
 
     def at(self, batch: int) -> float:
-        """The figure at a batch."""
+        """The value at a batch."""
         points = self._points
         first, last = points[0], points[-1]
         if len(points) == 1:
@@ -39,11 +39,11 @@ class Curve:
 
 
 class PeakCurve:
-    """Peak memory of one combination: the maximum of its phases, each of which is a curve.
+    """Peak memory of one combination: the maximum over its phases, each of which is a curve.
 
     Args:
-        sized: Its short runs.
-        ran: What was timed of it and ran.
+        sized: Its profiling runs.
+        ran: Its successful timed lines.
     """
 
     def __init__(self, sized: Sized, ran: Sequence[Timed]) -> None:

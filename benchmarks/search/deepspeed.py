@@ -1,25 +1,25 @@
 """The procedure of the DeepSpeed autotuner, step by step, with combinations of methods in place of ZeRO stages.
 
-Followed is ``deepspeed/autotuning/autotuner.py`` in its default settings (fast mode, throughput as the metric):
+It follows ``deepspeed/autotuning/autotuner.py`` with default settings (fast mode, throughput as the metric):
 
-1. One run profiles the model: what activations of one sample take.
-2. Options come one after the other, from the least saving to the most (``tune``).
-3. An option whose calculated largest batch is below that of the best option before it is left out without a run
+1. One run profiles the model: the activation memory of one sample.
+2. Options are tried in order, from the least memory saving to the most (``tune``).
+3. An option whose calculated largest batch is below that of the best option so far is skipped without a run
    (``tune_space``).
-4. For the others (``get_min_max_micro_batch_size``): the smallest batch is run, 1 for the first option, for a later one
-   the largest of the best option before it; when it fails the option is left out. Then 1.05, 1 and 0.95 times the
-   calculated largest batch are run until one works; if none does, the largest is found by bisection, which ends early
-   where throughput grows by less than 5 %.
+4. For the others (``get_min_max_micro_batch_size``): the smallest batch is run, 1 for the first option, for later ones
+   the largest of the best option so far; if it fails the option is skipped. Then 1.05, 1 and 0.95 times the calculated
+   largest batch are run until one works; if none does, the largest is found by bisection, which ends early where
+   throughput grows by less than 5 %.
 5. Half of the largest batch and the largest are run (``get_tuning_micro_batch_size_list``: of three batches from half
-   to the whole those that lead to another number of accumulation steps), then smaller ones near the largest as long as
-   each is more than 5 % better (``run_tuning_micro_batch_sizes``).
-6. What was run before is not run again (``ResourceManager.schedule_experiments``).
+   to the whole, those with different numbers of accumulation steps), then smaller ones near the largest as long as each
+   is more than 5 % better (``run_tuning_micro_batch_sizes``).
+6. Nothing is run twice (``ResourceManager.schedule_experiments``).
 
 Two things are made easier for it. DeepSpeed calculates the largest batch from the parameters and the profiled
-activations, which knows nothing of any method but ZeRO: here it gets the same forecast for every option that our own
-strategy gets. And it runs half of the largest batch with two accumulation steps, which the recorded tables do not hold:
-here it is run with one. ZeRO stages are ordered by what they save; combinations are ordered by their number of methods,
-and by chance among equals.
+activations, which accounts for no method other than ZeRO: here it gets the same forecast for every option as our own
+strategy. And it runs half of the largest batch with two accumulation steps, which the recorded tables do not hold: here
+it is run with one. ZeRO stages are ordered by their memory saving; combinations are ordered by their number of methods,
+randomly among equals.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def deepspeed(trials: Trials, seed: int, *, leave_out: bool = True) -> None:
     Args:
         trials: The budget.
         seed: Seed of the order among options with equally many methods.
-        leave_out: Whether what was found of earlier options leaves later ones out, as it does for ZeRO stages. Without,
-            each option is tuned as if it were the first.
+        leave_out: Whether results of earlier options exclude later ones, as for ZeRO stages. Otherwise each option is
+            tuned as if it were the first.
 
     Raises:
         SpentError: The budget is used up.
@@ -65,12 +65,12 @@ def deepspeed(trials: Trials, seed: int, *, leave_out: bool = True) -> None:
 
 
 class _Tuning:
-    """One option.
+    """Tunes one option.
 
     Args:
         trials: The budget.
         option: The methods.
-        largest_before: The largest batch of the best option before it, 0 for the first.
+        largest_before: The largest batch of the best option so far, 0 for the first.
     """
 
     def __init__(self, trials: Trials, option: Combination, largest_before: int) -> None:
@@ -82,7 +82,7 @@ class _Tuning:
         self.largest = 0
 
     def tune(self) -> int | None:
-        """The best batch of the option, or ``None`` if it is left out."""
+        """The best batch of the option, or ``None`` if it is skipped."""
         calculated = self._calculated()
         if calculated < max(1, self._largest_before):
             return None
@@ -94,7 +94,7 @@ class _Tuning:
         return max(self._metrics, key=lambda batch: self._metrics[batch])
 
     def _calculated(self) -> int:
-        """The largest batch by arithmetic."""
+        """The calculated largest batch."""
         forecast = self._trials.problem.forecast(self._option)
         if forecast is None:
             return 0
@@ -102,7 +102,7 @@ class _Tuning:
         return min(largest, self._bound)
 
     def _metric(self, batch: int) -> float:
-        """Throughput at a batch, 0 when it does not run; from memory if it was run."""
+        """Throughput at a batch, 0 if it does not run; cached."""
         if batch not in self._metrics:
             (result,) = self._trials.run(self._option, batch)
             self._metrics[batch] = result.rate or 0.0
@@ -148,7 +148,7 @@ class _Tuning:
 
 
 def _batches(smallest: int, largest: int) -> list[int]:
-    """From half of the largest to the largest: those that lead to another number of accumulation steps."""
+    """From half of the largest batch to the largest: those with different numbers of accumulation steps."""
     smallest = max(smallest, largest // 2)
     stride = max(1, (largest - smallest) // _BATCHES)
     return [batch for batch in range(smallest, largest, stride) if largest // batch != 1] + [largest]

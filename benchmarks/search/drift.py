@@ -1,4 +1,4 @@
-"""How the speed of a machine that others use too went up and down while a table was recorded."""
+"""How the speed of a shared machine varied while a table was recorded."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.search.rows import Timed
+from benchmarks.search.table_lines import Timed
 
 __all__ = ["Drift"]
 
 _MAD_TO_DEVIATION = 1.4826
-"""A normal distribution's standard deviation is so many times its median absolute deviation."""
+"""Ratio of a normal distribution's standard deviation to its median absolute deviation."""
 
 
 class Drift:
@@ -34,14 +34,14 @@ class Drift:
 
     @property
     def middle_seconds(self) -> float:
-        """Of a step of plain training at the reference batch, in the middle of the table."""
+        """Step time of plain training at the reference batch, the median over the table."""
         return self._middle
 
     def factor(self, run: int, moment: float) -> float:
-        """How many times slower the machine was at a moment than in the middle of the table.
+        """Slowdown of the machine at a moment, relative to the median over the table.
 
-        Between two repetitions of plain training the logarithm of its time is interpolated; outside of them the
-        nearest one holds.
+        Between two repetitions of plain training the logarithm of its time is interpolated; outside of them the nearest
+        one is used.
         """
         points = self._runs[run]
         position = bisect.bisect(points, (moment, math.inf))
@@ -53,11 +53,11 @@ class Drift:
 
     @property
     def noise(self) -> float:
-        """Relative standard deviation of one measurement that remains when the drift is divided out.
+        """Relative standard deviation of one measurement after the drift is divided out.
 
-        Every repetition is held against what its two neighbours say of it. That difference has one and a half times
-        the variance of one measurement (and of the drift that is not a straight line). With fewer than three
-        repetitions: from the confidence interval of single measurements.
+        Every repetition is compared with the interpolation of its two neighbours. The difference has one and a half
+        times the variance of one measurement (plus the nonlinear part of the drift). With fewer than three repetitions:
+        from the confidence interval of single measurements.
         """
         residuals = [
             math.log(middle[1] / _between(before, after, middle[0]))

@@ -1,7 +1,7 @@
 """Families of main effects, from which generated problems draw how much each setting helps or hurts.
 
-An effect is the change of the log of the seconds per sample, less being better. What is drawn for the settings of one
-method comes in one array, so that a family may make them alike.
+An effect is the change in the log of the seconds per sample; lower is better. The settings of one method are drawn
+together as an array, so that a family can make them similar.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 __all__ = ["DEVELOPMENT", "FAMILIES", "HELD_BACK", "SPENT", "Family"]
 
 Family = Callable[[np.random.Generator, int], np.ndarray]
-"""Draws the effects of so many settings of one method."""
+"""Draws the effects of the settings of one method."""
 
 
 def normal(generator: np.random.Generator, settings: int) -> np.ndarray:
-    """Effects of a quarter, for better or worse."""
+    """Normal effects of about a quarter, in either direction."""
     return generator.normal(0.0, 0.25, settings)
 
 
@@ -27,14 +27,14 @@ def heavy_tailed(generator: np.random.Generator, settings: int) -> np.ndarray:
 
 
 def mostly_useless(generator: np.random.Generator, settings: int) -> np.ndarray:
-    """Seven in ten methods do next to nothing."""
+    """Seven in ten methods have almost no effect."""
     if generator.random() < 0.7:
         return generator.normal(0.0, 0.01, settings)
     return generator.normal(-0.1, 0.35, settings)
 
 
 def correlated(generator: np.random.Generator, settings: int) -> np.ndarray:
-    """The settings of one method do nearly the same."""
+    """The settings of one method have almost the same effect."""
     return generator.normal(0.0, 0.25) + generator.normal(0.0, 0.05, settings)
 
 
@@ -45,7 +45,7 @@ def mostly_harmful(generator: np.random.Generator, settings: int) -> np.ndarray:
 
 
 def stepped(generator: np.random.Generator, settings: int) -> np.ndarray:
-    """Effects of five sizes only."""
+    """Effects of only five sizes."""
     return generator.choice([-0.35, -0.12, 0.0, 0.12, 0.35], settings)
 
 
@@ -58,7 +58,7 @@ def graded(generator: np.random.Generator, settings: int) -> np.ndarray:
 
 
 def flat(generator: np.random.Generator, settings: int) -> np.ndarray:
-    """Anything from a third less to half as long again, all alike likely."""
+    """Uniform, from a third less to half as long again."""
     return generator.uniform(-0.4, 0.4, settings)
 
 
@@ -69,7 +69,7 @@ def rare(generator: np.random.Generator, settings: int) -> np.ndarray:
 
 
 def opposed(generator: np.random.Generator, settings: int) -> np.ndarray:
-    """Of the settings of one method every second does the opposite of the one before it."""
+    """Settings of one method alternate in sign."""
     signs = np.where(np.arange(settings) % 2, -1, 1)
     effects: np.ndarray = generator.exponential(0.2) * signs * generator.choice([-1, 1])
     effects += generator.normal(0.0, 0.03, settings)
@@ -77,13 +77,13 @@ def opposed(generator: np.random.Generator, settings: int) -> np.ndarray:
 
 
 DEVELOPMENT = ("normal", "heavy tailed", "mostly useless", "correlated")
-"""Families that the search may be developed with."""
+"""Families for developing the search."""
 
 SPENT = ("mostly harmful", "stepped", "graded")
-"""Families that an earlier search was judged by."""
+"""Families that have been used to judge an earlier search."""
 
 HELD_BACK = ("flat", "rare", "opposed")
-"""Families that the search has not seen before it is judged."""
+"""Held-out families for judging the search."""
 
 FAMILIES: dict[str, Family] = {
     "normal": normal,

@@ -1,17 +1,16 @@
-"""Problems that are generated anew from every seed, to judge a search by what it was not developed with.
+"""Problems generated from seeds, to evaluate a search on problems it was not developed on.
 
-Nothing of them is like real methods in particular: spaces have from three hundred to a hundred thousand combinations,
-on one device or on up to eight, and main effects come from one of several families (:mod:`benchmarks.search.families`).
-A setting acts on the time per sample, on the time that a step takes anyway, and on memory, each by itself. Pairs and
-triples of settings interact; some settings pay only together, some pairs crash, one or the other setting crashes
-always or fills the memory, and some pay only from a certain batch on. The noise of a measurement is 1 to 10 %,
-another in each problem, and so is the memory that is left to plain training, which may not fit.
+They do not imitate real methods: spaces have from three hundred to a hundred thousand combinations, on one device or up
+to eight, and main effects come from one of several families (:mod:`benchmarks.search.families`). A setting acts
+independently on the time per sample, the fixed time per step, and memory. Pairs and triples of settings interact; some
+settings only pay off together, some pairs crash, some settings always crash or fill the memory, and some only pay off
+above a certain batch. The noise of a measurement is 1 to 10 %, different in each problem, and so is the memory that is
+left for plain training, which may not fit.
 
-The rule: seeds below 1,000 with the families of ``DEVELOPMENT`` are for developing and may be looked at and tuned to.
-Seeds from 2,000,000 on, and the families of ``HELD_BACK``, are for judging. They are run once a search is finished,
-whatever comes out is written down, and nothing in the search is changed because of it; whoever did so all the same
-takes another range from there on. The seeds from 1,000,000 on judged an earlier search, and so did the families of
-``SPENT``.
+The rule: seeds below 1,000 with the families of ``DEVELOPMENT`` are for development, and may be looked at and tuned to.
+Seeds from 2,000,000 on, and the families of ``HELD_BACK``, are held out. They are run once a search is finished, the
+result is reported, and nothing in the search is changed because of it; otherwise the next evaluation needs another
+range. The seeds from 1,000,000 on and the families of ``SPENT`` were used to judge an earlier search.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from benchmarks.search.problem import Trial, with_noise
 __all__ = ["FIRST_HELD_BACK", "HELD_BACK_NAME", "Generated"]
 
 FIRST_HELD_BACK = 2_000_000
-"""Seeds from here on are for judging, and have families of their own too."""
+"""Seeds from here on are held out; they also have families of their own."""
 
 HELD_BACK_NAME = "generated, held back"
 
@@ -40,18 +39,18 @@ _GIB = 2**30
 _LARGEST_BATCH = 512
 _LIMIT = 24 * _GIB
 _PAYS_TOGETHER = 1 / 3
-"""Share of the problems with two settings that cost time alone and save much of it together."""
+"""Fraction of the problems with two settings that cost time on their own and save much of it together."""
 
 _NEARLY_FULL, _RETRYING = 0.97, 1.08
-"""Share of memory above which the allocator flushes and tries again, and what a step takes then."""
+"""Fraction of memory above which the allocator flushes and retries, and the resulting slowdown of a step."""
 
 
 class Generated:
     """One problem.
 
     Args:
-        seed: Equal seeds are equal problems. Those from :data:`FIRST_HELD_BACK` on may be of any family, others of
-            those for developing.
+        seed: Equal seeds give equal problems. Those from :data:`FIRST_HELD_BACK` on may have any family, others only
+            development families.
     """
 
     def __init__(self, seed: int) -> None:
@@ -82,14 +81,14 @@ class Generated:
         self.best_rate = self._best_rate()
 
     def outcome(self, combination: Combination, batch: int) -> Outcome:
-        """How a trial ends."""
+        """The outcome of a trial."""
         row = self._rows.row(combination)
         if self._crashes[row]:
             return Outcome.CRASHED
         return Outcome.OUT_OF_MEMORY if self._peak(row, batch) > self.limit_bytes else Outcome.OK
 
     def rate(self, combination: Combination, batch: int) -> float:
-        """Samples per second without noise; 0 where it does not run."""
+        """Samples per second without noise; 0 if it does not run."""
         if self.outcome(combination, batch) is not Outcome.OK:
             return 0.0
         return combination.gpu_count * batch / self._seconds(self._rows.row(combination), batch)
@@ -111,7 +110,7 @@ class Generated:
         )
 
     def forecast(self, combination: Combination) -> MemoryModel | None:
-        """A prediction of memory that is off by a few per cent; of time it says nothing."""
+        """A memory forecast with an error of a few per cent; it knows nothing about time."""
         row = self._rows.row(combination)
         factor = float(self._forecast_factor[row])
         line = Line(float(self._fixed_bytes[row]) * factor, float(self._growing_bytes[row]) * factor)
@@ -160,7 +159,7 @@ class Generated:
         devices = np.log(rows.gpu_count)
         sample += ways[rows.codes[:, -1]] + generator.uniform(0.0, 0.3) * devices
         self._sample_seconds: np.ndarray = 0.01 * np.exp(sample + generator.normal(0, 0.01, count))
-        # So many samples take as long as what a step takes anyway.
+        # The number of samples that take as long as the fixed time per step.
         samples = math.exp(generator.uniform(math.log(0.5), math.log(30)))
         self._fixed_seconds: np.ndarray = 0.01 * samples * np.exp(fixed)
 
@@ -171,7 +170,7 @@ class Generated:
             # What costs time often saves memory: otherwise nobody would use it.
             growing += rows.uses(setting) * (-0.8 * max(effect, 0.0) + generator.normal(0, 0.2))
             fixed += rows.uses(setting) * generator.normal(-0.03, 0.1)
-        if generator.random() < 0.3:  # One that needs memory of which methods are not aware.
+        if generator.random() < 0.3:  # A setting that needs memory of its own.
             fixed += rows.uses(rows.some(generator, 1)[0]) * generator.uniform(0.3, 1.0)
         plain = 0.7 if generator.random() < 0.15 else math.exp(generator.uniform(math.log(8), math.log(150)))
         share = generator.uniform(0.1, 0.7)
@@ -179,7 +178,7 @@ class Generated:
         self._growing_bytes: np.ndarray = (1 - share) * _LIMIT / plain * np.exp(growing)
 
     def _drawn_crashes(self, generator: np.random.Generator) -> np.ndarray:
-        """Combinations that hold a pair which does not work together, or a setting that never works."""
+        """Combinations with a pair that does not work together, or a setting that never works."""
         rows = self._rows
         crashes = np.zeros(len(rows), dtype=bool)
         for _ in range(int(generator.integers(0, 5))):

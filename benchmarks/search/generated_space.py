@@ -1,4 +1,4 @@
-"""The methods of a generated problem: how many there are, what excludes what, and every combination as a row."""
+"""The methods of a generated problem: their number, their conflicts, and every combination as a row."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from advisor.search.space.space import Axis, Combination, ResolvedRecipe, Resolv
 __all__ = ["GeneratedSpace"]
 
 _FEWEST, _MOST = 300, 100_000
-"""Combinations of a space, as far as no conflict excludes them."""
+"""Number of combinations of a space, before conflicts exclude any."""
 
 _MOST_SETTINGS = 4
 _SEVERAL_DEVICES = 0.3
-"""Share of the spaces that have several devices."""
+"""Fraction of the spaces that have several devices."""
 
 _RECIPES = 3
 _CONFLICTS = 0.03
-"""Share of the pairs of settings that exclude each other by declaration."""
+"""Fraction of the pairs of settings with a declared conflict."""
 
 Setting = tuple[int, int]
 """Number of a method, and its level from 1 on."""
@@ -32,14 +32,14 @@ class GeneratedSpace:
     """A space of random size.
 
     Args:
-        generator: Draws it.
+        generator: Random number generator.
 
     Attributes:
-        sizes: Settings of each method; the last one distributes where there are several devices.
-        settings: Every setting of every method that does not distribute.
-        codes: Level of each method in every combination, one row each; 0 is off.
-        gpu_count: Devices of every combination.
-        allowed: Whether nothing in a combination excludes anything else, one entry for each.
+        sizes: Number of settings of each method; the last method is distributed if there are several devices.
+        settings: Every setting of every method that is not distributed.
+        codes: Level of each method in every combination, one row per combination; 0 is off.
+        gpu_count: Number of devices of every combination.
+        allowed: For each combination, whether it is free of conflicts.
     """
 
     def __init__(self, generator: np.random.Generator) -> None:
@@ -82,7 +82,7 @@ class GeneratedSpace:
         return found
 
     def some(self, generator: np.random.Generator, count: int) -> list[Setting]:
-        """Settings of so many different methods."""
+        """Settings of several different methods."""
         methods = generator.choice(len(self.sizes) - 1, count, replace=False)
         return [(int(method), int(generator.integers(1, self.sizes[method] + 1))) for method in methods]
 
@@ -99,7 +99,7 @@ class GeneratedSpace:
         return int(np.ravel_multi_index((*levels, self._places.index((combination.gpu_count, way))), self._shape))
 
     def resolved(self, name: str, recipes: list[list[Setting]]) -> ResolvedSpace:
-        """The space as a search sees it."""
+        """The space in the form that a search sees."""
         axes = [
             Axis(method=_name(method), settings=tuple(_use((method, level)) for level in range(1, size + 1)))
             for method, size in enumerate(self.sizes[:-1])
@@ -127,7 +127,7 @@ class GeneratedSpace:
         )
 
     def recipes(self, generator: np.random.Generator, effects: dict[Setting, float]) -> list[list[Setting]]:
-        """What people recommend: a few settings each that go together, more often than not settings that help."""
+        """Recommended recipes: a few compatible settings each, which help more often than not."""
         found: list[list[Setting]] = []
         while len(found) < _RECIPES:
             recipe = self.some(generator, int(generator.integers(1, min(4, len(self.sizes)))))

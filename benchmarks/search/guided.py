@@ -1,4 +1,4 @@
-"""Our own strategy, as a session runs it: combinations from the proposer, batches from what memory allows."""
+"""Our own strategy, as in a session: combinations from the proposer, batches from the memory forecast."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def guided(
         trials: The budget.
         seed: Seed of the proposer.
         sampler: How the proposer chooses.
-        second_batch: Whether half of the largest batch is timed in the same trial; the proposer then has no batches to
-            choose from. Without, it chooses a fraction of the largest one.
-        compare: Whether every method is compared with plain training, alone and for a few seconds each, once plain
-            training ran.
-        beside_leader: Whether what differs from the leader in one method is compared with it as well.
+        second_batch: Whether half of the largest batch is timed in the same trial; the proposer then does not choose
+            batches. Otherwise it chooses a fraction of the largest one.
+        compare: Whether every method is compared with plain training, on its own and for a few seconds, after plain
+            training has run.
+        beside_leader: Whether combinations that differ from the leader in one method are compared with it too.
 
     Raises:
         SpentError: The budget is used up.
@@ -67,7 +67,7 @@ def guided(
 
 
 def timed(trials: Trials, batches: Batches, proposal: Proposal, *, second_batch: bool = True) -> list[Trial]:
-    """Time a proposal, and again at less where it ran out of memory and has no smaller batch to be proposed with."""
+    """Time a proposal, and retry with less if it ran out of memory and the proposer cannot choose a smaller batch."""
     results = _run(trials, batches, proposal, second_batch=second_batch)
     lost = results[0] if results else None
     for share in AFTER_OUT_OF_MEMORY if second_batch else ():
@@ -80,7 +80,7 @@ def timed(trials: Trials, batches: Batches, proposal: Proposal, *, second_batch:
 
 
 def tell(proposer: Proposer, problem: Problem, proposal: Proposal, results: list[Trial]) -> None:
-    """Tell the proposer what became of a proposal; without results it is known before any trial not to fit."""
+    """Tell the proposer the results of a proposal; none means that it is known in advance not to fit."""
     peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
     if any(result.rate is not None for result in results):
         _tell(proposer, proposal, results, {"memory": max(peaks) / problem.limit_bytes - 1}, problem.noise)
@@ -101,15 +101,15 @@ def _run(
     bound: int | None = None,
     below: list[Trial] | None = None,
 ) -> list[Trial]:
-    """One trial at the proposal's share of the largest batch; nothing when not one sample is expected to fit.
+    """One trial at the proposal's fraction of the largest batch; nothing if not even one sample is expected to fit.
 
     Args:
         trials: The budget.
-        batches: What is forecast to fit.
+        batches: Forecasts of what fits.
         proposal: What to run.
         second_batch: Whether half of the batch is timed as well.
-        bound: The largest batch to run at.
-        below: What was run before, which stands where no smaller batch is left.
+        bound: The largest batch to run.
+        below: The result of the previous attempt, used if no smaller batch is left.
     """
     largest = batches.largest(proposal.combination)
     largest = largest if bound is None else min(largest, bound)
@@ -124,7 +124,7 @@ def _run(
 
 
 def _with_room(trials: Trials, batches: Batches, proposal: Proposal, results: list[Trial], best: float) -> float:
-    """Try a slightly smaller batch where what leads or nearly does was held up by a full memory; the best rate then."""
+    """Try a slightly smaller batch if nearly full memory slowed a leading combination; returns the best rate."""
     rate = max((result.rate for result in results if result.rate is not None), default=0.0)
     full = next((result for result in results if result.flushed), None)
     if full is not None and full.rate is not None and full.rate >= AFTER_FLUSHES * best:
@@ -139,7 +139,7 @@ def _with_room(trials: Trials, batches: Batches, proposal: Proposal, results: li
 def _tell(
     proposer: Proposer, proposal: Proposal, results: list[Trial], constraints: dict[str, float], noise: float
 ) -> None:
-    """Tell the best of the batches of one trial, and let the others be learned from."""
+    """Tell the best of a trial's batches, and let the model learn from the others."""
     ran = [one for one in results if one.rate is not None]
     best = max(ran, key=lambda one: one.rate or 0.0)
     largest = max(one.batch for one in ran)
@@ -153,5 +153,5 @@ def _tell(
 
 
 def proposer_of(space: ResolvedSpace, seed: int, sampler: SamplerName) -> Proposer:
-    """A proposer whose study is kept in memory."""
+    """A proposer with an in-memory study."""
     return Proposer(space, storage=None, study_name="benchmark", maximize=(True,), seed=seed, sampler=sampler)

@@ -1,8 +1,8 @@
 """Time a training in turn with plain training, step by step in one process.
 
-A machine that others use too is slower by a tenth in one second and faster in the next; both trainings feel it alike,
-and their ratio hardly does. Where single measurements scatter by 10 %, the ratio of two that take turns for five
-seconds scatters by 2.5 %.
+A shared machine may be a tenth slower in one second and faster in the next; this affects both trainings alike but
+hardly their ratio. Where separate measurements vary by 10 %, the ratio of two that alternate for five seconds varies by
+2.5 %.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from advisor.training.training import Training
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.source import resolve_source
-from benchmarks.search.rows import Paired
+from benchmarks.search.table_lines import Paired
 
 __all__ = ["ratio_of", "time_in_turn"]
 
 _GROUPS = 8
-"""Of consecutive turns, whose means are compared: single turns are not independent of each other."""
+"""Groups of consecutive turns, whose medians give the standard error: single turns are not independent."""
 
 _SHORTEST_PART_SECONDS = 0.02
-"""Of one training's share of a turn: of a few milliseconds the clock of the system would be a part."""
+"""Shortest turn of one training: the clock's resolution would matter in a few milliseconds."""
 
 _LEAST_ERROR = 0.003
 _OPTIONS = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
@@ -51,9 +51,9 @@ def time_in_turn(
         workload: File of the model.
         uses: The combination.
         batches: Samples per step.
-        reference_batch: Of plain training.
-        seconds: Of turns at each batch.
-        settled: What the methods settled on in the combination's short runs.
+        reference_batch: Samples per step of plain training.
+        seconds: Duration of the turns at each batch.
+        settled: The methods' calibration from the combination's profiling runs.
     """
     torch.set_num_threads(1)
     known = load_workload(resolve_source(workload))
@@ -98,7 +98,7 @@ def _paired(
     logs: list[float] = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds or len(logs) < _GROUPS:
-        if len(logs) % 2:  # Who comes first changes, so that nothing is always the second.
+        if len(logs) % 2:  # Alternate who comes first, so that neither is always second.
             own = _timed(step, own_steps)
             plain = _timed(reference, plain_steps)
         else:
@@ -117,7 +117,7 @@ def _paired(
 
 
 def ratio_of(logs: Sequence[float]) -> tuple[float, float]:
-    """The ratio behind the logarithms of many, and its relative standard error.
+    """The ratio estimated from many log ratios, and its relative standard error.
 
     Args:
         logs: In the order of measurement; at least eight.

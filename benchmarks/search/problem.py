@@ -1,4 +1,4 @@
-"""What a search strategy is judged on: something that runs one combination at one batch and knows the truth."""
+"""The interface of the problems that strategies are evaluated on: run one combination at one batch; know the truth."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         combination: The methods and the number of devices.
         batch: Samples per step of each device.
         outcome: How it ended.
-        seconds: Of a step, as it was measured, noise included; ``None`` when it did not run.
-        peak_bytes: Peak of the step; likewise.
+        seconds: Measured step time, including noise; ``None`` if it did not run.
+        peak_bytes: Peak memory of the step; ``None`` if it did not run.
         flushed: Whether memory was so nearly full that the allocator had to flush its cache.
     """
 
@@ -36,20 +36,20 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float | None:
-        """Samples per second over all devices, as measured."""
+        """Measured samples per second over all devices."""
         return None if self.seconds is None else self.combination.gpu_count * self.batch / self.seconds
 
 
 class Problem(Protocol):
-    """A workload with its search space, of which every answer is known."""
+    """A workload with its search space, whose true answers are known."""
 
     @property
     def name(self) -> str:
-        """What it is called in results."""
+        """Its name in results."""
 
     @property
     def space(self) -> ResolvedSpace:
-        """What may be combined."""
+        """The search space."""
 
     @property
     def limit_bytes(self) -> int:
@@ -57,26 +57,26 @@ class Problem(Protocol):
 
     @property
     def largest_batch(self) -> int:
-        """No batch above this one may be asked for."""
+        """Largest batch that may be requested."""
 
     @property
     def noise(self) -> float:
-        """Relative standard deviation of one measurement, which a session tells from the spread of steps."""
+        """Relative standard deviation of one measurement, which a session estimates from the spread of steps."""
 
     @property
     def best_rate(self) -> float:
-        """Samples per second of the exhaustive best."""
+        """Samples per second of the exhaustive optimum."""
 
     def run(self, combination: Combination, batch: int, generator: random.Random) -> Trial:
         """One trial; ``generator`` draws its noise."""
 
     def rate(self, combination: Combination, batch: int) -> float:
-        """Samples per second without noise; 0 where it does not run."""
+        """Samples per second without noise; 0 if it does not run."""
 
     def forecast(self, combination: Combination) -> MemoryModel | None:
-        """What is known of its memory before a trial; ``None`` when it does not run at all."""
+        """The memory forecast available before a trial; ``None`` if the combination does not run at all."""
 
 
 def with_noise(seconds: float, noise: float, generator: random.Random) -> float:
-    """A time as one measurement would have it: off by a factor whose logarithm has the standard deviation ``noise``."""
+    """A measured time: the true one times a log-normal factor with standard deviation ``noise``."""
     return seconds * math.exp(generator.gauss(0.0, noise))

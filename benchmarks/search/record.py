@@ -2,11 +2,11 @@
 
     python -m benchmarks.search.record --model gpt2 --device cpu --output benchmarks/tables/gpt2-cpu.jsonl
 
-Every combination is sized by short runs, as a session does it, and timed at the largest batch that they promise below
-the memory limit and at the other fractions of it that the space states. Lines are appended as they are measured; what
-is there already is not measured again, so that an interrupted recording goes on. The order of the combinations is
-shuffled and plain training is measured again after every few of them, so that the drift of a machine that others use
-too falls on all methods alike and can be divided out. A table that is complete is written compressed beside itself.
+Every combination is sized by profiling runs, as in a session, and timed at the largest batch that they predict to fit
+the memory limit and at the other fractions of it that the space lists. Lines are appended as they are measured and
+never measured again, so an interrupted recording continues. The order of the combinations is shuffled, and plain
+training is measured again after every few of them, so that the drift of a shared machine affects all methods alike and
+can be divided out. A complete table is written in compressed form next to the file.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from pathlib import Path
 from advisor.hardware.detect import detect_hardware
 from advisor.trial.process.runner import Runner
 from advisor.workload.source import resolve_source
+from benchmarks.json_lines import append
 from benchmarks.search.recorder import Recorder
 from benchmarks.search.recordings import RECORDINGS, SMOKE
-from benchmarks.search.rows import Header, Line, Sized, Timed, append, compress, read
+from benchmarks.search.table_lines import Header, Line, Sized, Timed, compress, read
 
 __all__ = ["main"]
 
@@ -31,17 +32,17 @@ _MEASURE_SECONDS = {"smoke": 0.2, "full": 0.6}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search.record", description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=sorted(RECORDINGS), default="gpt2")
     parser.add_argument("--size", choices=("smoke", "full"), default="full", help="smoke: a tiny model, in seconds")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
-    parser.add_argument("--combinations", type=int, help="only so many of them (default: all)")
+    parser.add_argument("--combinations", type=int, help="most combinations to record (default: all)")
     parser.add_argument(
         "--output", type=Path, help="file of JSON lines (default: MODEL-DEVICE.jsonl in benchmarks/tables)"
     )
     options = parser.parse_args(arguments)
-    # Small steps on threads that wait for each other would measure the machine's other work.
+    # With several threads, small steps would mostly measure the machine's other work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     hardware = detect_hardware(options.device)
     recording = SMOKE if options.size == "smoke" else RECORDINGS[options.model]
@@ -67,9 +68,8 @@ def _shown(line: Line) -> str:
         return f"{line.workload}: {line.space.count} combinations below {line.limit_bytes / 2**20:.0f} MiB"
     if isinstance(line, Sized):
         batches = ", ".join(str(point.micro_batch) for point in line.points)
-        return (
-            f"{line.combination.label}: short runs at {batches or 'no batch'} ({line.outcome}{_because(line.reason)})"
-        )
+        runs = f"profiling runs at {batches or 'no batch'}"
+        return f"{line.combination.label}: {runs} ({line.outcome}{_because(line.reason)})"
     assert isinstance(line, Timed), "pairs are timed by refine alone"
     if line.step_seconds is None or line.peak_bytes is None:
         return f"    batch {line.batch}: {line.outcome}{_because(line.reason)}"

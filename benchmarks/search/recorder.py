@@ -26,7 +26,7 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.workload.facts import Facts
 from advisor.workload.workload import WorkloadSource
 from benchmarks.search.recordings import Recording
-from benchmarks.search.rows import Header, Line, Sized, Timed
+from benchmarks.search.table_lines import Header, Line, Sized, Timed
 from benchmarks.search.timed_batches import first_batch, next_batch
 
 __all__ = ["Recorder"]
@@ -38,7 +38,7 @@ _FIRST_BATCH = 2
 """First batch of every sizing, as in a session."""
 
 _SIZING_SECONDS = 6.0
-"""Seconds of short runs, at most: they end by themselves when they have seen the batch set the peak."""
+"""Most seconds of profiling runs: they stop by themselves once the batch determines the peak."""
 
 _ORDER_SEED = 0
 _TIME_LIMIT_SECONDS = 120.0
@@ -82,13 +82,13 @@ class Recorder:
         self._begin = time.monotonic()
 
     def lines(self, count: int | None = None) -> Iterator[Line]:
-        """Measure what is missing; a line as soon as it is known.
+        """Measure what is missing; yields each line as soon as it is known.
 
         Args:
-            count: Only so many combinations; ``None`` for all.
+            count: Most combinations; ``None`` for all.
 
         Raises:
-            OptionError: The lines that are known belong to another table.
+            OptionError: The existing lines belong to another table.
             WorkloadError: The workload cannot be probed, or plain training does not fit at the reference batch.
         """
         if self._headers:
@@ -121,7 +121,7 @@ class Recorder:
         return Header.of(resolved, date=datetime.date.today().isoformat(), **self._identity())
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change while a table is recorded."""
+        """The fields that must not change while a table is recorded."""
         return {
             "workload": self._recording.name,
             "fingerprint": self._source.fingerprint,
@@ -142,10 +142,10 @@ class Recorder:
         return result.facts
 
     def _measured(self, combination: Combination) -> Iterator[Line]:
-        """Short runs, about half of the batch that they promise, and the largest that fits by what that took.
+        """Profiling runs, about half of the batch that they predict, then the largest that fits by that measurement.
 
-        Where the peak moves from the optimizer step to the passes, short runs promise too much. What half of it really
-        takes corrects them before a trial is lost; one that is lost all the same bounds the next.
+        Where the peak moves from the optimizer step to the passes, profiling runs predict too large a batch. The
+        measurement at half of it corrects them before a trial is lost; one that is lost anyway bounds the next.
         """
         sized = self._size(combination)
         half = first_batch(sized, self._recording.limit_bytes, self._recording.largest_batch)
@@ -176,7 +176,7 @@ class Recorder:
         )
 
     def _reference(self) -> Timed:
-        """Plain training, measured anew."""
+        """Plain training, measured again."""
         self._references += 1
         line = self._time((), self._recording.reference_batch, repeat=self._references)
         if line.step_seconds is None:

@@ -1,4 +1,4 @@
-"""Which workloads have exhaustive tables, and under which limits they are recorded."""
+"""The workloads with exhaustive tables, and their limits."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MIB = 2**20
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What one table holds.
+    """What to record.
 
     Attributes:
-        name: Of the workload.
+        name: Name of the workload.
         workload: Its file.
         space: File of the search space.
-        limit_bytes: The memory limit: so low that plain training fits a fraction of the batch that methods allow.
-        largest_batch: No batch above this one is tried.
-        reference_batch: The batch at which plain training is measured again and again; it fits.
+        limit_bytes: The memory limit: so low that plain training fits only a fraction of the batch that methods allow.
+        largest_batch: Largest batch to try.
+        reference_batch: The batch at which plain training is measured repeatedly; it fits.
     """
 
     name: str

@@ -1,12 +1,12 @@
-"""Time those that may be the best of a recorded table again, until it is known which is.
+"""Time the possible winners of a recorded table again, until the best is known.
 
     python -m benchmarks.search.refine --model gpt2 --minutes 20
 
-On a machine that others use too one measurement is off by a tenth, and the best of four hundred is above all the
-luckiest: no search could find it again. So whatever may still be the best by its figure and that figure's standard
-error is timed in turn with plain training (``benchmarks.search.in_turn``), twice as long in every round, until the
-standard error of all that are left is a percent. Lines are appended as they are measured, and count by their precision;
-run it again to go on.
+On a shared machine one measurement is off by a tenth, and the best of four hundred is mostly the luckiest: no search
+could find it again. So everything that may be the best, given its measurement and standard error, is timed in turn with
+plain training (``benchmarks.search.in_turn``), twice as long in every round, until the standard error of all that
+remain is one percent. Lines are appended as they are measured and weighted by their precision; repeat the command to
+continue.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from pathlib import Path
 from advisor.methods.use import MethodUse
 from advisor.search.space.space_file import load_space
 from advisor.trial.worker.probe import libraries
+from benchmarks.json_lines import append
 from benchmarks.search.in_turn import time_in_turn
 from benchmarks.search.recordings import RECORDINGS, SMOKE, Recording
-from benchmarks.search.rows import Paired, Sized, append, compress, read
 from benchmarks.search.table import Estimate, Table
+from benchmarks.search.table_lines import Paired, Sized, compress, read
 
 __all__ = ["contenders", "main"]
 
 _TABLES = Path(__file__).resolve().parents[1] / "tables"
 _SURE = 0.01
-"""Standard error at which a figure is measured well enough."""
+"""Standard error at which a measurement is precise enough."""
 
 _ERRORS = 2.0
-"""So many standard errors above its figure something may truly be."""
+"""Standard errors by which the true value may exceed the measurement."""
 
 _FIRST_SECONDS = 1.5
 _LONGEST_SECONDS = 24.0
@@ -42,7 +43,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 def contenders(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """What may be the best and is not sure enough; the most promising first.
+    """Combinations that may be the best and are not precise enough; the most promising first.
 
     Args:
         estimates: Of every policy that ran.
@@ -53,15 +54,15 @@ def contenders(estimates: Sequence[Estimate]) -> list[Estimate]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search.refine", description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=[*sorted(RECORDINGS), SMOKE.name], default="gpt2")
     parser.add_argument("--table", type=Path, help="file of JSON lines (default: MODEL-cpu.jsonl in benchmarks/tables)")
-    parser.add_argument("--minutes", type=float, default=30.0, help="at most so many (default: 30)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="time limit (default: 30)")
     options = parser.parse_args(arguments)
     recording = SMOKE if options.model == SMOKE.name else RECORDINGS[options.model]
     path = options.table or _TABLES / f"{recording.name}-cpu.jsonl"
-    libraries(load_space(str(recording.space)).libraries)  # Imported once: it would take seconds of every fork.
+    libraries(load_space(str(recording.space)).libraries)  # Imported once: it would take seconds in every fork.
     end = time.monotonic() + 60 * options.minutes
     for line in _refined(path, recording, end):
         append(path, line)
@@ -99,7 +100,7 @@ def _refined(path: Path, recording: Recording, end: float) -> Iterator[Paired]:
 def _in_fork(
     recording: Recording, uses: tuple[MethodUse, ...], batches: list[int], seconds: float, settled: dict[str, str]
 ) -> list[Paired]:
-    """Time them in a process of their own; nothing if it does not come to an end."""
+    """Time them in a process of their own; nothing if it fails."""
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(sender, recording, uses, batches, seconds, settled))

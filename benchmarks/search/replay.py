@@ -1,14 +1,14 @@
-"""Let every strategy search problems of which the exhaustive best is known, and count its trials.
+"""Run every strategy on problems with a known optimum, and count its trials.
 
     python -m benchmarks.search.replay --seeds 50
     python -m benchmarks.search.replay --seeds 50 --simulator
     python -m benchmarks.search.replay --seeds 50 --held-back
 
-On recorded tables all seeds search the same table, with other noise and other draws; in the simulator every seed is a
-fresh instance, and so it is among generated problems that are held back (:mod:`benchmarks.search.generated`: run them
+On recorded tables all seeds search the same table, with different noise and random choices. In the simulator and among
+the held-out generated problems every seed is a new problem (:mod:`benchmarks.search.generated`: run the held-out ones
 once a search is finished, and change nothing because of them). The lines go to ``search-tables.jsonl``,
 ``search-simulator.jsonl`` and ``search-held-back.jsonl`` in ``docs/results``; ``python -m benchmarks.search.report``
-makes a page of all.
+turns them into a page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from advisor.version import __version__
 from benchmarks.search.generated import FIRST_HELD_BACK, Generated
 from benchmarks.search.problem import Problem
 from benchmarks.search.report import markdown
-from benchmarks.search.results import NEAR, SOON, Result, write
+from benchmarks.search.results import EARLY, NEAR, Result, write
 from benchmarks.search.simulated_space import SIZES, Levels
 from benchmarks.search.simulator import Simulator
 from benchmarks.search.strategies import STRATEGIES, search
@@ -55,8 +55,8 @@ def replay(
         problem_of: The problem of a seed.
         seeds: Number of seeds.
         budget: Most trials of each.
-        table: The recorded table that every seed's problem is; ``None`` for simulated ones.
-        noise: Of one measurement, where it is not the recording's own.
+        table: The recorded table, if it is every seed's problem; ``None`` for simulated ones.
+        noise: Noise of one measurement, if different from the recording's own.
     """
     every = []
     for seed in range(seeds):
@@ -77,20 +77,20 @@ def replay(
         recorded_noise=None if table is None else table.drift.noise,
         noise=noise,
         compared=_compared(every),
-        worth=tuple(trials.worth_after(SOON) for trials in every),
+        worth=tuple(trials.worth_after(EARLY) for trials in every),
         versions=_versions(),
         date=datetime.date.today().isoformat(),
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search.replay", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--budget", type=int, default=150, help="most trials of each seed (default: 150)")
-    parser.add_argument("--tables", type=Path, nargs="+", help="default: every one in benchmarks/tables")
+    parser.add_argument("--tables", type=Path, nargs="+", help="tables to search (default: all in benchmarks/tables)")
     parser.add_argument("--simulator", nargs="*", choices=sorted(SIZES), help="simulated problems instead of tables")
-    parser.add_argument("--held-back", action="store_true", help="generated problems that are held back for judging")
+    parser.add_argument("--held-back", action="store_true", help="the held-out generated problems")
     parser.add_argument(
         "--noise", type=float, help="relative standard deviation of one measurement on tables (default: as recorded)"
     )
@@ -118,14 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _compared(every: Sequence[Trials]) -> tuple[int | None, ...]:
-    """The comparisons until each had arrived; empty where none were made."""
+    """The number of comparisons until each seed converged; empty if none were made."""
     if not any(trials.comparisons for trials in every):
         return ()
     return tuple(trials.compared_until(NEAR) for trials in every)
 
 
 def _problems(options: argparse.Namespace) -> Iterator[tuple[Callable[[int], Problem], Table | None]]:
-    """The problem of each seed, with the table where it is a recorded one."""
+    """The problem of each seed, with the table if it is a recorded one."""
     if options.held_back:
         yield lambda seed: Generated(FIRST_HELD_BACK + seed), None
         return

@@ -1,4 +1,4 @@
-"""The page of search results: everything in it is read from the recorded lines.
+"""The page of search results, generated from the recorded lines.
 
 python -m benchmarks.search.report
 """
@@ -9,8 +9,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.markdown import packages
 from benchmarks.search.generated import HELD_BACK_NAME
-from benchmarks.search.results import SOON, Result, quantile, read
+from benchmarks.search.results import EARLY, Result, quantile, read
 
 __all__ = ["PAGE", "markdown", "page"]
 
@@ -18,7 +19,7 @@ _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 PAGE = _RESULTS / "search.md"
 
 _DISPLAYED = {HELD_BACK_NAME: "generated, held out"}
-"""Problem as the lines name it -> as the page does."""
+"""Name of a problem in the lines -> on the page."""
 
 _EXPLANATION = """\
 A trial is one run of one combination of methods in a worker process. Trials that run out of memory or crash count too.
@@ -59,7 +60,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def page(folder: Path = _RESULTS) -> str:
-    """The whole page, from the files of results in a folder; empty when there is none."""
+    """The whole page, from the files of results in a folder; empty if there are none."""
     results = [result for path in sorted(folder.glob("search-*.jsonl")) for result in read(path)]
     if not results:
         return ""
@@ -76,7 +77,7 @@ def _title(result: Result) -> str:
         source += f"; trial times with noise {noise}"
     if result.problem == HELD_BACK_NAME:
         source, many = _HELD_BACK, "up to "
-    versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
+    versions = packages([result.versions])
     return (
         f"## {_DISPLAYED.get(result.problem, result.problem)}: {many}{result.combinations:,} combinations\n\n{source}; "
         f"{len(result.reached)} seeds, at most {result.budget} trials each, on {result.date} with {versions}."
@@ -90,17 +91,18 @@ def _table(results: Sequence[Result]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
-        median, late = (_trials(number, result.budget) for number in (result.median, result.late))
+        median, late = (_trials(number, result.budget) for number in (result.median, result.percentile_95))
         rows.append(
-            f"| {_named(result, results[0])} | {median} | {late} | {result.soon:.0%} | {result.within_forty:.0%} "
-            f"| {_comparisons(result)} | {result.lost:.1%} | {result.broken:.1%} |"
+            f"| {_named(result, results[0])} | {median} | {late} | {result.within_thirty:.0%} "
+            f"| {result.within_forty:.0%} | {_comparisons(result)} | {result.out_of_memory_share:.1%} "
+            f"| {result.failed_share:.1%} |"
         )
     return rows
 
 
 def _worth(results: Sequence[Result]) -> list[str]:
     rows = [
-        f"| strategy | answer after {SOON} trials / optimum: median | 10th percentile |",
+        f"| strategy | answer after {EARLY} trials / optimum: median | 10th percentile |",
         "|---|---|---|",
     ]
     for result in results:
@@ -110,7 +112,7 @@ def _worth(results: Sequence[Result]) -> list[str]:
 
 
 def _named(result: Result, first: Result) -> str:
-    """The strategy, with its number of seeds and its date where these are not what the title says."""
+    """The strategy, with its number of seeds and its date if they differ from the title's."""
     seeds = len(result.reached)
     other = [] if seeds == len(first.reached) else [f"{seeds} seeds"]
     other += [] if result.date == first.date else [f"on {result.date}"]
@@ -118,7 +120,7 @@ def _named(result: Result, first: Result) -> str:
 
 
 def _comparisons(result: Result) -> str:
-    """Of the seeds that arrived, the median of the comparisons made until then."""
+    """The median of the comparisons made until convergence, over the seeds that converged."""
     made = [number for number in result.compared if number is not None]
     if made:
         return f"{quantile(made, 0.5):.0f}"

@@ -1,4 +1,4 @@
-"""What replays found: a line of JSON for each problem and strategy, and what is read from it."""
+"""Results of replays: a line of JSON for each problem and strategy, and the statistics on it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["NEAR", "SOON", "Result", "quantile", "read", "write"]
+from benchmarks import json_lines
+
+__all__ = ["EARLY", "NEAR", "Result", "quantile", "read", "write"]
 
 NEAR = 0.98
-"""Share of the exhaustive best from which on a search has arrived."""
+"""Fraction of the exhaustive optimum at which a search has converged."""
 
-SOON = 30
-"""Trials within which nearly every search should have arrived."""
+EARLY = 30
+"""Trials within which nearly every search should converge."""
 
 _LATER = 40
-"""Trials within which a search of a large space should have arrived."""
+"""Trials within which a search of a large space should converge."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,20 +27,21 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         problem: Name of the problem.
-        combinations: Its combinations, whatever the batch.
+        combinations: Number of its combinations, regardless of batch.
         strategy: Name of the strategy.
         budget: Most trials of each seed.
-        reached: For each seed: trials until the best so far was truly within 2 % of the exhaustive best, or ``None``.
+        reached: For each seed: trials until the best so far was truly within 2 % of the exhaustive optimum, or
+            ``None``.
         spent: For each seed: trials that were run.
         out_of_memory: For each seed: trials among them that ran out of memory.
         failed: For each seed: trials that crashed or failed otherwise.
         recorded_on: Device of a recorded table; empty for a simulated problem.
-        recorded: Date of that recording; likewise.
+        recorded: Date of that recording; empty for a simulated problem.
         recorded_noise: Relative standard deviation of one measurement in it; ``None`` for a simulated problem.
-        noise: Of one measurement in the replay, where it is not the recording's own.
-        compared: For each seed: comparisons, which are no trials, until the same; empty where none are made.
-        worth: For each seed: what the answer after 30 trials is truly worth, as a share of the exhaustive best.
-        versions: Package -> version of what ran the search.
+        noise: Noise of one measurement in the replay, if different from the recording's own.
+        compared: For each seed: comparisons (which are not trials) until convergence; empty if none are made.
+        worth: For each seed: the true value of the answer after 30 trials, as a fraction of the exhaustive optimum.
+        versions: Package -> version of the search.
         date: ISO date of the replay.
     """
 
@@ -61,50 +64,48 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def median(self) -> float:
-        """Trials until half of the seeds had arrived; infinite when they never did."""
+        """Trials until half of the seeds had converged; infinite if they never did."""
         return quantile(self.reached, 0.5)
 
     @property
-    def late(self) -> float:
-        """Trials until 95 % of the seeds had arrived; likewise."""
+    def percentile_95(self) -> float:
+        """Trials until 95 % of the seeds had converged; infinite if they never did."""
         return quantile(self.reached, 0.95)
 
     @property
-    def soon(self) -> float:
-        """Share of the seeds that had arrived after 30 trials."""
-        return sum(number is not None and number <= SOON for number in self.reached) / len(self.reached)
+    def within_thirty(self) -> float:
+        """Fraction of the seeds that had converged after 30 trials."""
+        return sum(number is not None and number <= EARLY for number in self.reached) / len(self.reached)
 
     @property
     def within_forty(self) -> float:
-        """Share of the seeds that had arrived after 40 trials."""
+        """Fraction of the seeds that had converged after 40 trials."""
         return sum(number is not None and number <= _LATER for number in self.reached) / len(self.reached)
 
     @property
-    def lost(self) -> float:
-        """Share of all trials that ran out of memory."""
+    def out_of_memory_share(self) -> float:
+        """Fraction of all trials that ran out of memory."""
         return sum(self.out_of_memory) / max(1, sum(self.spent))
 
     @property
-    def broken(self) -> float:
-        """Share of all trials that crashed or failed otherwise."""
+    def failed_share(self) -> float:
+        """Fraction of all trials that crashed or failed otherwise."""
         return sum(self.failed) / max(1, sum(self.spent))
 
 
 def quantile(reached: Sequence[float | None], share: float) -> float:
-    """The least number of trials after which at least this share of the seeds had arrived; infinite if too few did."""
+    """The smallest number of trials after which at least this fraction of the seeds had converged; may be infinite."""
     ordered = sorted(math.inf if number is None else number for number in reached)
     return ordered[max(1, math.ceil(share * len(ordered) - 1e-9)) - 1]
 
 
 def read(path: Path) -> list[Result]:
-    """The results in a file; none when there is no file."""
-    if not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=Result) for line in path.read_bytes().splitlines()]
+    """The results in a file; none if it does not exist."""
+    return json_lines.read(path, msgspec.json.Decoder(Result))
 
 
 def write(path: Path, results: Sequence[Result]) -> None:
-    """Put results into a file, in place of older ones of the same problem, noise and strategy."""
+    """Write results to a file, replacing older ones of the same problem, noise and strategy."""
     kept = {(one.problem, one.noise, one.strategy): one for one in (*read(path), *results)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in kept.values()))

@@ -1,4 +1,4 @@
-"""The methods of the simulated problem: made-up ones whose shape is that of real ones, on one to eight devices."""
+"""The methods of the simulated problem: invented ones with the structure of real ones, on one to eight devices."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "optimizer": ("off", "fused", "8bit"),
     "precision": ("off", "tf32", "amp", "bf16"),
 }
-"""Method -> its levels, the first of which is not to use it."""
+"""Method -> its levels, the first of which is off."""
 
 SHARDING = ("ddp", "zero_1", "zero_2", "fsdp", "fsdp_prefetch")
-"""Ways to train on several devices, of which exactly one is in use there."""
+"""Distributed methods, exactly one of which is used on several devices."""
 
 GPU_COUNTS = (1, 2, 4, 8)
 
@@ -43,21 +43,20 @@ SIZES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "large": {**LEVELS, "sharding": SHARDING},
 }
-"""384 and 73,728 combinations, whatever the batch."""
+"""384 and 73,728 combinations, regardless of batch."""
 
 
 class Levels:
-    """Every combination as a row of level numbers, and the way from a combination to its row.
+    """Every combination as a row of level numbers, and the mapping from combinations to rows.
 
     Args:
         size: One of :data:`SIZES`.
 
     Attributes:
-        codes: Method -> level number of every combination, as in :data:`LEVELS` (also of methods that are not offered:
-            those are off everywhere).
-        gpu_count: Devices of every combination.
-        sharding: Number of the way to distribute, -1 on one device.
-        space: The space as a search sees it.
+        codes: Method -> level number of every combination, as in :data:`LEVELS` (0 for methods that are not offered).
+        gpu_count: Number of devices of every combination.
+        sharding: Number of the distributed method, -1 on one device.
+        space: The space in the form that a search sees.
     """
 
     def __init__(self, size: str) -> None:
@@ -93,11 +92,11 @@ class Levels:
         return int(np.ravel_multi_index((*index, self._places.index(place)), self._shape))
 
     def offered(self, method: str) -> int:
-        """How many levels of a method are offered, off included."""
+        """How many levels of a method are offered, including off."""
         return len(self._offered[self._methods.index(method)])
 
     def pairs(self) -> list[tuple[str, int]]:
-        """Every method in use at every level that is offered: what may go badly with another."""
+        """Every offered level of every method other than off: candidates for crashing pairs."""
         return [
             (name, LEVELS[name].index(level))
             for name, levels in zip(self._methods, self._offered, strict=True)

@@ -1,10 +1,10 @@
-"""A simulated problem: a fresh workload and machine for every seed, of which every answer is known.
+"""A simulated problem: a new workload and machine for every seed, with known answers.
 
-Peak memory is what does not depend on the batch (weights, gradients, optimizer state, sharded or not) plus activations
-in proportion to it. A step takes a fixed time and a time per sample, each a product of what the methods in use do to
-it; a few pairs of methods interact, and a pair of them crashes. The factors are drawn from ranges that measurements on
-GPUs have shown. What predicts memory is off by a few per cent, for all combinations together and for each. Measured
-times are 2 % noisy. It flatters strategies that assume products: recorded tables are what counts.
+Peak memory is a constant part (weights, gradients, optimizer state, sharded or not) plus activations in proportion to
+the batch. A step takes a fixed time and a time per sample, each a product of the effects of the methods in use; a few
+pairs of methods interact, and one pair crashes. The factors are drawn from ranges that measurements on GPUs have shown.
+Memory forecasts are off by a few per cent, for all combinations together and for each. Measured times have 2 % noise.
+It flatters strategies that assume products: recorded tables count more.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _INTERACTIONS = 10
 _INTERACTION_SPREAD = 0.08
 _UNEXPLAINED_SPREAD = 0.01
 _CRASHES = {"small": (1, 6), "large": (2, 12)}
-"""Pairs of methods that crash together, and how many combinations of levels their methods have at least."""
+"""Number of pairs of methods that crash together, and the least number of combinations of levels of their methods."""
 _NEARLY_FULL = 0.97
-"""Share of memory above which the allocator flushes and tries again, and a step takes longer."""
+"""Fraction of memory above which the allocator flushes and retries, and the resulting slowdown."""
 _RETRYING = 1.08
 _ODD, _EVEN = 1.04, 1.02
-"""What a batch that is no multiple of 8 costs per sample, odd or even."""
+"""The cost per sample of a batch that is not a multiple of 8, odd or even."""
 
 
 class Simulator:
-    """One instance.
+    """One problem.
 
     Args:
-        seed: Equal seeds are equal instances.
+        seed: Equal seeds give equal problems.
         size: ``"small"`` (384 combinations) or ``"large"`` (73,728).
         noise: Standard deviation of a measured time's logarithm.
         levels: The combinations of that size, if they exist already; they are the same for all seeds.
@@ -63,11 +63,11 @@ class Simulator:
 
     @property
     def space(self) -> ResolvedSpace:
-        """What may be combined."""
+        """The search space."""
         return self._levels.space
 
     def outcome(self, combination: Combination, batch: int) -> Outcome:
-        """How a trial ends."""
+        """The outcome of a trial."""
         assert 1 <= batch <= self.largest_batch, f"a batch from 1 to {self.largest_batch}, got {batch}"
         row = self._levels.row(combination)
         if self._crashes[row]:
@@ -75,7 +75,7 @@ class Simulator:
         return Outcome.OUT_OF_MEMORY if self._peak(row, batch) > self.limit_bytes else Outcome.OK
 
     def rate(self, combination: Combination, batch: int) -> float:
-        """Samples per second without noise; 0 where it does not run."""
+        """Samples per second without noise; 0 if it does not run."""
         if self.outcome(combination, batch) is not Outcome.OK:
             return 0.0
         return combination.gpu_count * batch / self._seconds(self._levels.row(combination), batch)
@@ -96,7 +96,7 @@ class Simulator:
         )
 
     def forecast(self, combination: Combination) -> MemoryModel | None:
-        """A prediction of memory that is off by a few per cent; of time it says nothing."""
+        """A memory forecast with an error of a few per cent; it knows nothing about time."""
         row = self._levels.row(combination)
         factor = float(self._forecast_factor[row])
         return MemoryModel(
@@ -116,10 +116,10 @@ class Simulator:
         return self._peak(row, batch) > _NEARLY_FULL * self.limit_bytes
 
     def _best_rate(self) -> float:
-        """Over all combinations and batches.
+        """The optimum over all combinations and batches.
 
-        Throughput rises with the batch among batches of one alignment, as long as memory is not nearly full: the best
-        is the largest batch of its kind below one of the two limits.
+        Among batches of one alignment throughput rises with the batch as long as memory is not nearly full: the best is
+        the largest batch of its alignment below one of the two limits.
         """
         best = 0.0
         for share in (_NEARLY_FULL, 1.0):
@@ -183,7 +183,7 @@ class Simulator:
         self._fixed_seconds: np.ndarray = fixed
 
     def _communication(self, generator: np.random.Generator) -> np.ndarray:
-        """Seconds of a step that devices spend on each other."""
+        """Communication time per step."""
         uniform = generator.uniform
         gpus = self._levels.gpu_count
         gigabytes = self._parameters * np.where(self._levels.codes["precision"] == 3, 2, 4) * 2 * (gpus - 1) / gpus
@@ -192,7 +192,7 @@ class Simulator:
         return np.where(gpus > 1, seconds, 0.0)
 
     def _draw_crashes(self, generator: np.random.Generator, count: int, rarity: int) -> np.ndarray:
-        """Combinations that hold a pair of methods which do not work together."""
+        """Combinations with a pair of methods that do not work together."""
         crashes = np.zeros(len(self._levels), dtype=bool)
         for _ in range(count):
             (one, level), (other, other_level) = self._pair(generator, rarity)
@@ -200,7 +200,7 @@ class Simulator:
         return crashes
 
     def _pair(self, generator: np.random.Generator, rarity: int = 1) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Two different methods in use, each at one level; together they have at least so many combinations."""
+        """Two different methods in use, each at one level, with at least that many combinations together."""
         pairs = self._levels.pairs()
         while True:
             first, second = (pairs[int(index)] for index in generator.choice(len(pairs), 2, replace=False))

@@ -24,11 +24,11 @@ from benchmarks.search.trials import SpentError, Trials
 __all__ = ["STRATEGIES", "Strategy", "random_search", "search", "tpe"]
 
 Strategy = Callable[[Trials, int], None]
-"""Spends trials until :class:`SpentError` or nothing is left; the second argument is its seed."""
+"""Spends trials until :class:`SpentError` or until nothing is left; the second argument is its seed."""
 
 _OFF = "off"
 _REJECTIONS_IN_A_ROW = 200
-"""Impossible combinations that Optuna may propose one after the other before the search ends."""
+"""Consecutive impossible combinations that Optuna may propose before the search ends."""
 
 
 def search(strategy: Strategy, trials: Trials, seed: int) -> None:
@@ -40,7 +40,7 @@ def search(strategy: Strategy, trials: Trials, seed: int) -> None:
 
 
 def random_search(trials: Trials, seed: int) -> None:
-    """Combinations drawn evenly, each method's settings and off alike; batches drawn evenly by their logarithm."""
+    """Uniform combinations (each method's settings and off are equally likely) and log-uniform batches."""
     generator = random.Random(seed)
     space, largest = trials.problem.space, trials.problem.largest_batch
     while True:
@@ -50,10 +50,9 @@ def random_search(trials: Trials, seed: int) -> None:
 
 
 def tpe(trials: Trials, seed: int) -> None:
-    """Optuna's default sampler on the raw parameters, as its user would write it down: the batch is one of them.
+    """Optuna's default sampler on the raw parameters, as its user would set it up: the batch is one of them.
 
-    A trial that runs out of memory or crashes violates a constraint, and so does a combination that is impossible,
-    which costs no trial.
+    Trials that run out of memory or crash violate a constraint, and so do impossible combinations, which cost no trial.
     """
     problem = trials.problem
     with _quietly():
@@ -94,7 +93,7 @@ def _suggested(trial: optuna.trial.Trial, space: ResolvedSpace) -> Combination:
 
 
 def _choices(axis: Axis, gpu_count: int) -> Sequence[MethodUse | None]:
-    """Off or a setting; what distributes is off on one device."""
+    """Off or a setting; distributed methods are off on one device."""
     if gpu_count == 1 and axis.distributes:
         return (None,)
     return (None, *axis.settings)
@@ -107,7 +106,7 @@ def _combination(chosen: Sequence[MethodUse | None], gpu_count: int) -> Combinat
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep Optuna's log and its warnings of experimental features away."""
+    """Silence Optuna's log and its warnings about experimental features."""
     logger = logging.getLogger("optuna")
     level = logger.level
     logger.setLevel(logging.ERROR)

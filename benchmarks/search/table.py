@@ -1,4 +1,4 @@
-"""A recorded table as a problem of which every answer is known."""
+"""A recorded table as a problem with known answers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import Curve, PeakCurve
 from benchmarks.search.drift import Drift
 from benchmarks.search.problem import Trial, with_noise
-from benchmarks.search.rows import Header, Line, Paired, Sized, Timed, read
+from benchmarks.search.table_lines import Header, Line, Paired, Sized, Timed, read
 
 __all__ = ["Estimate", "Table"]
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a combination is at a batch.
+    """The speed of a combination at a batch.
 
     Attributes:
         combination: The methods.
@@ -38,20 +38,20 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table:
-    """What was recorded, with the drift of the machine divided out, and what lies between the recorded batches.
+    """A recording with the machine's drift divided out, interpolated between the recorded batches.
 
-    Time and the peaks of the three phases are interpolated between recorded batches by straight lines each. A batch
-    runs when its peak is below the limit; a recorded batch that did not run bounds that from above. Where a batch was
-    timed in turn with plain training, that is its time.
+    Time and the peaks of the three phases are each interpolated linearly between recorded batches. A batch runs if its
+    peak is below the limit; a recorded batch that failed is an upper bound. If a batch was timed in turn with plain
+    training, that time counts.
 
     Args:
         lines: The lines of the table.
-        forecasts: Label of a combination -> what is known of its memory before a trial; for those that are not named
-            what the recorded short runs say, as a session takes them.
-        noise: Relative standard deviation of one measurement; as the repetitions of plain training show it by default.
+        forecasts: Label of a combination -> its memory forecast before a trial; by default from the recorded profiling
+            runs, as in a session.
+        noise: Relative standard deviation of one measurement; by default from the repetitions of plain training.
 
     Raises:
-        OptionError: It is no table, or combinations are missing from it.
+        OptionError: It is not a table, or combinations are missing from it.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Table:
 
         Args:
             path: The file.
-            noise: Of one measurement; as recorded by default.
+            noise: Noise of one measurement; by default as recorded.
 
         Raises:
-            OptionError: There is none, or it is not complete.
+            OptionError: The file is missing or incomplete.
         """
         return cls(read(path), noise=noise)
 
@@ -114,22 +114,22 @@ class Table:
 
     @property
     def limit_bytes(self) -> int:
-        """The memory limit it was recorded under."""
+        """The memory limit of the recording."""
         return self.header.limit_bytes
 
     @property
     def largest_batch(self) -> int:
-        """No larger batch was recorded."""
+        """The largest recorded batch."""
         return self.header.largest_batch
 
     @property
     def policies(self) -> int:
-        """Combinations times batches that ran and were timed."""
+        """Number of policies (a combination at one batch) that ran and were timed."""
         return sum(len(recorded.rates) for recorded in self._recorded.values())
 
     @property
     def best(self) -> tuple[str, int, float]:
-        """Label, batch and samples per second of the best that was recorded."""
+        """Label, batch and samples per second of the best recorded one."""
         return max(
             ((label, batch, rate) for label, one in self._recorded.items() for batch, rate in one.rates.items()),
             key=lambda found: found[2],
@@ -137,12 +137,12 @@ class Table:
 
     @property
     def best_rate(self) -> float:
-        """Samples per second of the best that was recorded."""
+        """Samples per second of the best recorded one."""
         return self.best[2]
 
     @property
     def estimates(self) -> dict[tuple[str, int], Estimate]:
-        """Label and batch of everything that ran -> how fast it is, and how sure that is."""
+        """Label and batch of everything that ran -> its speed and standard error."""
         return {
             (label, batch): Estimate(
                 combination=one.combination,
@@ -155,20 +155,20 @@ class Table:
         }
 
     def outcome(self, combination: Combination, batch: int) -> Outcome:
-        """How a trial ends."""
+        """The outcome of a trial."""
         assert 1 <= batch <= self.largest_batch, f"a batch from 1 to {self.largest_batch}, got {batch}"
         return self._recorded[combination.label].outcome(batch)
 
     def seconds(self, combination: Combination, batch: int) -> float:
-        """Of a step, without noise."""
+        """Step time without noise."""
         return self._recorded[combination.label].seconds(batch)
 
     def peak_bytes(self, combination: Combination, batch: int) -> int:
-        """Of a step."""
+        """Peak memory of a step."""
         return self._recorded[combination.label].peak_bytes(batch)
 
     def rate(self, combination: Combination, batch: int) -> float:
-        """Samples per second without noise; 0 where it does not run."""
+        """Samples per second without noise; 0 if it does not run."""
         if self.outcome(combination, batch) is not Outcome.OK:
             return 0.0
         return batch / self.seconds(combination, batch)
@@ -187,7 +187,7 @@ class Table:
         )
 
     def forecast(self, combination: Combination) -> MemoryModel | None:
-        """What is known of a combination's memory before a trial; ``None`` when it does not run at all."""
+        """The memory forecast of a combination before a trial; ``None`` if it does not run at all."""
         return self._forecasts.get(combination.label) or self._recorded[combination.label].forecast
 
 
@@ -237,14 +237,14 @@ class _Recorded:
 
 
 def _combined(paired: Sequence[Paired]) -> tuple[float, float]:
-    """The ratio, and its relative standard error: each line counts by its precision."""
+    """The ratio and its relative standard error: lines are weighted by their precision."""
     weights = [line.error**-2 for line in paired]
     mean = sum(weight * math.log(line.ratio) for weight, line in zip(weights, paired, strict=True)) / sum(weights)
     return math.exp(mean), sum(weights) ** -0.5
 
 
 def _failure(sized: Sized, timed: Sequence[Timed]) -> Outcome:
-    """Why nothing of a combination ran."""
+    """Why no batch of a combination ran."""
     ended = [Outcome(line.outcome) for line in timed] or [Outcome(sized.outcome)]
-    # Short runs that went well and promise no batch below the limit: not one sample fits.
+    # The profiling runs succeeded but predict no batch below the limit: not even one sample fits.
     return Outcome.OUT_OF_MEMORY if ended[0] is Outcome.OK else ended[0]

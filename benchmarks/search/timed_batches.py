@@ -1,4 +1,4 @@
-"""Which batches of a combination a table holds: about half of the largest that fits, and that one."""
+"""The batches of a combination in a table: about half of the largest that fits, and the largest."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from advisor.search.sizing.batching import choose_batch
 from advisor.search.sizing.memory_model import DEFAULT_MARGIN, round_batch
 from advisor.trial.outcome import Outcome
 from benchmarks.search.curve import PeakCurve
-from benchmarks.search.rows import Sized, Timed
+from benchmarks.search.table_lines import Sized, Timed
 
 __all__ = ["first_batch", "next_batch"]
 
 _MOST_TIMED = 4
-"""Batches of one combination that are tried, those that do not fit included."""
+"""Most batches of one combination to try, including those that do not fit."""
 
 
 def first_batch(sized: Sized, limit_bytes: int, largest_batch: int) -> int:
-    """Half of the batch that short runs promise; 0 if they promise none.
+    """Half of the batch that the profiling runs predict; 0 if they predict none.
 
     Args:
-        sized: The short runs of a combination.
+        sized: The profiling runs of a combination.
         limit_bytes: The memory limit.
-        largest_batch: No batch above this one.
+        largest_batch: Largest batch to try.
     """
     forecast = sized.forecast
     if forecast is None:
@@ -33,16 +33,16 @@ def first_batch(sized: Sized, limit_bytes: int, largest_batch: int) -> int:
 
 
 def next_batch(sized: Sized, timed: Sequence[Timed], limit_bytes: int, largest_batch: int) -> int:
-    """The next batch to time: the largest that fits by all that was measured, with the margin of a session.
+    """The next batch to time: the largest that fits according to all measurements, with a session's margin.
 
     Args:
-        sized: The short runs of a combination.
-        timed: What was timed of it, at least one batch.
+        sized: The profiling runs of a combination.
+        timed: Its timed lines, at least one batch.
         limit_bytes: The memory limit.
-        largest_batch: No batch above this one.
+        largest_batch: Largest batch to try.
 
     Returns:
-        0 when nothing larger than what ran is left to be timed.
+        0 if no batch larger than the ones that ran is left to be timed.
     """
     lost = [line.batch for line in timed if line.outcome == Outcome.OUT_OF_MEMORY.value]
     if len(timed) == _MOST_TIMED or timed[-1].outcome not in (Outcome.OK.value, Outcome.OUT_OF_MEMORY.value):

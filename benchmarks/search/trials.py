@@ -1,10 +1,10 @@
-"""The one budget that every strategy spends: trials are counted, and what its answer is truly worth is kept.
+"""The budget that strategies spend: it counts trials and keeps the true value of their answers.
 
-The answer after each trial is the one that a session would give if it ended there. With a model, what it thinks lucky
-or is not sure of is measured again until the choice is expected to lose no more than half a percent. Without one those
-that lead are measured once more, and the worse figure of two stands, until one leads that was measured twice: otherwise
-the best of many noisy figures would be the luckiest. Where two are near each other even so, the median of three stands.
-These repetitions are counted as trials.
+The answer after each trial is the one a session would give if it ended there. With a model, combinations that it
+considers lucky or uncertain are measured again until the expected loss of the choice is at most half a percent. Without
+one, the leaders are measured once more and the worse of two values counts, until the leader was measured twice:
+otherwise the best of many noisy values would be the luckiest. If two are still close, the median of three counts. These
+repetitions are counted as trials.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Trials:
     """Runs trials of one problem for one strategy.
 
     Args:
-        problem: What is searched.
+        problem: The problem.
         budget: Most trials.
         seed: Seed of the noise.
 
     Attributes:
-        out_of_memory: Trials that ran out of memory.
-        failed: Trials that ended otherwise than well or out of memory.
-        comparisons: Comparisons by short steps, which take a fraction of a trial's time and are no trials.
+        out_of_memory: Number of trials that ran out of memory.
+        failed: Number of trials that failed otherwise.
+        comparisons: Number of short comparisons, which take a fraction of a trial's time and are not trials.
     """
 
     def __init__(self, problem: Problem, budget: int, seed: int) -> None:
@@ -64,16 +64,16 @@ class Trials:
 
     @property
     def spent(self) -> int:
-        """Trials that were run."""
+        """Number of trials that were run."""
         return len(self._known)
 
     def run(self, combination: Combination, batch: int, *, also: int | None = None) -> list[Trial]:
-        """One trial.
+        """Run one trial.
 
         Args:
             combination: The methods and the number of devices.
             batch: Samples per step of each device.
-            also: A second batch that is timed in the same process once the first went well: it is part of the trial.
+            also: A second batch to time in the same process if the first succeeds, as part of the trial.
 
         Returns:
             One result for each batch that was run.
@@ -96,20 +96,20 @@ class Trials:
         """Count a comparison.
 
         Raises:
-            SpentError: There were as many as a search may make.
+            SpentError: The search has made as many as it may.
         """
         if self.comparisons >= _MOST_COMPARISONS:
             raise SpentError
         self.comparisons += 1
 
     def think(self, standings: Mapping[str, Standing]) -> None:
-        """What a strategy's model thinks of the combinations so far, by their labels: it tells what to repeat."""
+        """The expectations of a strategy's model by label, which tell what to repeat."""
         self._thoughts[self.spent] = dict(standings)
 
     def answers(self) -> Iterator[tuple[float, int]]:
-        """After each trial: what the answer is truly worth, and how many measurements more it takes.
+        """After each trial: the true value of the answer, and how many repetitions it needs.
 
-        The worth is a share of the exhaustive best, 0 before anything ran.
+        The value is a fraction of the exhaustive optimum, 0 before anything ran.
         """
         thoughts: Mapping[str, Standing] = {}
         for number, known in enumerate(self._known, start=1):
@@ -118,9 +118,9 @@ class Trials:
             yield (0.0 if answer is None else self._worth(answer)), repeated
 
     def reached(self, share: float) -> int | None:
-        """Trials, with the repetitions, until the answer was truly worth this share of the exhaustive best.
+        """Trials, including repetitions, until the answer reached this fraction of the exhaustive optimum.
 
-        ``None`` if it never was.
+        ``None`` if it never did.
         """
         for number, (worth, repeated) in enumerate(self.answers(), start=1):
             if worth >= share:
@@ -128,12 +128,12 @@ class Trials:
         return None
 
     def compared_until(self, share: float) -> int | None:
-        """Comparisons until the answer was truly worth this share of the exhaustive best; ``None`` if it never was."""
+        """Comparisons until the answer reached this fraction of the exhaustive optimum; ``None`` if it never did."""
         worths = (worth for worth, _ in self.answers())
         return next((count for worth, count in zip(worths, self._compared, strict=True) if worth >= share), None)
 
     def worth_after(self, number: int) -> float:
-        """What the answer after so many trials is truly worth, the repetitions of the leaders not counted."""
+        """The true value of the answer after this many trials, not counting repetitions of the leaders."""
         return next(
             (worth for worth, _ in itertools.islice(self.answers(), max(0, min(number, self.spent) - 1), None)), 0.0
         )
@@ -147,7 +147,7 @@ class Trials:
             self._first.setdefault(_key(result), result)
 
     def _settled(self, known: int, thoughts: Mapping[str, Standing]) -> tuple[Trial | None, int]:
-        """What measured best once figures that a model thinks lucky were taken again, and how often that was."""
+        """The best measurement after lucky-looking ones were repeated, and the number of repetitions."""
         best: dict[str, _Key] = {}
         for key, trial in itertools.islice(self._first.items(), known):
             label = trial.combination.label
@@ -165,7 +165,7 @@ class Trials:
         return (None if chosen is None else self._first[best[chosen]]), repeated
 
     def _measured_best(self, known: int) -> tuple[Trial | None, int]:
-        """What would be recommended by the figures known then, and the measurements that it took to be sure."""
+        """The recommendation given the measurements so far, and the number of repetitions it needs."""
         figures: dict[_Key, tuple[float, ...]] = {
             key: (_rate(trial),) for key, trial in itertools.islice(self._first.items(), known)
         }
@@ -182,7 +182,7 @@ class Trials:
 
     @staticmethod
     def _leaders(figures: dict[_Key, tuple[float, ...]]) -> list[_Key]:
-        """The best by what stands for them, as far as they were measured once."""
+        """The best by the value that counts, as far as they were measured once."""
         order = sorted(figures, key=lambda key: -standing_figure(figures[key]))
         near = [
             key for key in order if standing_figure(figures[order[0]]) <= (1 + NEAR) * standing_figure(figures[key])
@@ -190,7 +190,7 @@ class Trials:
         return [key for key in near[:MOST] if len(figures[key]) == 1]
 
     def _measured_again(self, key: _Key, before: int) -> float:
-        """A further figure of a policy that has so many: the same whenever it is asked for."""
+        """A further measurement of a policy that has so many: repeated calls give the same value."""
         if (key, before) not in self._again:
             first = self._first[key]
             generator = random.Random(f"{self._seed} {key} {before}")

@@ -1,4 +1,4 @@
-"""What is held against measured peaks, and what is not: a batch that a prediction has seen is no case."""
+"""Which predictions are compared with measured peaks: only batches that a prediction has not seen."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import pytest
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.space.space import Combination
 from advisor.trial.process.runner import Runner
-from benchmarks.memory_prediction import page, short_run_cases, trace_cases
+from benchmarks.memory_prediction import page, profiling_run_cases, trace_cases
 from benchmarks.search.recordings import SMOKE
-from benchmarks.search.rows import Line, Sized
+from benchmarks.search.table_lines import Line, Sized
 from tests.benchmarks.search.tables import CHECKPOINT, complete, header, lost, sized, timed
 
 
-def test_short_runs_are_held_against_the_batches_that_they_have_not_seen() -> None:
+def test_profiling_runs_are_compared_with_unseen_batches() -> None:
     seen = timed(CHECKPOINT, batch=4)
-    cases = list(short_run_cases([*complete(), seen, lost(CHECKPOINT, batch=40)]))
+    cases = list(profiling_run_cases([*complete(), seen, lost(CHECKPOINT, batch=40)]))
     of_checkpointing = [case.batch for case in cases if case.methods == Combination((CHECKPOINT,)).label]
     assert of_checkpointing == [12, 24]
     assert all(case.batch != 4 for case in cases)
     assert {case.error for case in cases} == {0.0}, "made-up peaks grow in lines"
 
 
-def test_an_error_is_relative_to_what_was_measured() -> None:
+def test_an_error_is_relative_to_the_measurement() -> None:
     line = Moment(phase="backward", live=Affine(400, 66), parts={})
     foretold = MemoryPrediction(moments=(line,), activations=Affine(0, 0), traced_at=(2, 4))
     lines: list[Line] = [
         msgspec.structs.replace(one, foretold=foretold) if isinstance(one, Sized) and not one.uses else one
         for one in complete()
     ]
-    (case,) = (case for case in short_run_cases(lines) if case.methods == "plain" and case.batch == 8)
+    (case,) = (case for case in profiling_run_cases(lines) if case.methods == "plain" and case.batch == 8)
     assert case.measured_bytes == 400 + 60 * 8
     assert case.predicted_bytes > case.measured_bytes
     assert case.error == case.predicted_bytes / case.measured_bytes - 1
     assert case.manner == "aligned"
 
 
-def test_the_page_names_what_is_furthest_off() -> None:
-    first, *rest = short_run_cases(complete())
+def test_the_page_names_the_largest_errors() -> None:
+    first, *rest = profiling_run_cases(complete())
     far = msgspec.structs.replace(first, predicted_bytes=first.measured_bytes * 9 // 10)
     text = page([far, *rest])
     assert f"Largest errors: -10.00% made up, {far.methods}, batch {far.batch};" in text
@@ -50,7 +50,7 @@ def test_the_page_names_what_is_furthest_off() -> None:
 
 
 @pytest.mark.slow
-def test_traces_foretell_what_a_real_step_takes(tmp_path: Path) -> None:
+def test_traces_predict_the_peak_of_a_real_step(tmp_path: Path) -> None:
     """The peaks of two real steps of the smoke workload, measured by the recorder's own trials."""
     from advisor.policy.policy import Policy
     from advisor.trial.spec import TrialKind, TrialSpec

@@ -1,4 +1,4 @@
-"""The measured table of methods: its smoke size runs, goes on where it stopped, and the page shows its rows."""
+"""The measured table of methods: its smoke size runs, continues where it stopped, and the page shows its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GENERATOR = Path(__file__).resolve().parents[2] / "docs" / "generate_methods.py"
 
 
 @pytest.mark.slow
-def test_rows_are_measured_once_and_shown_in_the_page(
+def test_rows_are_measured_once_and_shown_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "methods-cpu.jsonl"
@@ -36,7 +36,7 @@ def test_rows_are_measured_once_and_shown_in_the_page(
     assert rows["swap(min_bytes=1048576)"].outcome == "refused"
     assert "CPU" in rows["swap(min_bytes=1048576)"].reason
 
-    # The process ended while it wrote its last row: that row alone is measured again.
+    # The process ended while it wrote its last row: only that row is measured again.
     lines = output.read_bytes().splitlines(keepends=True)
     output.write_bytes(b"".join(lines[:-1]) + lines[-1][:20] + b"\n")
     capsys.readouterr()

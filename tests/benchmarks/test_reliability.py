@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.reliability.__main__ import _anywhere
-from benchmarks.reliability.lines import Line, append, read
+from benchmarks.json_lines import append
+from benchmarks.reliability.__main__ import _portable
+from benchmarks.reliability.lines import Line, read
 from benchmarks.reliability.page import page
 
 HELD = Line(
@@ -50,4 +51,4 @@ def test_a_later_line_replaces_an_earlier_one_and_a_truncated_line_is_ignored(tm
 
 def test_no_path_and_no_process_id_of_the_machine_is_written_down(tmp_path: Path) -> None:
     problem = f"{tmp_path}/out/policy.yaml is not, nor\n  {Path.home()}/x; .answer.json.4711"
-    assert _anywhere(problem, tmp_path) == "FOLDER/out/policy.yaml is not, nor HOME/x; .answer.json.PROCESS"
+    assert _portable(problem, tmp_path) == "FOLDER/out/policy.yaml is not, nor HOME/x; .answer.json.PROCESS"

@@ -1,4 +1,4 @@
-"""The benchmark of predicted step times: it runs on a small model, and its errors are what they are by hand."""
+"""The benchmark of predicted step times runs on a small model, and its errors match a calculation by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_table_shows_every_prediction_with_its_error() -> None:
     assert "roofline 20.0% (largest 20.0%), two batches 10.0% (largest 10.0%)." in text
 
 
-def test_nothing_is_held_against_a_figure_that_it_was_made_from() -> None:
+def test_no_prediction_is_compared_with_its_own_input() -> None:
     class Block(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Arms that train nothing, and rows that were never measured."""
+"""Fake arms that train nothing, and made-up rows."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.minutes.arms import ArmLostError
-from benchmarks.minutes.asked import Advice, Promise
+from benchmarks.minutes.momadvise_run import Advice, Promise
 from benchmarks.minutes.rows import ArmRow, Row
 from benchmarks.minutes.settings import ADVICE, Setting
-from benchmarks.minutes.turns import Beside
+from benchmarks.minutes.turns import SpeedRatio
 
 OWN_BATCH = 4
 
 
 class FakeArm:
-    """Makes steps on a clock of its own.
+    """Makes steps on a simulated clock.
 
     Args:
-        name: Goes into the log of turns.
+        name: Recorded in the log of turns.
         rate: Samples per second.
-        machine: Whose speed it has.
+        machine: Determines its speed.
         batch: Samples per step.
     """
 
@@ -39,10 +39,10 @@ class FakeArm:
 
 
 class Machine:
-    """A clock, what has run on it, and who lives.
+    """A clock, the log of turns, and the arms that are alive.
 
     Args:
-        speeds: Of the machine, one for each turn, again from the first after the last.
+        speeds: Speed of the machine in each turn, cyclic.
     """
 
     def __init__(self, *speeds: float) -> None:
@@ -61,7 +61,7 @@ class Machine:
 
 
 class FakeStarter:
-    """Starts arms by the rates that are known of them; a text is the reason why one cannot train."""
+    """Starts arms with given rates; a string is the reason why one cannot train."""
 
     def __init__(self, machine: Machine, rates: dict[str, float | str]) -> None:
         self._machine = machine
@@ -81,8 +81,8 @@ class FakeStarter:
             machine.alive.remove(setting.name)
 
 
-def beside(ratio: float, *, half: float = 0.01, rounds: int = 12) -> Beside:
-    return Beside(
+def beside(ratio: float, *, half: float = 0.01, rounds: int = 12) -> SpeedRatio:
+    return SpeedRatio(
         ratio=ratio,
         low=ratio * (1 - half),
         high=ratio * (1 + half),
@@ -98,7 +98,7 @@ def row(
     measured: float = 1.6,
     promise: tuple[float, float, float] = (1.62, 1.55, 1.69),
     combinations: int = 14,
-    advice_beside_best: Beside | None = None,
+    advice_beside_best: SpeedRatio | None = None,
     busy: bool = False,
     repeat: int = 1,
     size: str = "full",

@@ -1,4 +1,4 @@
-"""Arms as processes: ready, in turn, and gone; and a reason wherever they cannot train."""
+"""Arms as processes: they become ready, make steps and end; one that cannot train gives a reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def arm(
 
 
 @pytest.mark.slow
-def test_an_arm_makes_steps_when_it_is_told_to_and_is_gone_in_the_end(tmp_path: Path) -> None:
+def test_an_arm_makes_steps_on_request_and_ends_with_its_block(tmp_path: Path) -> None:
     with arm(tmp_path) as ready:
         assert ready.batch == 8
         assert ready.step_seconds > 0
@@ -79,25 +79,25 @@ def test_an_arm_that_cannot_train_says_why(tmp_path: Path, first: str, reason: s
 
 
 @pytest.mark.slow
-def test_a_reason_that_is_the_untouched_files_is_said_to_be_its(tmp_path: Path) -> None:
+def test_a_failure_of_the_unmodified_file_is_attributed_to_it(tmp_path: Path) -> None:
     with pytest.raises(ArmLostError, match=r"^untouched: exit status 1: enough$"):
         arm(tmp_path, UNTOUCHED, first="sys.exit('enough')")
 
 
 @pytest.mark.slow
-def test_an_arm_that_is_never_ready_is_ended(tmp_path: Path) -> None:
+def test_an_arm_that_is_not_ready_in_time_is_ended(tmp_path: Path) -> None:
     with pytest.raises(ArmLostError, match=r"^it took longer to get ready than 0\.1 s$"):
         arm(tmp_path, ready_seconds=0.1)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits a process's data")
-def test_an_arm_runs_out_of_memory_by_itself_before_the_machine_does(tmp_path: Path) -> None:
+def test_an_arm_runs_out_of_memory_before_the_machine_does(tmp_path: Path) -> None:
     with pytest.raises(ArmLostError, match="can't allocate memory"):
         arm(tmp_path, first="torch.zeros(2**29)", memory_bytes=2**30)
 
 
-def test_a_core_is_busy_inside_the_block_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_is_busy_only_inside_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 

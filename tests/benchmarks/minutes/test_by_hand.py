@@ -1,4 +1,4 @@
-"""Loops written by hand: they train what the user's file trains, or say why a setting has nothing to do with it."""
+"""Hand-written loops train what the user's file trains, or say why a setting does not apply."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def losses(setting: Setting, module: ModuleType) -> list[float]:
     return [float(loop.step(module.make_batch(2))) for _ in range(4)]
 
 
-def test_a_fused_optimizer_takes_the_users_own_steps() -> None:
+def test_a_fused_optimizer_takes_the_same_steps_as_the_users() -> None:
     module = users_file(build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.5))
     assert losses(Setting(name="fused", fused=True), module) == pytest.approx(losses(UNTOUCHED, module))
 
 
-def test_the_users_gradients_are_clipped_by_hand_as_well() -> None:
+def test_hand_written_loops_clip_gradients_too() -> None:
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.05)
 
@@ -53,7 +53,7 @@ def test_the_users_gradients_are_clipped_by_hand_as_well() -> None:
 
 
 @pytest.mark.parametrize("batch", [{"images": torch.ones(2, 4)}, (torch.ones(2, 4),), torch.ones(2, 4)])
-def test_a_model_that_returns_its_loss_is_called_by_the_kind_of_the_batch(batch: Any) -> None:
+def test_a_model_that_returns_its_loss_is_called_according_to_the_batch_type(batch: Any) -> None:
     class Model(torch.nn.Linear):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return super().forward(images).mean()
@@ -78,7 +78,7 @@ def test_channels_last_needs_a_convolution_of_images() -> None:
     assert seen == [True]
 
 
-def test_an_optimizer_of_somebody_elses_has_no_fused_form() -> None:
+def test_a_custom_optimizer_has_no_fused_form() -> None:
     class Own(torch.optim.SGD):
         pass
 
@@ -86,7 +86,7 @@ def test_an_optimizer_of_somebody_elses_has_no_fused_form() -> None:
         Loop(users_file(build_optimizer=lambda parameters: Own(parameters)), Setting(name="f", fused=True), 2, CPU)
 
 
-def test_bf16_is_left_out_where_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_does_not_apply_where_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {torch.float32: 1.0, torch.bfloat16: 4.0}
     monkeypatch.setattr(by_hand, "_matmul_seconds", seconds.__getitem__)
     setting = Setting(name="bf16", bf16=True)
@@ -96,7 +96,7 @@ def test_bf16_is_left_out_where_it_is_emulated(monkeypatch: pytest.MonkeyPatch) 
     assert Loop(users_file(), setting, 2, CPU).step({"inputs": torch.ones(2, 4)}).isfinite()
 
 
-def test_accelerates_batch_is_where_it_begins_unless_memory_runs_out() -> None:
+def test_accelerates_batch_is_its_first_one_unless_memory_runs_out() -> None:
     pytest.importorskip("accelerate")
     setting = REFERENCE_SET[-1]
     assert executable_loop(users_file(), setting, CPU).batch == FIRST_EXECUTABLE_BATCH
@@ -109,6 +109,6 @@ def test_accelerates_batch_is_where_it_begins_unless_memory_runs_out() -> None:
     assert executable_loop(users_file(make_batch=make_batch), setting, CPU).batch < 100
 
 
-def test_what_is_written_by_hand_never_imports_momadvise() -> None:
+def test_hand_written_loops_never_import_momadvise() -> None:
     code = "import sys, benchmarks.minutes.arm; sys.exit('advisor' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""The command: a row for every workload and run, as soon as it is done, and never twice."""
+"""The command writes one row per workload and run, as soon as it is done, and never twice."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from benchmarks.minutes import __main__ as command
-from benchmarks.minutes.asked import Advice, Promise
 from benchmarks.minutes.contest import Starter
+from benchmarks.minutes.momadvise_run import Advice, Promise
 from benchmarks.minutes.rows import Row, read
 from benchmarks.minutes.settings import ADVICE, REFERENCE_SET, UNTOUCHED
 from benchmarks.minutes.workloads import SIZES
@@ -24,7 +24,7 @@ NAMES = [one.name for one in SIZES["full"].workloads]
 
 
 class Fakes:
-    """Answers and arms that are made up; writes down what was asked."""
+    """Made-up answers and arms; records the calls."""
 
     def __init__(self) -> None:
         self.machine = Machine()
@@ -32,7 +32,7 @@ class Fakes:
         self.batches: list[int] = []
         self.busy: list[bool] = []
 
-    def ask(self, workload: Path, folder: Path, *, arguments: list[str], environment: Any) -> Advice:
+    def run_momadvise(self, workload: Path, folder: Path, *, arguments: list[str], environment: Any) -> Advice:
         self.asked.append((workload.stem, tuple(arguments)))
         promise = Promise(ratio=1.5, low=1.4, high=1.6)
         return Advice(combinations=13, policies=15, winner="plain", batch=8, baseline_batch=4, promise=promise)
@@ -51,7 +51,7 @@ class Fakes:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
     made = Fakes()
-    for name in ("ask", "starter_of", "one_core_busy"):
+    for name in ("run_momadvise", "starter_of", "one_core_busy"):
         monkeypatch.setattr(command, name, getattr(made, name))
     return made
 
@@ -61,7 +61,7 @@ def run(output: Path, *arguments: str) -> list[Row]:
     return read(output)
 
 
-def test_every_workload_has_a_row_of_the_whole_reference_set(tmp_path: Path, fakes: Fakes) -> None:
+def test_every_workload_has_a_row_with_the_complete_reference_set(tmp_path: Path, fakes: Fakes) -> None:
     rows = run(tmp_path / "minutes-cpu.jsonl")
     assert [row.workload for row in rows] == NAMES
     assert len(NAMES) == 10
@@ -73,7 +73,7 @@ def test_every_workload_has_a_row_of_the_whole_reference_set(tmp_path: Path, fak
     assert "### small_lstm" in (tmp_path / "minutes-cpu.md").read_text(encoding="utf-8")
 
 
-def test_what_is_there_is_not_measured_again_unless_that_is_asked_for(tmp_path: Path, fakes: Fakes) -> None:
+def test_existing_rows_are_only_measured_again_on_request(tmp_path: Path, fakes: Fakes) -> None:
     output = tmp_path / "minutes-cpu.jsonl"
     run(output, "--only", "gpt2")
     run(output, "--only", "gpt2,unet")
@@ -86,14 +86,14 @@ def test_what_is_there_is_not_measured_again_unless_that_is_asked_for(tmp_path: 
     assert fakes.asked[-1] == ("unet", ("--device", "cpu", "--time-limit", "30s"))
 
 
-def test_further_runs_measure_the_advice_and_what_was_the_best_of_the_set(tmp_path: Path, fakes: Fakes) -> None:
+def test_further_runs_measure_the_advice_and_the_best_of_the_set(tmp_path: Path, fakes: Fakes) -> None:
     rows = run(tmp_path / "minutes-cpu.jsonl", "--only", "gpt2", "--repeat", "3")
     assert [row.repeat for row in rows] == [1, 2, 3]
     assert [len(row.arms) for row in rows] == [7, 2, 2]
     assert {row.best for row in rows} == {REFERENCE_SET[-1].name}
 
 
-def test_a_workload_that_fails_keeps_nothing_of_the_others_back(
+def test_an_interrupted_workload_keeps_the_rows_of_the_others(
     tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "minutes-cpu.jsonl"
@@ -101,32 +101,32 @@ def test_a_workload_that_fails_keeps_nothing_of_the_others_back(
     def interrupted(workload: Path, *arguments: Any, **options: Any) -> Advice:
         if workload.stem == "unet":
             raise KeyboardInterrupt
-        return fakes.ask(workload, *arguments, **options)
+        return fakes.run_momadvise(workload, *arguments, **options)
 
-    monkeypatch.setattr(command, "ask", interrupted)
+    monkeypatch.setattr(command, "run_momadvise", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(output, "--only", "gpt2,unet")
     assert [row.workload for row in read(output)] == ["gpt2"]
 
 
-def test_without_a_batch_of_its_own_the_untouched_file_has_the_baselines(
+def test_a_file_without_a_batch_size_uses_the_baselines(
     tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(SIZES["full"].workloads[0]), "own_batch", None)
     (row,) = run(tmp_path / "minutes-cpu.jsonl", "--only", "gpt2")
     assert (row.untouched_batch, fakes.batches) == (4, [4])
-    monkeypatch.setattr(command, "ask", lambda *_, **__: Advice(reason="exit status 1: it is broken"))
+    monkeypatch.setattr(command, "run_momadvise", lambda *_, **__: Advice(reason="exit status 1: it is broken"))
     (row,) = run(tmp_path / "minutes-cpu.jsonl", "--only", "gpt2", "--again")
     assert row.reason == "the file states no batch, and there is no answer to take it from"
 
 
-def test_a_name_that_is_none_is_a_mistake_that_names_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_an_error_that_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["--only", "gpt5"])
     assert f"--only must name workloads of {', '.join(NAMES)}, but got gpt5" in capsys.readouterr().err
 
 
-def test_every_workload_states_the_batch_that_its_user_trains_with() -> None:
+def test_every_workload_states_its_batch_size() -> None:
     assert all(one.own_batch for size in SIZES.values() for one in size.workloads)
 
 
@@ -137,7 +137,7 @@ def test_the_process_of_the_command_never_loads_torch() -> None:
 
 
 @pytest.mark.slow
-def test_the_small_size_has_every_figure(tmp_path: Path) -> None:
+def test_the_smoke_size_has_every_value(tmp_path: Path) -> None:
     (row,) = run(tmp_path / "minutes-cpu.jsonl", "--size", "smoke")
     assert row.advice.combinations >= 1, row.advice.reason
     assert row.advice.promise is not None

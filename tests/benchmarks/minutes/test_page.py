@@ -1,4 +1,4 @@
-"""Rows and their page: what the lines say, the aims with whoever missed them, and nothing that was typed."""
+"""The page of rows: their values, and the targets with the rows that missed them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.json_lines import append
 from benchmarks.minutes.page import lines_with_pages, page, write_page
-from benchmarks.minutes.rows import append, read
+from benchmarks.minutes.rows import read
 
 from .examples import beside, row
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 
 
-def test_the_committed_pages_are_what_the_rows_say() -> None:
+def test_the_committed_pages_match_their_rows() -> None:
     for lines in lines_with_pages(RESULTS):
         text = lines.with_suffix(".md").read_text(encoding="utf-8")
         assert text == page(read(lines)), "run: python -m benchmarks.minutes.page"
     assert set(RESULTS.glob("minutes-*.md")) == {lines.with_suffix(".md") for lines in lines_with_pages(RESULTS)}
 
 
-def test_a_workload_is_a_line_of_the_summary_and_a_table_of_its_arms() -> None:
+def test_a_workload_has_a_summary_line_and_a_table_of_arms() -> None:
     text = page([row()])
     assert (
         "| gpt2 | 14 | 20 | 12 | 215 | fused_optimizer, batch 16 | 1.62 (1.55 to 1.69) | 1.600 (1.584 to 1.616) "
@@ -32,7 +33,7 @@ def test_a_workload_is_a_line_of_the_summary_and_a_table_of_its_arms() -> None:
     assert "2 cores, 2026-01-02, with torch 2.13.0." in text
 
 
-def test_aims_are_met_only_where_every_row_has_the_figure() -> None:
+def test_targets_are_met_only_if_every_row_meets_them() -> None:
     text = page([row(), row("unet")])
     assert text.count(": met, in 2 of 2") == 3
     poor = row(
@@ -48,7 +49,7 @@ def test_aims_are_met_only_where_every_row_has_the_figure() -> None:
     assert "**not met**, in 1 of 2 (not in unet: below)" in text
 
 
-def test_nineteen_promises_of_twenty_are_enough_and_eighteen_are_not() -> None:
+def test_nineteen_kept_promises_of_twenty_are_enough_and_eighteen_are_not() -> None:
     kept = [row(repeat=repeat) for repeat in range(1, 19)]
     broken = [row(repeat=repeat, measured=2.0) for repeat in (19, 20)]
     promised = "the measured ratio inside the promised interval in 95 % of the runs"
@@ -56,25 +57,25 @@ def test_nineteen_promises_of_twenty_are_enough_and_eighteen_are_not() -> None:
     assert f"{promised}: **not met**, in 18 of 20" in page([*kept, *broken])
 
 
-def test_a_figure_that_is_missing_is_a_missed_aim() -> None:
+def test_a_missing_value_is_a_missed_target() -> None:
     found = msgspec.structs.replace(row(), advice_beside_best=None, reason="the advice has no figure")
     text = page([found])
     assert "**not met**, in 0 of 1 (not in gpt2: not measured)" in text
     assert "| the advice has no figure |" in text
 
 
-def test_how_sure_the_ratios_are_is_said() -> None:
+def test_narrow_intervals_are_counted() -> None:
     vague = row("unet", advice_beside_best=beside(1.0, half=0.2))
     assert "5 of 6 ratios are known to ±1.5 %" in page([row(), vague])
 
 
-def test_rows_of_a_busy_machine_and_of_the_small_size_are_apart() -> None:
+def test_busy_rows_and_smoke_rows_have_sections_of_their_own() -> None:
     text = page([row(busy=True), row(size="smoke"), row()])
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == ["## a CPU, size full", "## a CPU, size full, one core busy", "## a CPU, size smoke"]
 
 
-def test_a_later_row_takes_the_place_and_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_later_row_replaces_an_earlier_one_and_a_truncated_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "minutes-cpu.jsonl"
     assert read(path) == []
     append(path, row())

@@ -1,4 +1,4 @@
-"""Two trainings in turn: the ratio is that of the trainings, whatever the machine does meanwhile."""
+"""The ratio of two alternating trainings does not depend on the speed of the machine."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from benchmarks.minutes.turns import Pacing, in_turn, median_with_interval
 from .examples import FakeArm, Machine
 
 
-def test_neighbouring_turns_make_one_ratio_so_that_a_machine_that_slows_down_does_not_matter() -> None:
+def test_neighbouring_turns_make_one_ratio_so_drift_cancels() -> None:
     machine = Machine(*(1 / (1 + turn) for turn in range(40) for _ in range(2)))
     found = in_turn(FakeArm("one", 30, machine), FakeArm("other", 20, machine), Pacing(), clock=machine.clock)
     assert found.ratio == pytest.approx(1.5)
     assert (found.low, found.high) == pytest.approx((1.5, 1.5))
 
 
-def test_who_comes_first_changes_from_round_to_round() -> None:
+def test_the_order_alternates_between_rounds() -> None:
     machine = Machine()
     in_turn(FakeArm("one", 30, machine), FakeArm("other", 20, machine), Pacing(least_rounds=6), clock=machine.clock)
     assert [name for name, _ in machine.turns] == ["one", "other", "other", "one"] * 3
 
 
-def test_a_turn_of_either_takes_about_as_long_and_at_least_a_step() -> None:
+def test_turns_take_equally_long_and_at_least_one_step() -> None:
     machine = Machine()
     slow, quick = FakeArm("slow", 5, machine, batch=10), FakeArm("quick", 40, machine, batch=4)
     in_turn(slow, quick, Pacing(turn_seconds=0.4), clock=machine.clock)
@@ -38,7 +38,7 @@ def test_samples_are_compared_and_not_steps() -> None:
     assert found.samples_per_second == pytest.approx(20)
 
 
-def test_it_ends_as_soon_as_the_ratio_is_known_and_goes_on_where_it_is_not() -> None:
+def test_it_stops_once_the_ratio_is_known_and_continues_otherwise() -> None:
     steady, noisy = Machine(), Machine(1.0, 1.1, 1.0, 0.9, 1.2)
     pacing = Pacing(least_rounds=8, most_rounds=30, seconds=1e9)
     rounds = [
@@ -48,7 +48,7 @@ def test_it_ends_as_soon_as_the_ratio_is_known_and_goes_on_where_it_is_not() -> 
     assert rounds == [8, 30]
 
 
-def test_when_its_time_is_over_three_rounds_are_enough() -> None:
+def test_after_the_time_limit_three_rounds_are_enough() -> None:
     machine = Machine()
     slow = Pacing(seconds=1.0)
     found = in_turn(FakeArm("one", 1, machine), FakeArm("other", 1, machine), slow, clock=machine.clock)
@@ -58,13 +58,13 @@ def test_when_its_time_is_over_three_rounds_are_enough() -> None:
 @pytest.mark.parametrize(
     ("count", "ends"), [(1, (0, 0)), (5, (0, 4)), (6, (0, 5)), (8, (0, 7)), (9, (1, 7)), (12, (2, 9)), (20, (5, 14))]
 )
-def test_the_interval_is_that_of_the_tables_of_the_sign_test(count: int, ends: tuple[int, int]) -> None:
+def test_the_interval_matches_tables_of_the_sign_test(count: int, ends: tuple[int, int]) -> None:
     figures = list(range(count))
     random.Random(0).shuffle(figures)
     assert median_with_interval(figures) == ((count - 1) / 2, *ends)
 
 
-def test_the_interval_holds_the_median_in_95_percent_of_cases_also_of_skewed_figures() -> None:
+def test_the_interval_covers_the_median_in_95_percent_of_cases_for_skewed_values_too() -> None:
     draw = random.Random(0)
     median = 2**0.5
     inside = 0

@@ -1,4 +1,4 @@
-"""Advice beside advice: everybody's answer is measured by one harness, and whoever has none says why."""
+"""One harness measures the answers of all contenders; one without an answer gives a reason."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
 from advisor.workload.missing_sizes import check_sizes
 from advisor.workload.sizes import CountedSize, SizeCounts
 from advisor.workload.source import resolve_source
+from benchmarks.json_lines import append
 from benchmarks.papers import advice, child, contenders
 from benchmarks.papers import advised as advised_module
 from benchmarks.papers.advised import AdviceRequest, Advised, advised
+from benchmarks.papers.arena import Arena, Contest, Found
 from benchmarks.papers.command import Options, TimeIsUpError
-from benchmarks.papers.contest import Arena, Contest, Found
 from benchmarks.papers.figures import Figure, read
 from benchmarks.papers.runs import WORKLOADS, figure
 from benchmarks.search.recordings import RECORDINGS
-from benchmarks.search.rows import Header, Line, Sized, append
-from benchmarks.search.rows import read as read_table
 from benchmarks.search.table import Table
+from benchmarks.search.table_lines import Header, Line, Sized
+from benchmarks.search.table_lines import read as read_table
 from tests.benchmarks.search.tables import complete
 from tests.decide.examples import measurement
 
@@ -47,7 +48,7 @@ CHECKPOINT = use("checkpoint", every=1)
 
 @pytest.fixture(autouse=True)
 def nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the process of the command, which never loads torch; other tests may have loaded it into this one."""
+    """As in the command's process, which never loads torch; other tests may have loaded it into this one."""
     monkeypatch.setattr("advisor.hardware.detect._held_here", lambda: 0)
 
 
@@ -58,10 +59,10 @@ def arena(folder: Path, goal: GoalKind = GoalKind.FASTER, limit_bytes: int = 2**
 
 
 @pytest.mark.slow
-def test_the_small_size_has_an_answer_or_a_reason_for_each_and_is_not_measured_again(
+def test_the_smoke_size_has_an_answer_or_a_reason_for_each_and_is_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """momadvise itself is asked for one goal: its own tests have the others."""
+    """momadvise itself is only asked for one goal: its own tests cover the others."""
     asked = contenders.momadvise
 
     def ask_once(arena: Arena, **options: object) -> Found:
@@ -103,17 +104,17 @@ def test_the_small_size_has_an_answer_or_a_reason_for_each_and_is_not_measured_a
     assert len(read(output)) == len(figures)
 
 
-def test_a_call_asks_one_at_least_and_no_other_without_the_time_for_an_answer(
+def test_a_call_asks_at_least_one_contender_and_others_only_if_time_is_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "papers.jsonl"
     minutes = advice._ANSWER_SECONDS / 60
     advice.main(["--size", "smoke", "--device", "cpu", "--output", str(output), "--minutes", f"{minutes:g}"])
     assert {one.row for one in read(output)} == {"tiny transformer, untouched"}
-    assert "minutes are over; the same command goes on with what is missing." in capsys.readouterr().out
+    assert "minutes are over; the same command continues with the missing ones." in capsys.readouterr().out
 
 
-def test_momadvise_is_asked_only_if_it_has_all_of_its_time(tmp_path: Path) -> None:
+def test_momadvise_only_starts_if_its_full_time_is_left(tmp_path: Path) -> None:
     one = arena(tmp_path)
     one.options = msgspec.structs.replace(one.options, minutes=1.0)
     with pytest.raises(TimeIsUpError):
@@ -121,7 +122,7 @@ def test_momadvise_is_asked_only_if_it_has_all_of_its_time(tmp_path: Path) -> No
 
 
 def recorded(folder: Path, **changes: object) -> Table:
-    """A made-up table of the tiny transformer on this machine, of which checkpointing settled on something."""
+    """A made-up table of the tiny transformer on this machine, in which checkpointing has a calibration."""
     here = {"fingerprint": resolve_source(TINY).fingerprint, "device": detect_hardware("cpu").name, **changes}
     lines: list[Line] = []
     for line in complete():
@@ -151,13 +152,13 @@ def test_the_grid_is_the_best_of_a_table_of_this_model_on_this_device(tmp_path: 
     )
 
 
-def test_a_table_of_the_space_that_momadvise_searches_is_not_said_to_be_another(tmp_path: Path) -> None:
+def test_a_table_of_momadvises_own_space_has_no_note(tmp_path: Path) -> None:
     table = recorded(tmp_path)
     found = contenders.grid(arena(tmp_path, limit_bytes=table.limit_bytes), space="made up", tables=tmp_path)
     assert found.reason.endswith("of the space made up")
 
 
-def test_a_model_that_is_never_enumerated_is_not_said_to_be_only_unrecorded(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_recorded_says_so(tmp_path: Path) -> None:
     reasons = {}
     for name, workload in {"tiny": TINY, "small": RECORDINGS["gpt2"].workload}.items():
         one = arena(tmp_path)
@@ -177,8 +178,8 @@ def test_a_model_that_is_never_enumerated_is_not_said_to_be_only_unrecorded(tmp_
         if recording.workload in {one.workload for one in advice._SIZES["paper"].models}
     ],
 )
-def test_everybody_can_be_held_against_the_table_of_a_small_model(name: str, tmp_path: Path) -> None:
-    """Tables belong to one machine: another one is given its name here."""
+def test_all_contenders_can_be_compared_with_the_table_of_a_small_model(name: str, tmp_path: Path) -> None:
+    """Tables belong to one machine: this gives another one its name."""
     recording = RECORDINGS[name]
     (model,) = (one for one in advice._SIZES["paper"].models if one.workload == recording.workload)
     assert model.goals == (GoalKind.FASTER,)
@@ -194,7 +195,7 @@ def test_everybody_can_be_held_against_the_table_of_a_small_model(name: str, tmp
     assert f"of the space {name}, not of default" in found.reason
 
 
-def test_small_models_are_asked_about_on_a_cpu_alone_as_their_limits_leave_no_room_for_a_gpus_context() -> None:
+def test_small_models_run_only_on_a_cpu_because_their_limits_are_below_a_gpu_context() -> None:
     small = {one.name for one in advice._SIZES["paper"].models if one.kind is DeviceKind.CPU}
     assert small == {"small GPT-2", "small BERT", "small ResNet", "small U-Net"}
     assert all(one.limit_bytes < CUDA_CONTEXT_BYTES for one in RECORDINGS.values())
@@ -208,14 +209,16 @@ def test_small_models_are_asked_about_on_a_cpu_alone_as_their_limits_leave_no_ro
         ({"limit_bytes": 2**22}, "its table was recorded below 4 MiB"),
     ],
 )
-def test_a_table_of_something_else_is_no_answer(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+def test_a_table_of_another_model_or_device_does_not_count(
+    tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
     recorded(tmp_path, **changes)
     found = contenders.grid(arena(tmp_path), space="default", tables=tmp_path)
     assert found.policy is None
     assert found.reason.startswith(reason)
 
 
-def test_the_harness_trains_by_what_an_answer_settled_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_harness_uses_the_answers_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     specs: list[TrialSpec] = []
 
     def keep(self: Runner, spec: TrialSpec, *, until: float) -> TrialResult:
@@ -232,11 +235,11 @@ def test_the_harness_trains_by_what_an_answer_settled_on(tmp_path: Path, monkeyp
 
 
 class Formats(Arena):
-    """Steps of 32 bits and of 16; those of 16 bits take so many times as long at each batch, and 64 samples never fit.
+    """Steps in 32 and in 16 bits; those in 16 bits take a given factor longer at each batch, and 64 samples never fit.
 
     Attributes:
-        ratios: Batch -> that.
-        step_seconds: Of a sample in 32 bits.
+        ratios: Batch -> factor.
+        step_seconds: Seconds per sample in 32 bits.
     """
 
     ratios: Mapping[int, float | None] = {}
@@ -288,7 +291,7 @@ BF16 = "fused_optimizer + precision(dtype=bf16)"
         pytest.param({2: None}, 1.0, "fused_optimizer", 2, "without bf16 (timeout: too long)", id="never ends"),
     ],
 )
-def test_who_tunes_by_hand_sees_that_sixteen_bits_are_slower(
+def test_the_hand_tuned_default_notices_that_16_bits_are_slower(
     tmp_path: Path, ratios: Mapping[int, float | None], step_seconds: float, label: str, compared: int, reason: str
 ) -> None:
     one = arena(tmp_path, kind=Formats)
@@ -303,10 +306,10 @@ def test_who_tunes_by_hand_sees_that_sixteen_bits_are_slower(
 
 
 class Ladder(Arena):
-    """Sizes of 1, 2, 4, ... layers, a step of which takes as long as it has layers; from 16 on nothing fits.
+    """Sizes of 1, 2, 4, ... layers; step time is proportional to the layers; from 16 on nothing fits.
 
     Attributes:
-        rates: Samples per second of one layer: of plain training, of 32 bits and of 16 bits.
+        rates: Samples per second of one layer: plain training, 32 bits and 16 bits.
     """
 
     rates = (1.0, 2.0, 3.0)
@@ -328,7 +331,7 @@ class Ladder(Arena):
         return Policy(methods=tuple(uses), micro_batch=2), None, 2, ""
 
 
-def test_who_tunes_by_hand_climbs_to_the_largest_size_that_keeps_the_floor(tmp_path: Path) -> None:
+def test_the_hand_tuned_default_finds_the_largest_size_that_keeps_the_floor(tmp_path: Path) -> None:
     found = contenders.hand_tuned(arena(tmp_path, GoalKind.BIGGER, kind=Ladder), compiled=True)
     assert found.model_size == {"layers": 4}, "three times as fast as plain training with one layer, floor a half"
     assert found.policy is not None
@@ -336,7 +339,7 @@ def test_who_tunes_by_hand_climbs_to_the_largest_size_that_keeps_the_floor(tmp_p
     assert found.trials > 2
 
 
-def test_who_tunes_by_hand_climbs_without_sixteen_bits_where_they_are_slower(tmp_path: Path) -> None:
+def test_the_hand_tuned_default_climbs_without_16_bits_if_they_are_slower(tmp_path: Path) -> None:
     one = arena(tmp_path, GoalKind.BIGGER, kind=Ladder)
     assert isinstance(one, Ladder)
     one.rates = (1.0, 4.0, 0.5)
@@ -353,10 +356,8 @@ def test_without_accelerate_its_row_says_so(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("goal", GoalKind)
-def test_momadvise_is_asked_what_it_can_be_asked(
-    tmp_path: Path, goal: GoalKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The request of the command, in the program that it is given to."""
+def test_requests_to_momadvise_are_valid(tmp_path: Path, goal: GoalKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's request, handled by the program that receives it."""
     requests: list[TuneRequest] = []
 
     def session(request: TuneRequest, progress: object) -> None:
@@ -383,7 +384,7 @@ def test_momadvise_is_asked_what_it_can_be_asked(
     assert not request.output.parent.exists(), "its study is no part of the answer"
 
 
-def test_the_answer_of_momadvise_is_what_its_program_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_of_momadvise_is_its_programs_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Policy(methods=(CHECKPOINT,), micro_batch=4, settled={"checkpoint": "so"})
     said = Advised(policy=policy, model_size={"layers": 8}, trials=7)
     monkeypatch.setattr(contenders, "ask", lambda *_, **__: (said, ""))
@@ -391,7 +392,7 @@ def test_the_answer_of_momadvise_is_what_its_program_says(tmp_path: Path, monkey
     assert (found.policy, found.model_size, found.trials) == (policy, {"layers": 8}, 7)
 
 
-def test_momadvise_that_never_answers_is_a_row_with_its_reason_and_leaves_no_folder(
+def test_a_hanging_momadvise_is_a_row_with_its_reason_and_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders: list[Path] = []
@@ -409,7 +410,7 @@ def test_momadvise_that_never_answers_is_a_row_with_its_reason_and_leaves_no_fol
 
 
 @pytest.mark.slow
-def test_the_end_of_the_call_ends_momadvise_and_all_that_it_has_started(
+def test_the_end_of_the_call_ends_momadvise_and_everything_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[psutil.Process] = []
@@ -422,7 +423,7 @@ def test_the_end_of_the_call_ends_momadvise_and_all_that_it_has_started(
 
     monkeypatch.setattr(child, "_end", look_and_end)
     one = arena(tmp_path)
-    monkeypatch.setattr(Options, "check_time", lambda *_: None)  # it would not have begun at all
+    monkeypatch.setattr(Options, "check_time", lambda *_: None)  # it would not have started at all
     one.options = msgspec.structs.replace(one.options, minutes=0.1, begin=time.monotonic())
     with pytest.raises(TimeIsUpError):
         contenders.momadvise(one, space="default", trials=40, time_limit_seconds=120.0)
@@ -456,7 +457,7 @@ def test_every_model_can_be_asked_about_for_its_goals(name: str, goal: GoalKind)
     ],
     ids=["it was slower there", "it was not tried"],
 )
-def test_whoever_is_ahead_of_momadvise_is_named_with_the_reason(
+def test_a_contender_ahead_of_momadvise_is_named_with_the_reason(
     tmp_path: Path, tried: list[tuple[str, int, float]], reason: str
 ) -> None:
     one = arena(tmp_path)

@@ -1,4 +1,4 @@
-"""A program that a command asks ends with whoever asked, in whatever way that happened, and so does what it started."""
+"""A program ends with the command that started it, however that ends, and so does everything the program started."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Answer(msgspec.Struct):
 
 @pytest.fixture(autouse=True)
 def sleeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that can be asked, and sleeps instead of answering."""
+    """A program that sleeps instead of replying."""
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
 
@@ -93,8 +93,8 @@ def test_a_program_ends_with_the_command_that_asked_it(tmp_path: Path, end: obje
         command.wait()
 
 
-def test_what_a_program_started_is_gone_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though nobody guards it here, as a guardian does with workers: then it is ended."""
+def test_everything_a_program_started_ends_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended even without a guardian, which workers have."""
     monkeypatch.setattr(child, "_GONE_SECONDS", 0.2)
     request = Request(started=str(tmp_path / "started"), below=True)
     seen: list[psutil.Process] = []
@@ -112,7 +112,7 @@ def test_what_a_program_started_is_gone_when_its_time_is_over(tmp_path: Path, mo
     wait_until_gone(seen)
 
 
-def test_a_program_that_takes_too_long_is_an_answer_with_its_reason(tmp_path: Path) -> None:
+def test_a_program_that_takes_too_long_has_a_reason(tmp_path: Path) -> None:
     found, reason = ask("sleeper", Request(started=str(tmp_path / "started")), Answer, time_limit_seconds=0.5)
     assert found is None
     assert reason == "timeout: it took longer than its limit of 0.5 s"

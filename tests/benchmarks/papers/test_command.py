@@ -1,4 +1,4 @@
-"""A command ends when its minutes are over, keeps what is there and says how to go on."""
+"""A command ends when its minutes are over, keeps its results and says how to continue."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from advisor.trial.folder import StudyFolder
 from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.spec import TrialKind
-from benchmarks.papers.beside import Lost
 from benchmarks.papers.child import ask
 from benchmarks.papers.command import Options, TimeIsUpError, options_of, report
 from benchmarks.papers.figures import Figure, read
+from benchmarks.papers.loop_messages import Lost
 from benchmarks.papers.runs import WORKLOADS, completed, figure, settled
 from benchmarks.papers.specs import policy_of, spec_of
 
@@ -26,7 +26,7 @@ def options(tmp_path: Path) -> Options:
     return options_of("test", "A test.", ["--device", "cpu", "--output", str(tmp_path / "papers.jsonl")])
 
 
-def test_no_run_begins_after_the_minutes_and_what_is_there_stays(
+def test_no_run_starts_after_the_minutes_and_results_are_kept(
     options: Options, capsys: pytest.CaptureFixture[str]
 ) -> None:
     over = msgspec.structs.replace(options, minutes=1.0, begin=options.begin - 61)
@@ -39,12 +39,12 @@ def test_no_run_begins_after_the_minutes_and_what_is_there_stays(
     report("one", over, figures())
     assert [one.ours for one in read(over.output)] == [1.0]
     printed = capsys.readouterr().out
-    assert "1 minutes are over; the same command goes on with what is missing." in printed
+    assert "1 minutes are over; the same command continues with the missing ones." in printed
     assert "## Table" in printed
     over.from_now().check_time()  # each paper has its own
 
 
-def test_where_nothing_came_to_its_end_going_on_in_the_same_way_is_not_advised(
+def test_if_no_run_finished_the_advice_is_a_larger_time_limit(
     options: Options, capsys: pytest.CaptureFixture[str]
 ) -> None:
     over = msgspec.structs.replace(options, minutes=0.5, begin=options.begin - 61)
@@ -55,10 +55,10 @@ def test_where_nothing_came_to_its_end_going_on_in_the_same_way_is_not_advised(
         yield
 
     report("one", over, figures())
-    assert "0.5 minutes are over; nothing came to its end in them: give more --minutes." in capsys.readouterr().out
+    assert "0.5 minutes are over; no run finished: set a larger --minutes." in capsys.readouterr().out
 
 
-def test_a_call_ends_within_its_minutes_and_leaves_seconds_to_end_what_runs(options: Options) -> None:
+def test_a_call_ends_within_its_minutes_with_time_reserved_for_cleanup(options: Options) -> None:
     paper = msgspec.structs.replace(options, minutes=8.0)
     assert paper.begin + 450 < paper.end < paper.begin + 480
     short = msgspec.structs.replace(options, minutes=0.1)
@@ -66,7 +66,7 @@ def test_a_call_ends_within_its_minutes_and_leaves_seconds_to_end_what_runs(opti
     assert options.end == math.inf
 
 
-def test_a_run_that_must_not_be_cut_short_begins_only_if_it_has_its_time(options: Options) -> None:
+def test_a_run_that_must_not_be_cut_short_only_starts_if_its_time_is_left(options: Options) -> None:
     paper = msgspec.structs.replace(options, minutes=8.0)
     paper.check_time(needed_seconds=400.0)
     with pytest.raises(TimeIsUpError):
@@ -74,7 +74,7 @@ def test_a_run_that_must_not_be_cut_short_begins_only_if_it_has_its_time(options
 
 
 @pytest.mark.slow
-def test_a_trial_that_the_end_of_the_call_cuts_short_is_no_result(options: Options, tmp_path: Path) -> None:
+def test_a_trial_cut_short_by_the_end_of_the_call_is_not_a_result(options: Options, tmp_path: Path) -> None:
     tiny = WORKLOADS / "tiny_transformer.py"
     events: list[RunnerEvent] = []
     endless = spec_of(TrialKind.FIDELITY, options, tiny, policy_of((), 2), seconds=600.0, steps=10**9)
@@ -89,12 +89,12 @@ def test_a_trial_that_the_end_of_the_call_cuts_short_is_no_result(options: Optio
     assert StudyFolder(tmp_path).trial(endless.key).read_result() is None
 
 
-def test_a_program_that_the_end_of_the_call_cuts_short_is_no_answer() -> None:
+def test_a_program_cut_short_by_the_end_of_the_call_is_not_an_answer() -> None:
     with pytest.raises(TimeIsUpError):
         ask("timeit", Lost(reason=""), Lost, time_limit_seconds=20.0, until=time.monotonic() + 0.01)
 
 
-def test_only_the_paper_size_has_an_end_unless_one_is_asked_for() -> None:
+def test_only_the_paper_size_has_a_time_limit_by_default() -> None:
     assert options_of("test", "A test.", ["--device", "cpu"]).minutes is None
     assert options_of("test", "A test.", ["--device", "cpu", "--size", "paper"]).minutes == 8.0
     assert options_of("test", "A test.", ["--device", "cpu", "--minutes", "2"]).minutes == 2.0
@@ -102,14 +102,14 @@ def test_only_the_paper_size_has_an_end_unless_one_is_asked_for() -> None:
     assert options_of("test", "A test.", patient).minutes == 160.0
 
 
-def test_a_device_that_is_not_there_is_a_mistake_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_device_is_an_error_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         options_of("test", "A test.", ["--device", "cuda:77"])
     assert ended.value.code == 2
     assert "cuda:77" in capsys.readouterr().err
 
 
-def test_what_may_end_otherwise_the_next_time_is_tried_again(options: Options) -> None:
+def test_outcomes_that_may_change_are_retried(options: Options) -> None:
     reasons = {
         "refused: no": True,
         "out of memory: too large": True,
@@ -132,7 +132,7 @@ def test_patience_lets_a_slow_device_take_longer_for_one_run(options: Options) -
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "inf", "nan", "much"])
-def test_patience_that_is_no_number_above_zero_is_a_mistake(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_patience_must_be_a_positive_number(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         options_of("test", "A test.", ["--device", "cpu", "--patience", number])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""Liu et al.'s tables in their small size, as the command makes them."""
+"""Liu et al.'s tables at the smoke size, produced by the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.papers.moms_cases import BATCH, RATE
 pytestmark = pytest.mark.slow
 
 
-def test_the_small_size_has_every_figure_and_is_not_measured_again(
+def test_the_smoke_size_has_every_value_and_is_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "papers.jsonl"

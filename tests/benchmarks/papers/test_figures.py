@@ -1,4 +1,4 @@
-"""The lines of the papers' tables: what is there already stays, and what is missing is said."""
+"""The lines of the papers' tables: existing ones are kept, and missing values have reasons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.papers.figures import Figure, append, markdown, read
+from benchmarks.json_lines import append
+from benchmarks.papers.figures import Figure, markdown, read
 
 FIGURE = Figure(
     paper="sublinear",
@@ -22,19 +23,19 @@ FIGURE = Figure(
 )
 
 
-def test_a_page_has_both_figures_their_ratio_and_where_they_come_from() -> None:
+def test_a_page_has_both_values_their_ratio_and_their_circumstances() -> None:
     page = markdown([FIGURE])
     assert "## Memory" in page
     assert "On a GPU, size paper, 2026-01-02, with torch 2.13.0." in page
     assert "| 1,000 layers | activations / plain | 0.146 | 0.073 | 0.50 |  |" in page
 
 
-def test_a_row_without_a_figure_says_why_and_the_table_stays() -> None:
+def test_a_row_without_a_value_gives_a_reason_and_keeps_the_table_intact() -> None:
     lost = msgspec.structs.replace(FIGURE, row="500 layers", ours=None, reason="out of memory")
     assert "| 500 layers | activations / plain | 0.146 |  |  | out of memory |" in markdown([FIGURE, lost])
 
 
-def test_what_a_run_lacks_for_one_reason_is_one_line() -> None:
+def test_values_missing_for_the_same_reason_share_a_line() -> None:
     lost = [
         msgspec.structs.replace(FIGURE, column=column, theirs=theirs, ours=None, reason="refused: no\nway | out")
         for column, theirs in (("peak", None), ("time", 1.3))
@@ -46,7 +47,7 @@ def test_what_a_run_lacks_for_one_reason_is_one_line() -> None:
     ]
 
 
-def test_a_later_figure_takes_the_place_and_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_a_later_value_replaces_an_earlier_one_and_a_truncated_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "papers.jsonl"
     assert read(path) == []
     append(path, FIGURE)
@@ -71,7 +72,7 @@ def test_lines_can_be_read_in_the_order_in_which_they_were_last_written(tmp_path
     assert read(path, latest_last=True) == [other, FIGURE]
 
 
-def test_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_truncated_line_does_not_corrupt_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "papers.jsonl"
     append(path, FIGURE)
     with path.open("ab") as file:

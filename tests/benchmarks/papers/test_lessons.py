@@ -1,4 +1,4 @@
-"""A training whose score is asked for, and what is said when its process does not answer."""
+"""A training for a score, and the reason when its process does not answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LESSON = Lesson(
 )
 
 
-def test_a_lesson_ends_with_a_score_and_tells_what_sparse_weights_would_take() -> None:
+def test_a_lesson_ends_with_a_score_and_the_size_of_sparse_weights() -> None:
     learned = learn(LESSON)
     assert learned.score is not None
     assert 0 <= learned.score <= 100
@@ -42,7 +42,7 @@ def test_a_lesson_ends_with_a_score_and_tells_what_sparse_weights_would_take() -
         ("import time; time.sleep(60)", 0.5, "took longer than 0.5 s"),
     ],
 )
-def test_a_process_without_an_answer_is_a_reason(program: str, limit: float, reason: str) -> None:
+def test_a_process_without_an_answer_has_a_reason(program: str, limit: float, reason: str) -> None:
     with Learner(limit, (sys.executable, "-c", program)) as learner:
         for _ in range(2):
             learned = learner.run(LESSON)
@@ -50,7 +50,7 @@ def test_a_process_without_an_answer_is_a_reason(program: str, limit: float, rea
             assert learned.reason == f"the process that trains {reason}"
 
 
-def test_a_training_that_the_end_of_the_call_cuts_short_has_no_answer() -> None:
+def test_a_training_cut_short_by_the_end_of_the_call_has_no_answer() -> None:
     with Learner(60.0, (sys.executable, "-c", "import time; time.sleep(600)")) as learner:
         with pytest.raises(TimeIsUpError):
             learner.run(LESSON, until=time.monotonic() + 0.2)

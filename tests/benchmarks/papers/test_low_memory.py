@@ -1,4 +1,4 @@
-"""Sohoni et al.'s ladders in their small size, as the command makes them."""
+"""Sohoni et al.'s ladders at the smoke size, produced by the command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.papers.low_memory_ladders import LADDERS, SIZES
 pytestmark = pytest.mark.slow
 
 
-def test_the_small_size_has_every_figure_and_is_not_measured_again(
+def test_the_smoke_size_has_every_value_and_is_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "papers.jsonl"
@@ -52,7 +52,7 @@ def test_the_small_size_has_every_figure_and_is_not_measured_again(
 
 
 @pytest.mark.parametrize(("workload", "millions"), [("wide_residual", 1.46), ("dynamic_convolution", 38.7)])
-def test_the_networks_have_as_many_parameters_as_the_papers(workload: str, millions: float) -> None:
+def test_the_networks_have_the_papers_parameter_counts(workload: str, millions: float) -> None:
     import torch
 
     with torch.device("meta"):
@@ -61,7 +61,7 @@ def test_the_networks_have_as_many_parameters_as_the_papers(workload: str, milli
     assert math.isclose(count / 1e6, millions, rel_tol=0.005)
 
 
-def test_a_dynamic_convolution_weighs_earlier_places_by_its_own_weights() -> None:
+def test_a_dynamic_convolution_weights_earlier_positions_by_its_own_weights() -> None:
     import torch
     from torch.nn import functional
 

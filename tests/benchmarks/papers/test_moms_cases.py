@@ -1,4 +1,4 @@
-"""What Liu et al.'s command would run on a GPU of today, and where its curves cross; nothing is run here."""
+"""What Liu et al.'s command would run on a current GPU, and where its curves cross; nothing is run here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_combination_may_run_on_a_gpu_in_one_float_format(options: Options
     [((0.8, 1.1, 1.4), True, 200), ((0.8, 0.9, 0.95), True, None), ((0.8, 0.9, None), False, 302)],
     ids=["faster from the second on", "never faster", "exact training does not fit the last"],
 )
-def test_a_crossing_is_the_smallest_size_at_which_a_method_pays(
+def test_a_crossover_is_the_smallest_size_at_which_a_method_pays(
     bench: _Bench, ratios: tuple[float | None, ...], exact_fits: bool, expected: int | None
 ) -> None:
     cases = GROWN["paper"]["ResNet", "layers"]
@@ -57,7 +57,7 @@ def test_a_crossing_is_the_smallest_size_at_which_a_method_pays(
     assert (found.ours, found.theirs) == (expected, 280)
 
 
-def test_a_crossing_is_of_the_sizes_that_were_run_and_says_nothing_without_any(bench: _Bench) -> None:
+def test_a_crossover_needs_sizes_that_were_run(bench: _Bench) -> None:
     cases = GROWN["paper"]["ResNet", "layers"]
     assert not list(bench.crossing({}, "ResNet", "layers", cases))
     smallest, case = next(iter(cases.items()))

@@ -1,4 +1,4 @@
-"""Gusak et al.'s Table 5 in its small size, as the command makes it."""
+"""Gusak et al.'s Table 5 at the smoke size, produced by the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.papers.optimizers_table import ADAM, ADAM_8BIT, CPU_ADAM, ONE_BI
 pytestmark = pytest.mark.slow
 
 
-def test_the_small_size_has_its_figures_or_their_reasons_and_is_not_measured_again(
+def test_the_smoke_size_has_values_or_reasons_and_is_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "papers.jsonl"
@@ -32,7 +32,7 @@ def test_the_small_size_has_its_figures_or_their_reasons_and_is_not_measured_aga
     assert all(one.reason for (row, _), one in figures.items() if row not in measured), figures
     assert "torch.optim only" in figures["8bit Adam, stage 1, 2 devices", "peak, MiB"].reason
 
-    # How many gathered blocks live at once at stage 3 is a matter of timing; of so small a model they are much.
+    # How many gathered blocks are live at once at stage 3 depends on timing; for so small a model that is a lot.
     for stage in (1, 3):
         peak = figures[f"Adam, stage {stage}, 2 devices", "peak / Adam's at stage 0"].ours
         assert peak is not None
@@ -46,7 +46,7 @@ def test_the_small_size_has_its_figures_or_their_reasons_and_is_not_measured_aga
     assert len(read(output)) == len(figures)
 
 
-def test_on_one_gpu_the_stages_that_need_several_say_so() -> None:
+def test_on_one_gpu_stages_that_need_several_say_so() -> None:
     one = msgspec.structs.replace(
         detect_hardware("cpu"), kind=DeviceKind.CUDA, device="cuda:0", device_count=1, compute_capability=(9, 0)
     )
@@ -62,7 +62,7 @@ def test_on_one_gpu_the_stages_that_need_several_say_so() -> None:
     assert "1-bit" in optimizers._refusal(options, size, (ONE_BIT_ADAM, 0), 1)
 
 
-def test_on_several_gpus_cpu_adam_moves_the_slices_to_the_host() -> None:
+def test_on_several_gpus_cpu_adam_moves_the_shards_to_the_host() -> None:
     several = msgspec.structs.replace(
         detect_hardware("cpu"), kind=DeviceKind.CUDA, device="cuda:0", device_count=8, compute_capability=(9, 0)
     )

@@ -1,4 +1,4 @@
-"""What momadvise costs, in the small size: the wrapper does what a hand-written loop does, whatever its time is."""
+"""The overhead of momadvise at the smoke size: the wrapper computes the same as a hand-written loop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ POLICIES = ("plain", "checkpoint(every=1) + fused_optimizer + precision(dtype=bf
 
 
 def _largest_error(policy: object) -> float:
-    """In percent: a CPU that multiplies in bf16 itself takes scratch that no trace sees, much of a tiny model."""
+    """In per cent: a CPU that multiplies in bf16 natively uses workspace that no trace sees, a lot for a tiny model."""
     return 5 if "bf16" in str(policy) and torch.ops.mkldnn._is_mkldnn_bf16_supported() else 2
 
 
-def test_the_small_size_has_every_figure_and_the_wrapper_trains_as_the_loop_does(
+def test_the_smoke_size_has_every_value_and_the_wrapper_matches_the_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "papers.jsonl"
@@ -50,7 +50,7 @@ def test_the_small_size_has_every_figure_and_the_wrapper_trains_as_the_loop_does
 
 
 def test_a_loop_that_cannot_run_is_a_row_with_its_reason() -> None:
-    request = overhead.BesideRequest(
+    request = overhead.LoopComparisonRequest(
         workload=str(overhead._TINY.workload),
         policies=((overhead._EVERY,), ()),
         block="NoSuchBlock",
@@ -59,17 +59,17 @@ def test_a_loop_that_cannot_run_is_a_row_with_its_reason() -> None:
         seconds=0.01,
     )
     answer, reason = overhead.ask(
-        "benchmarks.papers.beside_loop", request, overhead.BesideAnswer, time_limit_seconds=100
+        "benchmarks.papers.loop_comparison", request, overhead.LoopComparisonReply, time_limit_seconds=100
     )
     assert answer is not None, reason
     lost, found = answer.found
     assert isinstance(lost, overhead.Lost)
     assert "there is no NoSuchBlock" in lost.reason
-    assert isinstance(found, overhead.Beside)
+    assert isinstance(found, overhead.LoopComparison)
     assert found.losses == found.loop_losses
 
 
-def test_a_program_that_ends_or_hangs_is_a_reason() -> None:
+def test_a_program_that_fails_or_hangs_has_a_reason() -> None:
     request = overhead.Lost(reason="")
     assert overhead.ask("benchmarks.no_such_module", request, overhead.Lost, time_limit_seconds=20)[0] is None
     assert "limit of 0.01 s" in overhead.ask("timeit", request, overhead.Lost, time_limit_seconds=0.01)[1]

@@ -1,4 +1,4 @@
-"""Rodriguez et al.'s tables in their small size, as the command makes them."""
+"""Rodriguez et al.'s tables at the smoke size, produced by the command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.papers.figures import read
 pytestmark = pytest.mark.slow
 
 
-def test_the_small_size_has_every_figure_and_is_not_measured_again(
+def test_the_smoke_size_has_every_value_and_is_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "papers.jsonl"

@@ -1,4 +1,4 @@
-"""benchmarks/README.md names every command that there is, and none that there is not."""
+"""benchmarks/README.md names exactly the commands that exist."""
 
 from __future__ import annotations
 

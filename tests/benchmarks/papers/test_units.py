@@ -1,4 +1,4 @@
-"""What a call runs of a paper's tables, and what the next one goes on with, whatever ended the first."""
+"""What a call runs of a paper's tables, and where the next one continues, however the first ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from advisor.errors import OptionError
+from benchmarks.json_lines import append
 from benchmarks.papers import sublinear
 from benchmarks.papers.command import Options, TimeIsUpError, options_of, report
-from benchmarks.papers.figures import Figure, append, read
+from benchmarks.papers.figures import Figure, read
 from benchmarks.papers.runs import figure
 from benchmarks.papers.units import Known, Unit, run_units
 
@@ -20,7 +21,7 @@ SIZE = "size, MiB"
 
 
 class Table:
-    """Rows that are there already, and a call that measures what is missing; each row has two figures."""
+    """Existing rows, and a call that measures the missing ones; each row has two values."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -62,7 +63,7 @@ def time_is_up() -> Iterator[Figure]:
     raise TimeIsUpError
 
 
-def test_what_never_ran_comes_before_what_came_to_nothing_and_that_in_the_order_of_its_last_try(table: Table) -> None:
+def test_units_that_never_ran_come_before_failed_ones_least_recently_tried_first(table: Table) -> None:
     for row, ours, reason in (
         ("a", None, "timeout: 120 s"),
         ("b", 1.0, ""),
@@ -75,7 +76,7 @@ def test_what_never_ran_comes_before_what_came_to_nothing_and_that_in_the_order_
     assert table.ran == ["e", "f", "d", "a"]
 
 
-def test_a_unit_that_is_cut_short_says_so_and_waits_behind_all_others(table: Table) -> None:
+def test_a_unit_that_is_cut_short_says_so_and_goes_to_the_end(table: Table) -> None:
     table.does["long"] = time_is_up
     table.call("first", "long", "last")
     assert table.there()["long", SIZE] == "cut short by the end of a call"
@@ -85,14 +86,14 @@ def test_a_unit_that_is_cut_short_says_so_and_waits_behind_all_others(table: Tab
     assert table.ran == ["last", "long"]
 
 
-def test_measuring_anew_loses_nothing_to_the_end_of_a_call(table: Table) -> None:
+def test_repeating_a_unit_keeps_its_old_values_if_the_call_ends(table: Table) -> None:
     table.call("row")
     table.does["row"] = time_is_up
     table.call("row", again=True)
     assert table.there()["row", SIZE] == 1.0
 
 
-def test_a_mistake_that_the_user_can_put_right_is_the_reason_of_its_row_alone(table: Table) -> None:
+def test_a_user_error_is_the_reason_of_its_row_only(table: Table) -> None:
     def too_little() -> Iterator[Figure]:
         raise OptionError("only 3 MiB are free")
         yield
@@ -103,7 +104,7 @@ def test_a_mistake_that_the_user_can_put_right_is_the_reason_of_its_row_alone(ta
     assert table.there()["b", SIZE] == 1.0
 
 
-def test_what_ends_inside_of_a_unit_leaves_no_half_of_it(table: Table) -> None:
+def test_an_interrupted_unit_leaves_no_partial_values(table: Table) -> None:
     def half() -> Iterator[Figure]:
         yield table.figure("a")
         raise KeyboardInterrupt
@@ -117,7 +118,7 @@ def test_what_ends_inside_of_a_unit_leaves_no_half_of_it(table: Table) -> None:
     assert table.there() == {("a", SIZE): 1.0, ("a", "time, ms"): 2.0}
 
 
-def test_what_follows_from_the_figures_is_said_also_when_the_time_is_up(table: Table) -> None:
+def test_derived_values_are_reported_even_when_the_time_is_up(table: Table) -> None:
     def finish(known: Known) -> Iterator[Figure]:
         yield figure(table.options, "paper", "Sum", "all", SIZE, sum(one.ours or 0.0 for one in known.values()))
 
@@ -126,7 +127,7 @@ def test_what_follows_from_the_figures_is_said_also_when_the_time_is_up(table: T
     assert table.there()["all", SIZE] == 3.0
 
 
-def test_a_unit_begins_if_it_has_its_time_or_is_the_first_of_the_call(table: Table) -> None:
+def test_a_unit_starts_if_its_time_is_left_or_it_is_the_first_of_the_call(table: Table) -> None:
     options = msgspec.structs.replace(table.options, minutes=1.0)
     long = [table.unit(row, needed_seconds=100.0) for row in ("a", "b")]
     report("paper", options, run_units(options, "paper", long))
@@ -135,7 +136,7 @@ def test_a_unit_begins_if_it_has_its_time_or_is_the_first_of_the_call(table: Tab
 
 
 @pytest.mark.slow
-def test_a_real_table_is_whole_wherever_its_call_was_ended(tmp_path: Path) -> None:
+def test_a_real_table_is_complete_wherever_its_calls_ended(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     arguments = ["--size", "smoke", "--device", "cpu", "--output"]
     sublinear.main([*arguments, str(whole)])

@@ -1,4 +1,4 @@
-"""Tables of a made-up workload whose every figure is known."""
+"""Tables of a made-up workload with known values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from advisor.goal import Fidelity
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint
 from advisor.methods.use import MethodUse, use
 from advisor.search.space.space import Axis, Combination
-from benchmarks.search.rows import Header, Line, Sized, Timed
+from benchmarks.search.table_lines import Header, Line, Sized, Timed
 
 CHECKPOINT = use("checkpoint", every=1)
 FUSED = use("fused_optimizer")
@@ -14,7 +14,7 @@ PLAIN = Combination()
 LIMIT = 1000
 
 BYTES = {PLAIN.label: (400, 60), Combination((CHECKPOINT,)).label: (400, 20)}
-"""Label -> bytes that do not grow, and bytes of a sample; what is not named is as plain training."""
+"""Label -> constant bytes and bytes per sample; other labels are like plain training."""
 
 SECONDS = {
     PLAIN.label: (0.4, 0.1),
@@ -22,7 +22,7 @@ SECONDS = {
     Combination((FUSED,)).label: (0.3, 0.1),
     Combination((CHECKPOINT, FUSED)).label: (0.3, 0.12),
 }
-"""Label -> seconds of a step that do not grow, and seconds of a sample."""
+"""Label -> constant seconds of a step and seconds per sample."""
 
 
 def bytes_of(uses: tuple[MethodUse, ...], batch: int) -> int:
@@ -87,7 +87,7 @@ def lost(*uses: MethodUse, batch: int, outcome: str = "out of memory") -> Timed:
 
 
 def complete() -> list[Line]:
-    """Plain training fits 10 samples, checkpointing 30; the machine is twice as slow in the end."""
+    """Plain training fits 10 samples, checkpointing 30; the machine is twice as slow at the end."""
     lines: list[Line] = [header(), timed(batch=4, reference=True)]
     moment = 0.0
     for uses, largest in (((), 8), ((CHECKPOINT,), 24), ((FUSED,), 8), ((CHECKPOINT, FUSED), 24)):

@@ -1,4 +1,4 @@
-"""Beside a leader is compared what differs from it in one method, and what comes of it is no trial."""
+"""The leader is compared with combinations that differ in one method, and these comparisons are not trials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ON_ONE = using(compile="default", flash_attention="on", precision="bf16")
 
 
 class Learned:
-    """A proposer that holds one combination best and writes down what it is taught."""
+    """A proposer that rates one combination best and records what it learns."""
 
     def __init__(self) -> None:
         self.figures: list[tuple[Combination, float, int]] = []
@@ -40,7 +40,7 @@ class Learned:
 
 
 def compared(problem: Simulator, trials: Trials, *, first: int = 1) -> Learned:
-    """What is learned after a trial of the leader."""
+    """What the proposer learns after a trial of the leader."""
     proposer, batches = Learned(), Batches(problem)
     beside = BesideLeader(trials, batches, proposer, 0)  # type: ignore[arg-type]
     for _ in range(first):
@@ -63,7 +63,7 @@ def test_each_change_of_one_method_is_compared_once_on_one_device(problem: Simul
     assert trials.spent == 8
 
 
-def test_both_fit_beside_each_other_and_the_ratio_is_the_true_one_but_for_noise(problem: Simulator) -> None:
+def test_both_fit_together_and_the_ratio_is_true_up_to_noise(problem: Simulator) -> None:
     batches = Batches(problem)
     found = compared(problem, Trials(problem, 20, 0), first=8).figures
     leaders = {batch: rate for one, rate, batch in found if one == ON_ONE}
@@ -75,18 +75,18 @@ def test_both_fit_beside_each_other_and_the_ratio_is_the_true_one_but_for_noise(
         assert rate / leaders[batch] == pytest.approx(ratio, rel=0.01)
 
 
-def test_where_there_is_no_room_for_both_nothing_is_compared(problem: Simulator) -> None:
+def test_nothing_is_compared_if_memory_does_not_hold_both(problem: Simulator) -> None:
     trials = Trials(problem, 20, 0)
     problem.limit_bytes = round(1.2 * problem.run(LEADER, 1, trials._random).peak_bytes)  # type: ignore[operator]
     assert not compared(problem, trials, first=8).figures
     assert trials.comparisons == 0
 
 
-def test_while_recipes_lead_nothing_is_compared(problem: Simulator) -> None:
+def test_nothing_is_compared_while_recipes_lead(problem: Simulator) -> None:
     assert not compared(problem, Trials(problem, 20, 0), first=beside_leader._FROM - 1).figures
 
 
-def test_a_search_makes_more_comparisons_and_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_makes_more_comparisons_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     alone, beside = (Trials(Simulator(3, "small"), 10, 0) for _ in range(2))
     search(STRATEGIES["ours, model, compared"], alone, 0)
     search(STRATEGIES["ours, model, compared beside the leader"], beside, 0)

@@ -1,4 +1,4 @@
-"""Problems that are generated from seeds: some for developing, others only for judging."""
+"""Problems generated from seeds: some for development, others held out."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def problem() -> Generated:
     return Generated(SMALL)
 
 
-def test_every_family_is_either_for_developing_or_held_back() -> None:
+def test_every_family_is_either_for_development_or_held_out() -> None:
     assert {*DEVELOPMENT, *SPENT, *HELD_BACK} == FAMILIES.keys()
     assert not {*DEVELOPMENT, *SPENT} & {*HELD_BACK}
 
 
-def test_problems_for_developing_are_never_of_a_family_that_is_held_back() -> None:
+def test_development_problems_never_have_a_held_out_family() -> None:
     assert all(Generated(seed).family in DEVELOPMENT for seed in range(6))
 
 
-def test_problems_for_judging_are_of_every_family() -> None:
-    """Of these only the family and the name are looked at."""
+def test_held_out_problems_have_every_family() -> None:
+    """Only the family and the name of these are checked."""
     families = [*DEVELOPMENT, *SPENT, *HELD_BACK]
     found = Generated(FIRST_HELD_BACK)
     assert found.name == HELD_BACK_NAME
     assert found.family == families[FIRST_HELD_BACK % len(families)]
 
 
-def test_equal_seeds_are_equal_problems(problem: Generated) -> None:
+def test_equal_seeds_give_equal_problems(problem: Generated) -> None:
     again = Generated(SMALL)
     assert (again.best_rate, again.noise, again.space) == (problem.best_rate, problem.noise, problem.space)
 
 
-def test_spaces_and_noise_are_of_the_sizes_that_are_said() -> None:
+def test_spaces_and_noise_have_the_documented_sizes() -> None:
     for seed in range(6):
         one = Generated(seed)
         assert one.space.count <= 100_000
@@ -61,14 +61,14 @@ def test_the_best_is_the_best_of_all(problem: Generated) -> None:
     assert problem.best_rate == pytest.approx(best)
 
 
-def test_what_is_declared_as_a_conflict_is_never_the_best(problem: Generated) -> None:
+def test_a_declared_conflict_is_never_the_best(problem: Generated) -> None:
     valid = {combination.label for combination in problem.space.combinations()}
     assert len(valid) == problem.space.count > 200
     ran = [one for one in problem.space.combinations() if problem.outcome(one, 1) is Outcome.OK]
     assert problem.best_rate >= max(problem.rate(one, 1) for one in ran)
 
 
-def test_comparisons_are_of_each_setting_alone_at_a_batch_at_which_plain_training_ran(problem: Generated) -> None:
+def test_comparisons_cover_each_setting_alone_at_a_batch_where_plain_training_ran(problem: Generated) -> None:
     plain = problem.run(Combination(), 2, random.Random(0))
     assert is_plain(plain)
     found = list(comparisons(problem, Batches(problem), plain, 0))

@@ -1,4 +1,4 @@
-"""A table is recorded end to end, goes on where it stopped, and is searched."""
+"""A table is recorded end to end, continues where it stopped, and is searched."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from advisor.errors import OptionError
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
+from benchmarks.json_lines import append
 from benchmarks.search.record import main
 from benchmarks.search.recordings import RECORDINGS, SMOKE
 from benchmarks.search.replay import main as replay
 from benchmarks.search.results import read as read_results
-from benchmarks.search.rows import Header, Sized, Timed, append, read
 from benchmarks.search.table import Table
+from benchmarks.search.table_lines import Header, Sized, Timed, read
 from benchmarks.search.timed_batches import first_batch, next_batch
 
 from .tables import CHECKPOINT, LIMIT, lost, sized, timed
@@ -45,7 +46,7 @@ def test_a_small_table_is_recorded_once_and_searched(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out.startswith("complete: ")
 
     table = Table.read(tmp_path / "smoke.jsonl.gz")
-    # Eight of the small model's samples fit without recomputation, and more of them with it.
+    # Eight samples of the small model fit without recomputation, and more with it.
     plain, checkpointing = Combination(), Combination((CHECKPOINT,))
     assert table.outcome(plain, SMOKE.largest_batch) is Outcome.OUT_OF_MEMORY
     assert table.outcome(checkpointing, SMOKE.largest_batch) is Outcome.OK
@@ -62,18 +63,18 @@ def test_a_small_table_is_recorded_once_and_searched(tmp_path: Path, capsys: pyt
         main(["--size", "smoke", "--device", "cpu", "--output", str(other)])
 
 
-def test_half_of_what_short_runs_promise_comes_first_and_then_the_largest_that_fits() -> None:
+def test_half_of_the_predicted_batch_comes_first_then_the_largest_that_fits() -> None:
     assert first_batch(sized(), LIMIT, 40) == 4, "ten samples are promised"
     assert first_batch(sized(CHECKPOINT), LIMIT, 40) == 12
     assert first_batch(sized(CHECKPOINT), LIMIT, 10) == 4, "no more than the largest that may be tried"
     assert first_batch(sized(), 300, 40) == 0
     assert first_batch(Sized(uses=(), outcome="failed"), LIMIT, 40) == 0
-    # Of 1000 bytes 950 are used: nine samples of 60 beside 400, as an even number.
+    # 950 of 1000 bytes are used: nine samples of 60 in addition to 400, rounded to an even number.
     assert next_batch(sized(), [timed(batch=4)], LIMIT, 40) == 8
     assert next_batch(sized(), [timed(batch=4), timed(batch=8)], LIMIT, 40) == 0
 
 
-def test_a_batch_that_is_lost_bounds_the_next_one() -> None:
+def test_a_batch_out_of_memory_bounds_the_next_one() -> None:
     assert next_batch(sized(), [timed(batch=4), lost(batch=8)], LIMIT, 40) == 6
     assert next_batch(sized(), [lost(batch=8)], LIMIT, 40) == 4
     assert next_batch(sized(), [lost(batch=1)], LIMIT, 40) == 0
@@ -90,8 +91,8 @@ def test_every_recording_has_its_files(name: str) -> None:
     assert recording.reference_batch < recording.largest_batch
 
 
-def test_what_short_runs_foretell_is_believed_beyond_them() -> None:
-    # A line through their peaks would have 460 for one sample: the flat part is below what the runs show.
+def test_predictions_of_profiling_runs_are_used_beyond_their_batches() -> None:
+    # A line through their peaks would give 460 for one sample: the flat part is below the batches of the runs.
     moments = tuple(
         Moment(phase=phase, live=line, parts={})
         for phase, line in (("optimizer", Affine(520.0, 0.0)), ("backward", Affine(400.0, 60.0)))

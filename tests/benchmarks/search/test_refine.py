@@ -1,4 +1,4 @@
-"""What may be the best of a table is timed again, in turn with plain training, until it is known which is."""
+"""Possible winners of a table are timed again, in turn with plain training, until the best is known."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 
 from advisor.methods.use import MethodUse
 from advisor.search.space.space import Combination
+from benchmarks.json_lines import append
 from benchmarks.search.in_turn import ratio_of, time_in_turn
 from benchmarks.search.recordings import SMOKE
 from benchmarks.search.refine import contenders
-from benchmarks.search.rows import Line, Paired, append, read
 from benchmarks.search.table import Estimate, Table
+from benchmarks.search.table_lines import Line, Paired, read
 
 from .tables import CHECKPOINT, FUSED, PLAIN, complete, header, sized, timed
 
@@ -30,12 +31,12 @@ def paired(*uses: MethodUse, batch: int, ratio: float, error: float = 0.01) -> P
     return Paired(uses=uses, batch=batch, ratio=ratio, error=error, blocks=8, seconds=1.0)
 
 
-def test_what_may_be_the_best_is_what_reaches_the_best_one_within_two_errors() -> None:
+def test_possible_winners_are_within_two_standard_errors_of_the_best() -> None:
     lucky, sure, far, near = estimate(120, 0.1), estimate(100, 0.01), estimate(80, 0.05), estimate(90, 0.1)
     assert contenders([sure, far, lucky, near]) == [lucky, near]
 
 
-def test_nothing_is_left_when_all_that_may_be_the_best_is_sure() -> None:
+def test_nothing_is_left_once_all_possible_winners_are_precise() -> None:
     assert contenders([estimate(100, 0.01), estimate(99.5, 0.01), estimate(50, 0.1)]) == []
 
 
@@ -48,7 +49,7 @@ def test_a_ratio_and_its_error_come_from_groups_of_turns() -> None:
     assert ratio_of([0.0] * 8) == (1.0, 0.003), "nothing is known to less than a third of a percent"
 
 
-def test_a_table_takes_what_was_timed_in_turn_weighed_by_its_precision() -> None:
+def test_a_table_weights_timings_in_turn_by_their_precision() -> None:
     lines: list[Line] = [
         *complete(),
         paired(CHECKPOINT, batch=24, ratio=4.0, error=0.01),
@@ -63,27 +64,27 @@ def test_a_table_takes_what_was_timed_in_turn_weighed_by_its_precision() -> None
     assert table.seconds(PLAIN, 8) == Table(complete()).seconds(PLAIN, 8)
 
 
-def test_the_noise_of_a_replay_may_be_another_than_the_recordings() -> None:
+def test_a_replay_may_use_other_noise_than_the_recording() -> None:
     table = Table(complete(), noise=0.5)
     rates = {table.run(PLAIN, 8, random.Random(seed)).rate for seed in range(20)}
     assert max(filter(None, rates)) > 1.5 * min(filter(None, rates))
 
 
-def test_a_combination_takes_turns_with_plain_training() -> None:
+def test_a_combination_alternates_with_plain_training() -> None:
     lines = time_in_turn(SMOKE.workload, (CHECKPOINT,), [4, 8], reference_batch=2, seconds=0.1)
     assert [(line.batch, line.uses) for line in lines] == [(8, (CHECKPOINT,)), (4, (CHECKPOINT,))]
     assert all(line.blocks >= 8 and line.ratio > 1 and line.seconds >= 0.1 for line in lines)
 
 
 @pytest.mark.slow
-def test_the_command_adds_to_a_table_and_packs_it(tmp_path: Path) -> None:
+def test_the_command_extends_a_table_and_compresses_it(tmp_path: Path) -> None:
     path = tmp_path / "smoke-cpu.jsonl"
     lines: list[Line] = [
         header(workload=SMOKE.name, axes=header().axes),
         msgspec.structs.replace(timed(batch=4, reference=True), spread=0.2),
         *(line for uses in ((), (CHECKPOINT,), (FUSED,), (CHECKPOINT, FUSED)) for line in (sized(*uses),)),
         timed(CHECKPOINT, batch=4),
-        msgspec.structs.replace(timed(batch=4), step_seconds=90.0),  # a hundredth of the rate: no contender
+        msgspec.structs.replace(timed(batch=4), step_seconds=90.0),  # a hundredth of the rate: not a contender
     ]
     for line in lines:
         append(path, line)

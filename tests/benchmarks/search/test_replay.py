@@ -1,4 +1,4 @@
-"""Replays are counted, written down and shown; nothing on the page is typed by hand."""
+"""Replays are counted, stored and shown on a generated page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result(strategy: str = "random", **changes: object) -> Result:
     return Result(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_the_page_shows_what_the_lines_hold() -> None:
+def test_the_page_shows_the_lines() -> None:
     text = markdown(
         [result(recorded_on="a made-up device", recorded="2026-01-01"), result("ours", reached=(1, 2, 3, 4))]
     )
@@ -41,8 +41,8 @@ def test_the_page_shows_what_the_lines_hold() -> None:
     assert "| ours | 2 | 4 | 100% | 100% | none | 1.0% | 0.5% |" in text
 
 
-def test_problems_that_are_held_back_come_last_with_what_their_answers_are_worth() -> None:
-    """In much noise few seeds arrive: how good the answer is after thirty trials says more."""
+def test_held_out_problems_come_last_with_the_value_of_their_answers() -> None:
+    """With much noise few seeds converge: the quality of the answer after thirty trials says more."""
     text = markdown([result(problem=HELD_BACK_NAME, worth=(0.9, 0.99, 1.0, 0.95)), result()])
     assert text.index("## made up") < text.index("## generated, held out: up to 240 combinations")
     assert "| random | 99.0% | 90.0% |" in text
@@ -54,14 +54,14 @@ def test_a_strategy_that_ran_on_fewer_seeds_says_so() -> None:
     assert "| ours (2 seeds) | 1 | 2 |" in text
 
 
-def test_comparisons_are_shown_beside_trials_and_rows_of_another_day_say_so() -> None:
+def test_comparisons_are_shown_and_rows_of_another_day_say_so() -> None:
     compared = result("ours, compared", reached=(1, 2, None, 3), compared=(20, 24, None, 22), date="2026-02-02")
     text = markdown([result(), compared, result("ours, compared once")])
     assert "| ours, compared (on 2026-02-02) | 2 | more than 100 | 75% | 75% | 22 |" in text
     assert "| ours, compared once | 12 | more than 100 | 50% | 75% | not counted |" in text
 
 
-def test_a_result_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+def test_a_result_replaces_an_older_one(tmp_path: Path) -> None:
     path = tmp_path / "search-made-up.jsonl"
     write(path, [result(), result("ours")])
     write(path, [result(reached=(1, 1, 1, 1))])

@@ -1,4 +1,4 @@
-"""The simulated problem: a fresh one for every seed, of which the best is known."""
+"""The simulated problem: a new one for every seed, with a known optimum."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def levels() -> Levels:
     return Levels("small")
 
 
-def test_the_two_sizes_are_what_they_are_said_to_be(levels: Levels) -> None:
+def test_the_two_sizes_are_as_documented(levels: Levels) -> None:
     assert (len(levels), levels.space.count) == (384, 384)
     large = Levels("large")
     assert (len(large), large.space.count) == (73_728, 73_728)
 
 
-def test_every_combination_has_a_row_of_its_own(levels: Levels) -> None:
+def test_every_combination_has_its_own_row(levels: Levels) -> None:
     rows = [levels.row(combination) for combination in levels.space.combinations()]
     assert sorted(rows) == list(range(384))
 
@@ -40,7 +40,7 @@ def test_the_best_is_the_best_of_all(seed: int, levels: Levels) -> None:
     assert problem.best_rate == pytest.approx(best)
 
 
-def test_equal_seeds_are_equal_instances_and_others_are_not(levels: Levels) -> None:
+def test_equal_seeds_give_equal_problems_and_others_do_not(levels: Levels) -> None:
     rates = [Simulator(seed, "small", levels=levels).best_rate for seed in (0, 0, 1)]
     assert rates[0] == rates[1] != rates[2]
 
@@ -53,7 +53,7 @@ def test_some_combinations_crash_and_plain_training_does_not(levels: Levels) -> 
         assert problem.outcome(Combination(), 1) is not Outcome.CRASHED
 
 
-def test_measured_times_are_two_per_cent_noisy_and_forecasts_are_a_few_per_cent_off(levels: Levels) -> None:
+def test_measured_times_have_two_percent_noise_and_forecasts_a_few_percent_error(levels: Levels) -> None:
     problem = Simulator(0, "small", levels=levels)
     runs = next(one for one in levels.space.combinations() if problem.outcome(one, 1) is Outcome.OK)
     generator = random.Random(0)

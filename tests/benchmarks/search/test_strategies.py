@@ -1,4 +1,4 @@
-"""What is compared under a name is what that name says."""
+"""Each name selects the strategy that it describes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.search.trials import Trials
 
 
 class Watched(Simulator):
-    """Writes down what was asked of it."""
+    """Records the requests it receives."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, "small")
@@ -37,5 +37,5 @@ def test_each_sampler_searches_in_its_own_way() -> None:
     assert seeds >= 3, "plain training and the recipes come first, whoever samples"
 
 
-def test_a_strategy_searches_alike_every_time() -> None:
+def test_a_strategy_is_deterministic() -> None:
     assert asked_by("ours, model") == asked_by("ours, model")

@@ -14,17 +14,18 @@ from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
+from benchmarks.json_lines import append
 from benchmarks.search.curve import Curve
 from benchmarks.search.drift import Drift
-from benchmarks.search.rows import Sized, Timed, append, compress, read
 from benchmarks.search.table import Table
+from benchmarks.search.table_lines import Sized, Timed, compress, read
 
 from .tables import CHECKPOINT, FUSED, PLAIN, bytes_of, complete, header, lost, seconds_of, sized, timed
 
 
-def test_what_was_recorded_is_read_back_without_the_drift() -> None:
+def test_recordings_are_read_back_without_the_drift() -> None:
     table = Table(complete())
-    # The clock of the table stands still in its middle, where plain training took the median of its repetitions.
+    # The middle of the table is the reference speed: there, plain training took the median of its repetitions.
     middle = 1.5
     for uses, batches in (((), (4, 8)), ((CHECKPOINT,), (12, 24)), ((FUSED,), (4, 8)), ((CHECKPOINT, FUSED), (12, 24))):
         for batch in batches:
@@ -37,7 +38,7 @@ def test_what_was_recorded_is_read_back_without_the_drift() -> None:
     assert table.policies == 8
 
 
-def test_between_and_beyond_recorded_batches_time_and_memory_are_straight_lines() -> None:
+def test_time_and_memory_are_linear_between_and_beyond_recorded_batches() -> None:
     table = Table(complete())
     assert table.seconds(PLAIN, 6) == pytest.approx(1.5 * seconds_of((), 6))
     assert table.seconds(PLAIN, 1) == pytest.approx(1.5 * seconds_of((), 1))
@@ -50,14 +51,14 @@ def test_between_and_beyond_recorded_batches_time_and_memory_are_straight_lines(
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT])
-def test_a_batch_that_was_lost_bounds_what_runs(outcome: Outcome) -> None:
+def test_a_batch_out_of_memory_bounds_what_runs(outcome: Outcome) -> None:
     table = Table([*complete(), lost(batch=10, outcome=outcome.value)])
     assert table.outcome(PLAIN, 9) is Outcome.OK
     assert table.outcome(PLAIN, 10) is outcome
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.DIVERGED])
-def test_a_combination_that_does_not_run_ends_as_it_did_at_every_batch(outcome: Outcome) -> None:
+def test_a_failed_combination_fails_the_same_way_at_every_batch(outcome: Outcome) -> None:
     own = (FUSED,)
     lines = [line for line in complete() if not (isinstance(line, Sized | Timed) and line.uses == own)]
     table = Table([*lines, Sized(uses=own, outcome=outcome.value, reason="it does not", last=True)])
@@ -68,13 +69,13 @@ def test_a_combination_that_does_not_run_ends_as_it_did_at_every_batch(outcome: 
     assert timed_only.outcome(Combination(own), 1) is outcome
 
 
-def test_short_runs_that_promise_no_batch_mean_that_none_fits() -> None:
+def test_profiling_runs_that_predict_no_batch_mean_that_none_fits() -> None:
     own = (FUSED,)
     lines = [line for line in complete() if not (isinstance(line, Sized | Timed) and line.uses == own)]
     assert Table([*lines, sized(*own)]).outcome(Combination(own), 1) is Outcome.OUT_OF_MEMORY
 
 
-def test_the_forecast_is_what_the_short_runs_say_or_what_is_given_instead() -> None:
+def test_the_forecast_comes_from_the_profiling_runs_unless_given() -> None:
     short_runs = Table(complete()).forecast(PLAIN)
     assert short_runs is not None
     assert short_runs.largest_batch(1000, margin=0.0) == 10
@@ -82,7 +83,7 @@ def test_the_forecast_is_what_the_short_runs_say_or_what_is_given_instead() -> N
     assert Table(complete(), {PLAIN.label: other}).forecast(PLAIN) is other
 
 
-def test_trials_are_as_noisy_as_the_repetitions_of_plain_training_were() -> None:
+def test_trials_are_as_noisy_as_the_repetitions_of_plain_training() -> None:
     factors = (1.0, 1.05, 1.0, 1.05, 1.0)
     lines = complete()[:-1] + [
         timed(batch=4, moment=10.0 * number, slower=factor, reference=True) for number, factor in enumerate(factors, 1)
@@ -120,7 +121,7 @@ def test_a_table_survives_a_process_that_ends_while_it_writes(tmp_path: Path) ->
     assert compress(path).read_bytes() == first
 
 
-def test_the_drift_is_followed_within_each_run() -> None:
+def test_drift_is_tracked_within_each_run() -> None:
     drift = Drift(
         [
             timed(batch=4, moment=0.0, slower=1.0, reference=True),
@@ -133,7 +134,7 @@ def test_the_drift_is_followed_within_each_run() -> None:
     assert drift.noise == pytest.approx(0.01 / 1.96), "two repetitions tell nothing but their own spread"
 
 
-def test_a_steady_drift_is_no_noise() -> None:
+def test_a_steady_drift_is_not_noise() -> None:
     steady = [timed(batch=4, moment=10.0 * n, slower=1.1**n, reference=True) for n in range(6)]
     assert Drift(steady).noise == pytest.approx(0, abs=1e-9)
 

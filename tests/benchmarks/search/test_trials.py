@@ -1,4 +1,4 @@
-"""Every strategy spends one budget, in which whatever is run counts."""
+"""All strategies spend the same kind of budget, in which every run counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_trial_that_runs_out_of_memory_or_crashes_counts_like_any_other() -> N
     assert trials.spent == 3
 
 
-def test_a_second_batch_belongs_to_the_trial_whose_first_went_well() -> None:
+def test_a_second_batch_belongs_to_the_trial_whose_first_succeeded() -> None:
     toy = Toy()
     trials = Trials(toy, 2, seed=0)
     assert [result.batch for result in trials.run(PLAIN, 20, also=10)] == [20, 10]
@@ -55,7 +55,7 @@ class Lucky(Toy):
         return msgspec.structs.replace(result, seconds=0.1) if lucky else result
 
 
-def test_the_answer_is_what_measured_best_and_is_worth_what_it_truly_is() -> None:
+def test_the_answer_is_the_best_measurement_and_has_its_true_value() -> None:
     trials = Trials(Lucky(always=True), 3, seed=0)
     for batch in (10, 5, 20):
         trials.run(PLAIN, batch)
@@ -63,7 +63,7 @@ def test_the_answer_is_what_measured_best_and_is_worth_what_it_truly_is() -> Non
     assert trials.reached(0.98) is None
 
 
-def test_a_lucky_figure_is_no_answer_and_repetitions_count_as_trials() -> None:
+def test_a_lucky_measurement_is_not_the_answer_and_repetitions_count_as_trials() -> None:
     trials = Trials(Lucky(always=False), 3, seed=0)
     for batch in (10, 5, 20):
         trials.run(PLAIN, batch)
@@ -72,7 +72,7 @@ def test_a_lucky_figure_is_no_answer_and_repetitions_count_as_trials() -> None:
     assert trials.reached(0.98) == 5
 
 
-def test_the_quantiles_count_seeds_that_never_arrive() -> None:
+def test_quantiles_include_seeds_that_never_converge() -> None:
     assert quantile([3, None, 1, 2], 0.5) == 2
     assert quantile([3, None, 1, 2], 0.75) == 3
     assert quantile([3, None, 1, 2], 0.95) == float("inf")
@@ -93,7 +93,7 @@ def test_forecasts_learn_from_trials_for_every_combination() -> None:
     assert batches.largest(checkpointing) > 40
 
 
-def test_what_is_forecast_not_to_fit_costs_no_trial() -> None:
+def test_a_combination_forecast_not_to_fit_costs_no_trial() -> None:
     toy = Toy(limit=0)
     trials = Trials(toy, 10, seed=0)
     search(STRATEGIES["ours, tpe"], trials, 0)
@@ -101,7 +101,7 @@ def test_what_is_forecast_not_to_fit_costs_no_trial() -> None:
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_no_strategy_spends_more_than_its_budget_and_equal_seeds_are_equal_searches(strategy: str) -> None:
+def test_no_strategy_exceeds_its_budget_and_equal_seeds_give_equal_searches(strategy: str) -> None:
     asked = []
     for _ in range(2):
         toy = Toy(promised=1.1)
@@ -119,7 +119,7 @@ def test_no_strategy_spends_more_than_its_budget_and_equal_seeds_are_equal_searc
     [(60, [72, 56, 24], 1), (40, [72, 56, 32, 16], 2)],
     ids=["a little too much", "far too much"],
 )
-def test_ours_takes_less_of_a_batch_that_was_lost(limit: int, asked: list[int], lost: int) -> None:
+def test_ours_retries_with_a_smaller_batch_after_out_of_memory(limit: int, asked: list[int], lost: int) -> None:
     toy = Toy(limit=limit, promised=0.5 * limit / 40, largest_batch=100)
     trials = Trials(toy, lost + 1, seed=0)
     search(STRATEGIES["ours, tpe"], trials, 0)
@@ -127,13 +127,13 @@ def test_ours_takes_less_of_a_batch_that_was_lost(limit: int, asked: list[int], 
     assert (trials.spent, trials.out_of_memory) == (lost + 1, lost)
 
 
-def test_ours_takes_batches_from_the_forecast_and_times_half_beside() -> None:
+def test_ours_takes_batches_from_the_forecast_and_times_half_too() -> None:
     toy = Toy(limit=40)
     search(STRATEGIES["ours, tpe"], Trials(toy, 2, seed=0), 0)
     assert toy.asked == [("plain", 32), ("plain", 16), (SAVING, 64), (SAVING, 32)]
 
 
-def test_what_a_model_is_sure_of_is_not_repeated_and_what_it_thinks_lucky_is() -> None:
+def test_certain_leaders_are_not_repeated_and_lucky_ones_are() -> None:
     sure, doubting = (Trials(Lucky(always=False), 2, seed=0) for _ in range(2))
     checkpointing = next(one for one in sure.problem.space.combinations() if one.uses)
     for trials, of_plain in ((sure, 50.0), (doubting, 5.0)):
@@ -149,7 +149,7 @@ def test_what_a_model_is_sure_of_is_not_repeated_and_what_it_thinks_lucky_is() -
     assert list(doubting.answers())[-1] == (1.0, 1)
 
 
-def test_comparisons_are_counted_and_are_no_trials() -> None:
+def test_comparisons_are_counted_separately_from_trials() -> None:
     trials = Trials(Toy(), 3, seed=0)
     trials.run(PLAIN, 1)
     trials.compared()
@@ -161,7 +161,7 @@ def test_comparisons_are_counted_and_are_no_trials() -> None:
     assert trials.compared_until(30.0) is None
 
 
-def test_as_a_session_does_it_what_is_compared_is_timed_only_where_it_may_lead() -> None:
+def test_as_in_a_session_compared_proposals_are_timed_only_if_they_may_lead() -> None:
     problem = Generated(4)
     assert problem.space.gpu_counts == (1,)
     trials = Trials(problem, 20, seed=0)

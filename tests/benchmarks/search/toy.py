@@ -1,4 +1,4 @@
-"""A problem of a few combinations that writes down what was asked of it."""
+"""A problem of a few combinations that records requests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .tables import CHECKPOINT, header
 
 
 class Toy:
-    """One byte per sample (a tenth with checkpointing), and none besides.
+    """One byte per sample (a tenth with checkpointing), and no constant part.
 
     Args:
         limit: Bytes that fit.
-        promised: Factor between the bytes that are forecast and those that are needed.
-        fixed_seconds: Seconds of a step that do not grow with the batch.
-        sample_seconds: Seconds of a sample.
+        promised: Ratio of forecast to actual bytes.
+        fixed_seconds: Constant seconds of a step.
+        sample_seconds: Seconds per sample.
         crashes: Label of a combination that crashes.
     """
 

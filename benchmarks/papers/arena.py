@@ -123,7 +123,7 @@ class Arena:
 
     def count(self) -> TrialResult:
         """The sizes of the model with their parameter counts."""
-        return self._short_runs(TrialKind.COUNT, Policy(micro_batch=FIRST_BATCH))
+        return self._profiling_runs(TrialKind.COUNT, Policy(micro_batch=FIRST_BATCH))
 
     def largest(
         self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
@@ -140,7 +140,7 @@ class Arena:
             The policy, which was timed; the model from the profiling runs; the trials that were run; and why there is
             no policy.
         """
-        sized = self._short_runs(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=FIRST_BATCH), size)
+        sized = self._profiling_runs(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=FIRST_BATCH), size)
         if sized.sizing is None or not sized.sizing.points:
             return None, None, 1, why(sized) or "not even two samples fit"
         model = memory_model_of(sized.sizing, sized.prediction)
@@ -164,7 +164,7 @@ class Arena:
             return None, known, trials, why(result)
         return policy, known, trials, ""
 
-    def _short_runs(
+    def _profiling_runs(
         self, kind: TrialKind, policy: Policy, size: Mapping[str, int | float] | None = None
     ) -> TrialResult:
         spec = self._spec(kind, policy, size)

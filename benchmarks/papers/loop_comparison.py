@@ -29,11 +29,11 @@ from advisor.training.training import Training
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.source import resolve_source
-from benchmarks.papers.beside import Beside, BesideAnswer, BesideRequest, Lost
 from benchmarks.papers.child import answer
 from benchmarks.papers.hand_written import HandWritten
+from benchmarks.papers.loop_messages import LoopComparison, LoopComparisonReply, LoopComparisonRequest, Lost
 
-__all__ = ["beside_loop"]
+__all__ = ["compare_with_loop"]
 
 _BATCHES = 2
 _STEPS = 4
@@ -51,7 +51,7 @@ class _Trainer(Protocol):
     def step(self, batch: Any) -> torch.Tensor: ...
 
 
-def beside_loop(request: BesideRequest) -> BesideAnswer:
+def compare_with_loop(request: LoopComparisonRequest) -> LoopComparisonReply:
     """Compare and time the two under every policy."""
     device = torch.device(request.device)
     warm_up(device)
@@ -59,18 +59,22 @@ def beside_loop(request: BesideRequest) -> BesideAnswer:
     batches = make_batches(workload.make_batch, request.batch, _BATCHES, seed=0)
     if device.type == "cuda":
         batches = [pinned(batch) for batch in batches]
-    found: list[Beside | Lost] = []
+    found: list[LoopComparison | Lost] = []
     for uses in request.policies:
         try:
             found.append(_compared(workload, request, uses, batches, device))
         except Exception as error:  # Any exception of a model, a method or the device: the others are still compared.
             found.append(Lost(reason=f"{type(error).__name__}: {error}"))
-    return BesideAnswer(found=found)
+    return LoopComparisonReply(found=found)
 
 
 def _compared(
-    workload: Workload, request: BesideRequest, uses: tuple[MethodUse, ...], batches: list[Any], device: torch.device
-) -> Beside:
+    workload: Workload,
+    request: LoopComparisonRequest,
+    uses: tuple[MethodUse, ...],
+    batches: list[Any],
+    device: torch.device,
+) -> LoopComparison:
     def written() -> HandWritten:
         seed_everything(0)
         return HandWritten(workload, workload.build_model(), device, uses, request.block)
@@ -88,7 +92,7 @@ def _compared(
     ratio, error = _over(rounds)
     ratios = [one for of_round in rounds for one in of_round]
     low, _, high = statistics.quantiles(ratios, n=4)
-    return Beside(
+    return LoopComparison(
         ratio=ratio,
         error=error,
         low=low,
@@ -198,4 +202,4 @@ def _synchronize(device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    answer(BesideRequest, beside_loop)
+    answer(LoopComparisonRequest, compare_with_loop)

@@ -1,13 +1,12 @@
-"""The lines of an exhaustive table: what was searched, and one line of JSON for every measurement.
+"""The lines of an exhaustive table: a header, and one line of JSON for every measurement.
 
-A file may end in ``.gz``: a finished table is kept compressed. While it is recorded it is plain text, so that nothing
-that was measured is lost when the process ends.
+A file may end in ``.gz``: a finished table is stored in compressed form. During recording it is plain text, so that no
+measurement is lost when the process ends.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from advisor.predict.prediction import MemoryPrediction
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
+from benchmarks import json_lines
 
-__all__ = ["Header", "Line", "Paired", "Sized", "Timed", "append", "compress", "read"]
+__all__ = ["Header", "Line", "Paired", "Sized", "Timed", "compress", "read"]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
@@ -29,17 +29,17 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
 
     Attributes:
         workload: Name of the workload.
-        fingerprint: Of its source: another source is another table.
+        fingerprint: Fingerprint of its source: another source is another table.
         space_name: Name of the search space.
         space_fingerprint: Hash of its file's content.
-        fidelity: Its ceiling.
+        fidelity: Its lowest fidelity class.
         axes: Its methods with the settings that apply.
-        conflicts: Two settings' labels, and why they exclude each other.
+        conflicts: Labels of two settings, and why they exclude each other.
         recipes: Well-known combinations.
-        batch_fractions: Shares of the largest feasible batch that are timed.
+        batch_fractions: Fractions of the largest feasible batch that are timed.
         limit_bytes: The memory limit.
-        largest_batch: No batch above this one is tried.
-        reference_batch: The batch at which plain training is measured again and again.
+        largest_batch: Largest batch to try.
+        reference_batch: The batch at which plain training is measured repeatedly.
         device: Name of the device.
         versions: Package -> version.
         date: ISO date on which the recording began.
@@ -63,7 +63,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
 
     @classmethod
     def of(cls, space: ResolvedSpace, **others: Any) -> Header:
-        """The header of a space, with the other fields as they are named here."""
+        """The header of a space, with the other fields by their names here."""
         return cls(
             space_name=space.name,
             fidelity=space.fidelity,
@@ -90,18 +90,18 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="space"):
 
 
 class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
-    """The short runs of one combination, from which its largest batch was derived.
+    """The profiling runs of one combination, from which its largest batch was derived.
 
     Attributes:
         uses: The methods.
         outcome: How they ended.
-        reason: Why, when not well.
-        points: What they measured, by growing batch.
-        out_of_memory_at: The smallest batch that did not fit, if one was met.
-        foretold: What they foretell of the memory at every batch, where they do.
+        reason: Why, if they failed.
+        points: Their measurements, by growing batch.
+        out_of_memory_at: The smallest batch that did not fit, if any.
+        foretold: The memory at every batch that they predict, if they do.
         last: Whether nothing of the combination is timed: it does not run, or no batch fits.
-        settled: What the methods settled on in them, by which the timed trials run.
-        wall_seconds: What they took.
+        settled: The methods' calibration, which the timed trials use.
+        wall_seconds: Their duration.
     """
 
     uses: tuple[MethodUse, ...]
@@ -121,7 +121,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
 
     @property
     def forecast(self) -> MemoryModel | None:
-        """What a session knows of the memory after these runs; ``None`` when not one sample ran."""
+        """A session's knowledge of the memory after these runs; ``None`` if not even one sample ran."""
         if not self.points:
             return None
         sizing = Sizing(points=self.points, out_of_memory_at=self.out_of_memory_at, loss_trace=())
@@ -134,21 +134,21 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
     Attributes:
         uses: The methods.
         batch: Samples per step, in one micro-batch.
-        reference: Whether it is a repetition of plain training that tells how the machine drifts.
-        last: Whether it is the last line of its combination, which is complete with it.
+        reference: Whether it is a repetition of plain training to track the machine's drift.
+        last: Whether it is the last line of its combination and completes it.
         outcome: How the trial ended.
-        reason: Why, when not well.
-        step_seconds: Median of full steps.
+        reason: Why, if it failed.
+        step_seconds: Median time of full steps.
         spread: Half of its 95 % confidence interval, relative.
         peak_bytes: Peak of the step.
         forward_peak_bytes: Peak during the forward pass.
         backward_peak_bytes: Peak during the backward pass.
         optimizer_peak_bytes: Peak during the optimizer step.
-        plain_seconds: Plain training at the reference batch, when it was last measured before.
+        plain_seconds: The latest step time of plain training at the reference batch.
         ratio: ``step_seconds / plain_seconds``.
-        run: Number of the process that recorded it: the machine's drift is followed within one.
+        run: Number of the recording process: drift is tracked within one process.
         moment: Seconds since that process began.
-        wall_seconds: What the trial took, with all that is not timed.
+        wall_seconds: Duration of the trial, including everything that is not timed.
     """
 
     uses: tuple[MethodUse, ...]
@@ -181,10 +181,10 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, tag="paired"):
     Attributes:
         uses: The methods.
         batch: Samples per step, in one micro-batch.
-        ratio: Seconds of a step over those of plain training's at the reference batch.
-        error: Relative standard error of that.
-        blocks: Turns behind it.
-        seconds: What they took.
+        ratio: Step time relative to that of plain training at the reference batch.
+        error: Its relative standard error.
+        blocks: Number of turns.
+        seconds: Their duration.
     """
 
     uses: tuple[MethodUse, ...]
@@ -204,35 +204,12 @@ Line = Header | Sized | Timed | Paired
 
 
 def read(path: Path) -> list[Line]:
-    """The lines of a table in order; empty when there is none. A line that was cut off is left out."""
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = gzip.decompress(content)
-    lines: list[Line] = []
-    decoder = msgspec.json.Decoder(Line)
-    for text in content.splitlines():
-        try:
-            lines.append(decoder.decode(text))
-        except msgspec.DecodeError:
-            continue  # the process ended while it wrote; it is measured again
-    return lines
-
-
-def append(path: Path, line: Line) -> None:
-    """Add one line; on the disk when this returns. A line that was cut off before it stays a line of its own."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.read_bytes() if path.exists() else b""
-    cut_off = bool(before) and not before.endswith(b"\n")
-    with path.open("ab") as file:
-        file.write((b"\n" if cut_off else b"") + msgspec.json.encode(line) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """The lines of a table in order; none if it does not exist."""
+    return json_lines.read(path, msgspec.json.Decoder(Line))
 
 
 def compress(path: Path) -> Path:
-    """Write the table compressed beside itself: equal tables give equal files."""
+    """Write the compressed table next to the file: equal tables give equal files."""
     target = path.with_name(path.name + ".gz")
     target.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
     return target

@@ -1,4 +1,4 @@
-"""The request and reply of the program ``beside_loop``, which compares the wrapper with a hand-written loop."""
+"""The request and reply of the program ``loop_comparison``, which compares the wrapper with a hand-written loop."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 from advisor.methods.use import MethodUse
 
-__all__ = ["Beside", "BesideAnswer", "BesideRequest", "Lost"]
+__all__ = ["LoopComparison", "LoopComparisonReply", "LoopComparisonRequest", "Lost"]
 
 
-class BesideRequest(msgspec.Struct, frozen=True, kw_only=True):
+class LoopComparisonRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request.
 
     Attributes:
@@ -29,7 +29,7 @@ class BesideRequest(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
+class LoopComparison(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
     """One comparison.
 
     Attributes:
@@ -67,11 +67,11 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
     reason: str
 
 
-class BesideAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class LoopComparisonReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply.
 
     Attributes:
         found: The result for each of the policies.
     """
 
-    found: list[Beside | Lost]
+    found: list[LoopComparison | Lost]

@@ -23,7 +23,15 @@ from advisor.trial.folder import StudyFolder
 from advisor.trial.guardian import end_with_parent
 from advisor.trial.outcome import Outcome
 
-__all__ = ["Advice", "Promise", "advice_of", "ask", "combinations_compared", "policies_compared", "promise_of"]
+__all__ = [
+    "Advice",
+    "Promise",
+    "advice_of",
+    "combinations_compared",
+    "policies_compared",
+    "promise_of",
+    "run_momadvise",
+]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LOOK_SECONDS = 0.05
@@ -72,7 +80,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def ask(workload: Path, folder: Path, *, arguments: Sequence[str], environment: Mapping[str, str]) -> Advice:
+def run_momadvise(workload: Path, folder: Path, *, arguments: Sequence[str], environment: Mapping[str, str]) -> Advice:
     """Run ``momadvise --goal faster FILE --output DIR`` and read its answer.
 
     Args:
