@@ -116,6 +116,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     one_sample_bytes: int | None = None
 
     @property
+    def samples_per_second(self) -> float:
+        """Of its measurement, which it must have."""
+        assert self.measurement is not None, "only measured candidates have a throughput"
+        return self.measurement.samples_per_second
+
+    @property
     def loses_to_larger_batch(self) -> bool:
         """Whether a larger batch of the same methods was faster in turn with it, by more than the standard error.
 

@@ -39,7 +39,7 @@ def largest_so_far(candidates: Sequence[Candidate], goal: Goal) -> Candidate | N
     if floor is None:
         return None
     able = [candidate for candidate in candidates if keeps(candidate, goal, floor)]
-    return max(able, key=lambda candidate: (*candidate.size_order, _rate(candidate)), default=None)
+    return max(able, key=lambda candidate: (*candidate.size_order, candidate.samples_per_second), default=None)
 
 
 def would_be_largest(candidate: Candidate, others: Sequence[Candidate], goal: Goal) -> bool:
@@ -49,8 +49,3 @@ def would_be_largest(candidate: Candidate, others: Sequence[Candidate], goal: Go
     if floor is None or candidate.measurement is None or candidate.measurement.samples_per_second < floor:
         return False
     return record is None or candidate.size_order >= record.size_order
-
-
-def _rate(candidate: Candidate) -> float:
-    assert candidate.measurement is not None
-    return candidate.measurement.samples_per_second

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.floor import floor_rate, keeps
 from advisor.decide.growth import growth_of
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
+from advisor.decide.ranking import measurement_of, representative
 from advisor.decide.simplicity import simplicity
 from advisor.errors import FloorNotMetError, NothingMeasuredError, TrialError
 from advisor.goal import Goal
-from advisor.measure.measurement import Measurement
 from advisor.search.space.space import Combination
 from advisor.text.units import Rounding, format_rate
 from advisor.workload.sizes import size_words
 
 __all__ = ["choose_largest"]
-
-_ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
 
 
 def choose_largest(
@@ -56,18 +52,21 @@ def choose_largest(
     for candidate in candidates:
         if is_measured(candidate):
             groups.setdefault((candidate.policy.key, size_words(candidate.model_size)), []).append(candidate)
-    measured = [_representative(group) for group in groups.values()]
-    ranking = sorted(measured, key=lambda one: (keeps(one, goal, floor), *one.size_order, _rate(one)), reverse=True)
+    measured = [representative(group, lambda one: one.samples_per_second) for group in groups.values()]
+    ranking = sorted(
+        measured, key=lambda one: (keeps(one, goal, floor), *one.size_order, one.samples_per_second), reverse=True
+    )
     able = [candidate for candidate in ranking if keeps(candidate, goal, floor)]
     if not able:
         raise _floor_not_met(ranking, goal, floor)
-    repeats = repeat_noise([_measurement(one) for one in group] for group in groups.values())
+    repeats = repeat_noise([measurement_of(one) for one in group] for group in groups.values())
     fastest = able[0]
     equal = [
         one
         for one in able
         if one.size_order == fastest.size_order
-        and _rate(fastest) / _rate(one) - 1 <= noise_between(_measurement(fastest), _measurement(one), repeats)
+        and fastest.samples_per_second / one.samples_per_second - 1
+        <= noise_between(measurement_of(fastest), measurement_of(one), repeats)
     ]
     winner = min(equal, key=simplicity)
     return Recommendation(
@@ -87,13 +86,6 @@ def choose_largest(
     )
 
 
-def _representative(group: Sequence[Candidate]) -> Candidate:
-    finished = [candidate for candidate in group if not is_outpaced(candidate)] or group
-    ordered = sorted(finished, key=_rate)
-    role = min((candidate.role for candidate in group), key=_ROLE_ORDER.index)
-    return msgspec.structs.replace(ordered[(len(ordered) - 1) // 2], role=role)
-
-
 def _no_baseline(candidates: Sequence[Candidate]) -> NothingMeasuredError:
     lost = next((one for one in candidates if one.role is Role.BASELINE), None)
     ended = "was not measured" if lost is None else f"ended as {lost.outcome.value}"
@@ -111,21 +103,12 @@ def _floor_not_met(ranking: Sequence[Candidate], goal: Goal, floor: float) -> Tr
         return NothingMeasuredError(
             f"At least one measured policy must be allowed to win, but none of {len(ranking)} is. {reasons}."
         )
-    best = max(allowed, key=_rate)
+    best = max(allowed, key=lambda one: one.samples_per_second)
     policy = best.policy
     batch = f"batch {policy.micro_batch * policy.accumulation_steps}" + (" of each" if policy.gpu_count > 1 else "")
     return FloorNotMetError(
         f"At least one size must keep {format_rate(floor, Rounding.UP)} samples/s, but none does. The best reached is "
-        f"{format_rate(_rate(best), Rounding.DOWN)} samples/s, at {size_words(best.model_size)} with "
+        f"{format_rate(best.samples_per_second, Rounding.DOWN)} samples/s, at {size_words(best.model_size)} with "
         f"{Combination.of(policy).label}, {batch}. Lower --min-throughput to that, list smaller values in SIZES, or "
         "allow more methods."
     )
-
-
-def _measurement(candidate: Candidate) -> Measurement:
-    assert candidate.measurement is not None
-    return candidate.measurement
-
-
-def _rate(candidate: Candidate) -> float:
-    return _measurement(candidate).samples_per_second

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from advisor.decide.score import maximizes, score
 from advisor.goal import Goal
 from advisor.measure.measurement import Measurement
 
-__all__ = ["Ranking", "measurement_of", "noise_of_lead", "ranked"]
+__all__ = ["Ranking", "measurement_of", "noise_of_lead", "ranked", "representative"]
 
 _ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
 
@@ -55,9 +55,10 @@ def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
         NothingFitsError: No policy fits below the memory limit.
         NothingMeasuredError: No policy could be measured, or none of those measured may win.
     """
+    sign = 1 if maximizes(goal.kind) else -1
     groups = _by_policy([candidate for candidate in candidates if is_measured(candidate)])
     ranking = sorted(
-        (_representative(group, goal) for group in groups),
+        (representative(group, lambda one: sign * score(one, goal)) for group in groups),
         key=lambda candidate: score(candidate, goal),
         reverse=maximizes(goal.kind),
     )
@@ -114,10 +115,14 @@ def _by_policy(measured: Sequence[Candidate]) -> list[list[Candidate]]:
     return list(groups.values())
 
 
-def _representative(group: Sequence[Candidate], goal: Goal) -> Candidate:
-    """The repetition with the median score (of two the worse), in the most telling role that any of them had."""
+def representative(group: Sequence[Candidate], goodness: Callable[[Candidate], float]) -> Candidate:
+    """The repetition with the median figure (of two the worse), in the most telling role that any of them had.
+
+    Args:
+        group: Measurements of one policy.
+        goodness: Larger is better.
+    """
     finished = [candidate for candidate in group if not is_outpaced(candidate)] or group
-    worst_first = sorted(finished, key=lambda candidate: score(candidate, goal), reverse=not maximizes(goal.kind))
-    middle = worst_first[(len(worst_first) - 1) // 2]
+    worst_first = sorted(finished, key=goodness)
     role = min((candidate.role for candidate in group), key=_ROLE_ORDER.index)
-    return msgspec.structs.replace(middle, role=role)
+    return msgspec.structs.replace(worst_first[(len(worst_first) - 1) // 2], role=role)

@@ -49,12 +49,7 @@ def _doubted(candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
     doubted = [one for one in candidates if worth_checking(one, candidates, goal) and not is_faithful(one, goal)]
     if goal.kind is GoalKind.BIGGER:
         doubted = [one for one in doubted if would_be_largest(one, candidates, goal)]
-    return sorted(doubted, key=_rate, reverse=True)
-
-
-def _rate(candidate: Candidate) -> float:
-    assert candidate.measurement is not None
-    return candidate.measurement.samples_per_second
+    return sorted(doubted, key=lambda one: one.samples_per_second, reverse=True)
 
 
 def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
