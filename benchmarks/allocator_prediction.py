@@ -30,7 +30,7 @@ from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.session.setup.versions import versions
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import PredictTrial, TimeTrial
 from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadSource
 
@@ -113,9 +113,8 @@ def _again(runner: Runner, hardware: Hardware, case: Case) -> Case:
     return _predict(runner, hardware, source, policy, msgspec.structs.replace(case, versions=versions()))
 
 
-def _timed(hardware: Hardware, source: WorkloadSource, policy: Policy) -> TrialSpec:
-    return TrialSpec(
-        kind=TrialKind.TIME,
+def _timed(hardware: Hardware, source: WorkloadSource, policy: Policy) -> TimeTrial:
+    return TimeTrial(
         workload=source,
         policy=policy,
         device=hardware.device,
@@ -128,8 +127,15 @@ def _timed(hardware: Hardware, source: WorkloadSource, policy: Policy) -> TrialS
 
 def _predict(runner: Runner, hardware: Hardware, source: WorkloadSource, policy: Policy, measured: Case) -> Case:
     """The case with predictions."""
-    timed = _timed(hardware, source, policy)
-    asked = msgspec.structs.replace(timed, kind=TrialKind.PREDICT, with_allocator=True)
+    asked = PredictTrial(
+        workload=source,
+        policy=policy,
+        device=hardware.device,
+        memory_limit_bytes=_LIMIT_BYTES,
+        allocator_limit_bytes=_LIMIT_BYTES,
+        measure_seconds=1.0,
+        time_limit_seconds=_SECONDS,
+    )
     # A CPU has no segments that expand; what they would come to is predicted in any case.
     elsewhere = msgspec.structs.replace(
         asked,

@@ -44,7 +44,7 @@ from advisor.session.trials.trials import Trials
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import ProbeResult, TrialResult
 from advisor.workload.facts import Facts
 
 __all__ = ["Tuning"]
@@ -382,7 +382,7 @@ def _raise_if_lost(result: TrialResult, rule: str) -> None:
         )
 
 
-def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -> str:
+def _why_probe_failed(result: ProbeResult, runner: Runner, budget: TimeBudget) -> str:
     """The probe is plain training at the smallest batch: if it fails, nothing can be tuned."""
     rule = "The model must complete one plain training step before anything can be tuned"
     if result.outcome is Outcome.FAILED:

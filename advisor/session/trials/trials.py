@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,11 +25,24 @@ from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import ConfirmResult, CountResult, FidelityResult, ProbeResult, Result, SizeResult, TimeResult
+from advisor.trial.spec import (
+    ConfirmTrial,
+    CountTrial,
+    FidelityTrial,
+    PredictTrial,
+    ProbeTrial,
+    SizeTrial,
+    TimeTrial,
+    Trial,
+)
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.workload import WorkloadSource
 
 __all__ = ["Trials"]
+
+_R = TypeVar("_R", bound=Result)
+_S = TypeVar("_S", bound=Trial[Any])
 
 _REACH = 4
 """Short runs that are compared go up to so many times the batch of the comparison."""
@@ -116,15 +130,15 @@ class Trials:
         )
 
     @property
-    def spent(self) -> Mapping[TrialKind, Sequence[float]]:
+    def spent(self) -> Mapping[type[Trial[Any]], Sequence[float]]:
         """Kind of trial -> the seconds of each that was run."""
         return self._runner.spent
 
-    def count(self) -> TrialResult:
+    def count(self) -> CountResult:
         """Count the parameters of every size."""
         return self._run(
             self._spec(
-                TrialKind.COUNT,
+                CountTrial,
                 Policy(micro_batch=self.first_batch),
                 measure_seconds=self._budget.sizing_seconds,
                 hard_limit_seconds=self._budget.probe_limit_seconds,
@@ -132,7 +146,7 @@ class Trials:
             )
         )
 
-    def probe(self, libraries: tuple[str, ...]) -> TrialResult:
+    def probe(self, libraries: tuple[str, ...]) -> ProbeResult:
         """Build the plain model, make one step, learn the facts.
 
         All that is free is offered: whether plain training fits below the limit is for the search to find out, and
@@ -142,13 +156,14 @@ class Trials:
             libraries: Optional libraries that the search's methods need.
         """
         spec = self._spec(
-            TrialKind.PROBE,
+            ProbeTrial,
             Policy(micro_batch=self.first_batch),
             measure_seconds=self._budget.sizing_seconds,
             hard_limit_seconds=self._budget.probe_limit_seconds,
             memory_limit_bytes=self._usable_bytes,
+            libraries=libraries,
         )
-        result = self._run(msgspec.structs.replace(spec, libraries=libraries))
+        result = self._run(spec)
         self._budget.learn_build_seconds(result.wall_seconds)
         if result.facts is not None:
             layout = result.facts.batch_layout
@@ -156,7 +171,7 @@ class Trials:
             self.most_samples = layout.most_samples
         return result
 
-    def _run(self, spec: TrialSpec) -> TrialResult:
+    def _run(self, spec: Trial[_R]) -> _R:
         result = self._runner.run(spec)
         if result.most_samples is not None:
             most = result.most_samples
@@ -169,7 +184,7 @@ class Trials:
 
     def size(
         self, combination: Combination, largest_batch: int | None, *, alone: bool = False
-    ) -> tuple[MemoryModel | None, TrialResult]:
+    ) -> tuple[MemoryModel | None, SizeResult]:
         """Memory and time against the batch, for one combination; from memory if it was done.
 
         Args:
@@ -209,7 +224,7 @@ class Trials:
 
     def _size_from(
         self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool = False
-    ) -> TrialResult:
+    ) -> SizeResult:
         plain = self._models.get(Combination().label)
         pacesetter = self.turns.pacesetter
         beside = None
@@ -225,14 +240,17 @@ class Trials:
             limit_seconds = min(limit_seconds, self._budget.set_up_limit_seconds)
         return self._run(
             self._spec(
-                TrialKind.SIZE,
+                SizeTrial,
                 Policy(methods=combination.uses, micro_batch=first_batch, gpu_count=combination.gpu_count),
                 measure_seconds=self._budget.sizing_seconds,
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._usable_bytes // self._goal.sharers(combination.gpu_count),
+                limit_of_timed_bytes=self.limit_on(combination.gpu_count),
                 beside=beside,
                 compare_at=None if beside is None else self.turns.compare_at,
+                turn_seconds=self._budget.turn_seconds,
+                needs_all_memory=self.turns.wanted and beside is None,
             )
         )
 
@@ -256,7 +274,7 @@ class Trials:
         ladder: tuple[Policy, ...] = (),
         repeat: int = 0,
         measure_seconds: float | None = None,
-    ) -> TrialResult:
+    ) -> TimeResult:
         """Measure full steps, and let the combination's memory model learn from it.
 
         Args:
@@ -273,23 +291,22 @@ class Trials:
         need = self._need_bytes(largest)
         leader = None if repeat else self.turns.leader_beside(largest, need)
         beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
+        # A repetition belongs to a confirmation, which may outlast the time limit.
+        limit_seconds = self._budget.confirmation_limit_seconds if repeat else self._budget.hard_limit_seconds
         result = self._run(
             self._spec(
-                TrialKind.TIME,
+                TimeTrial,
                 policy,
                 measure_seconds=self._budget.measure_seconds if measure_seconds is None else measure_seconds,
-                hard_limit_seconds=(
-                    # A repetition belongs to a confirmation, which may outlast the time limit.
-                    self._budget.confirmation_limit_seconds(expected, slow_start=_starts_slowly(policy.methods))
-                    if repeat
-                    else self._budget.hard_limit_seconds(expected, slow_start=_starts_slowly(policy.methods))
-                ),
-                outpaced_below=outpaced_below,
+                hard_limit_seconds=limit_seconds(expected, slow_start=_starts_slowly(policy.methods)),
+                outpaced_below_samples_per_second=outpaced_below,
+                outpaced_below_speedup=self.turns.pace(outpaced_below, leader),
                 smaller=smaller,
                 ladder=ladder,
                 repeat=repeat,
                 beside=beside,
-                leader=leader,
+                turn_seconds=self._budget.turn_seconds,
+                needs_all_memory=self.turns.wanted and beside is None,
             )
         )
         self.turns.learn(result)
@@ -311,15 +328,16 @@ class Trials:
     def count_work(self, policy: Policy) -> StepWork | None:
         """The work of a policy's step, from a trace that runs nothing; ``None`` where it cannot be counted."""
         spec = self._spec(
-            TrialKind.PREDICT,
+            PredictTrial,
             policy,
             measure_seconds=self._budget.measure_seconds,
             hard_limit_seconds=self._budget.trace_limit_seconds,
             memory_limit_bytes=self._usable_bytes,
+            counts_work=True,
         )
-        return self._run(msgspec.structs.replace(spec, counts_work=True)).work
+        return self._run(spec).work
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
         """Run an emitted wrapper in a fresh process.
 
         Args:
@@ -331,7 +349,7 @@ class Trials:
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         result = self._run(
             self._spec(
-                TrialKind.CONFIRM,
+                ConfirmTrial,
                 policy,
                 measure_seconds=self._budget.measure_seconds,
                 hard_limit_seconds=self._budget.confirmation_limit_seconds(
@@ -341,6 +359,7 @@ class Trials:
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
                 beside=self.turns.baseline_beside(policy, self._need_bytes(policy)),
+                turn_seconds=self._budget.turn_seconds,
             )
         )
         self.turns.learn(result)
@@ -356,9 +375,9 @@ class Trials:
         combination: Combination,
         micro_batch: int,
         *,
-        exact: TrialResult | None = None,
+        exact: FidelityResult | None = None,
         other_chance: bool = False,
-    ) -> TrialResult:
+    ) -> FidelityResult:
         """Some tens of small steps; once for each combination, batch and size.
 
         Args:
@@ -369,7 +388,7 @@ class Trials:
         """
         sizing = self.sizing_of(combination)
         spec = self._spec(
-            TrialKind.FIDELITY,
+            FidelityTrial,
             Policy(
                 methods=combination.uses,
                 micro_batch=micro_batch,
@@ -379,13 +398,14 @@ class Trials:
             measure_seconds=self._budget.comparison_step_seconds,
             hard_limit_seconds=self._budget.comparison_limit_seconds(slow_start=_starts_slowly(combination.uses)),
             memory_limit_bytes=self._usable_bytes // self._goal.sharers(combination.gpu_count),
+            fidelity_steps=_COMPARED_STEPS,
+            other_chance=other_chance,
         )
-        spec = msgspec.structs.replace(spec, fidelity_steps=_COMPARED_STEPS, other_chance=other_chance)
         if exact is None:
             return self._run(msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key))))
         assert exact.fidelity is not None, "there is something to compare with"
         gradient, state = str(self._runner.gradient_file(exact.key)), tuple(exact.fidelity.state)
-        return self._run(msgspec.structs.replace(spec, exact_gradient=gradient, watched_state=state))
+        return self._run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
 
     def drift(self, combination: Combination) -> float | None:
         """Loss drift of a combination over the first steps of its sizing, from the plainest on as many devices.
@@ -405,47 +425,26 @@ class Trials:
 
     def _spec(
         self,
-        kind: TrialKind,
+        kind: type[_S],
         policy: Policy,
         *,
         measure_seconds: float,
         hard_limit_seconds: float,
-        largest_batch: int | None = None,
-        outpaced_below: float | None = None,
-        smaller: Policy | None = None,
-        wrapper_path: str | None = None,
-        wrapper_text: str = "",
-        repeat: int = 0,
         memory_limit_bytes: int | None = None,
-        beside: Policy | None = None,
-        compare_at: int | None = None,
-        ladder: tuple[Policy, ...] = (),
-        leader: Candidate | None = None,
-    ) -> TrialSpec:
-        return TrialSpec(
-            kind=kind,
+        **asked: Any,
+    ) -> _S:
+        """A trial of this study; ``asked`` are the fields that its kind alone has."""
+        return kind(
             workload=self._source,
             policy=policy,
             model_size=self._model_size,
             device=self._hardware.device,
-            memory_limit_bytes=(self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes),
+            memory_limit_bytes=self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes,
             seed=self._seed,
             layout=self._layout,
-            largest_batch=largest_batch,
-            limit_of_timed_bytes=self.limit_on(policy.gpu_count) if kind is TrialKind.SIZE else None,
             measure_seconds=measure_seconds,
             time_limit_seconds=hard_limit_seconds,
-            outpaced_below_samples_per_second=outpaced_below,
-            outpaced_below_speedup=self.turns.pace(outpaced_below, leader),
-            beside=beside,
-            compare_at=compare_at,
-            ladder=ladder,
-            needs_all_memory=self.turns.wanted and beside is None and kind in (TrialKind.TIME, TrialKind.SIZE),
-            turn_seconds=self._budget.turn_seconds,
-            smaller=smaller,
-            wrapper_path=wrapper_path,
-            wrapper_text=wrapper_text,
-            repeat=repeat,
+            **asked,
         )
 
 
@@ -463,7 +462,7 @@ def _learned(model: MemoryModel, policy: Policy, outcome: Outcome, measurement: 
     return model
 
 
-def _not_even_once(result: TrialResult) -> bool:
+def _not_even_once(result: SizeResult) -> bool:
     return result.outcome is Outcome.OUT_OF_MEMORY or (
         result.sizing is not None and not result.sizing.points and result.sizing.out_of_memory_at is not None
     )

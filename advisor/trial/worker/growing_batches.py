@@ -7,7 +7,7 @@ import math
 import torch
 
 from advisor.measure.measurement import SizePoint
-from advisor.trial.spec import TrialSpec
+from advisor.trial.spec import SizeTrial
 
 __all__ = ["QUICK_REPETITIONS", "QUICK_SECONDS", "next_batch", "suffice", "telling"]
 
@@ -30,7 +30,7 @@ _TIME_SHARE = 0.6
 
 def next_batch(
     points: list[SizePoint],
-    spec: TrialSpec,
+    spec: SizeTrial,
     spent: float,
     making: float,
     settling: float = 0.0,
@@ -99,7 +99,7 @@ def _factor(point: SizePoint, limit_bytes: int) -> int:
     return factor
 
 
-def _largest_by_line(points: list[SizePoint], spec: TrialSpec) -> float:
+def _largest_by_line(points: list[SizePoint], spec: SizeTrial) -> float:
     """The largest batch by a line through the last two peaks; 0 where they do not suffice.
 
     What is set by one tensor at a small batch may be set by another, of which every sample needs more, at a large one.
@@ -115,7 +115,7 @@ def _largest_by_line(points: list[SizePoint], spec: TrialSpec) -> float:
     return _bounded(largest, spec)
 
 
-def _bounded(largest: float | None, spec: TrialSpec) -> float:
+def _bounded(largest: float | None, spec: SizeTrial) -> float:
     """The largest batch that there is a reason to come near to; 0 where nothing bounds it."""
     bounds = [bound for bound in (largest, spec.largest_batch) if bound is not None and bound < math.inf]
     return min(bounds, default=0.0)
@@ -126,7 +126,7 @@ def _power_of_two(factor: float) -> int:
     return 1 << max(1, math.ceil(math.log2(max(factor, 1.0))))
 
 
-def telling(point: SizePoint, spec: TrialSpec) -> bool:
+def telling(point: SizePoint, spec: SizeTrial) -> bool:
     """Whether a point says something about batches far above it.
 
     A small batch costs no more than launching its kernels, and its memory is mostly what every batch needs.
