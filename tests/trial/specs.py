@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from advisor.policy.policy import Policy
-from advisor.trial.spec import TimeTrial, Trial
+from advisor.trial.spec import SizeTrial, TimeTrial, Trial
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests import quick_workers
 
@@ -44,7 +44,12 @@ def trial_of(kind: type[Trial[Any]], fields: dict[str, Any], **changes: Any) -> 
     needed = {"wrapper_path": "wrapper.py", "reference_gradient": "gradient.pt"}
     required = {field.name for field in msgspec.structs.fields(kind) if field.required}
     known = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
-    return kind(**{name: needed[name] for name in needed.keys() & required}, **{**known, **changes})
+    return kind(**{name: needed[name] for name in needed.keys() & required} | known | changes)
+
+
+def up_to(largest_batch: int, kind: type[Trial[Any]]) -> dict[str, int]:
+    """The bound of a trial that tries growing batches; nothing for others."""
+    return {"largest_batch": largest_batch} if kind is SizeTrial else {}
 
 
 def is_running(process: int) -> bool:

@@ -38,7 +38,9 @@ def workload(tmp_path: Path) -> Logged:
 
 def beside(workload: Logged, *, plain: int = 4, **changes: Any) -> TrialSpec:
     """A short trial in turn with plain training."""
-    options: dict[str, Any] = {"measure_seconds": 1.0, "turn_seconds": 1.0, "target_spread": 1.0, **changes}
+    options: dict[str, Any] = {"measure_seconds": 1.0, "turn_seconds": 1.0, **changes}
+    if options.get("kind") is not SizeTrial:
+        options.setdefault("target_spread", 1.0)
     return workload.spec(beside=Policy(micro_batch=plain), **options)
 
 

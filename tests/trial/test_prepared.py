@@ -16,13 +16,14 @@ from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
+from advisor.trial.result import SizeResult
 from advisor.trial.spec import ConfirmTrial, SizeTrial, TimeTrial, Trial, TrialSpec
 from advisor.trial.worker import prepared as preparing
 from advisor.trial.worker.forked_trial import end_children, run_forked
 from advisor.trial.worker.prepared import prepare, wants_process_of_its_own
 from advisor.trial.worker.run_trial import run_trial
 from tests.trial.logged import Logged
-from tests.trial.specs import my_children, spec
+from tests.trial.specs import my_children, spec, up_to
 
 _THREADS = "torch.set_num_threads(2)\nONES = torch.ones(1024, 1024)\nONES @ ONES\n(ONES + ONES).sum()"
 _PYTHON_THREAD = """
@@ -199,7 +200,7 @@ def test_a_model_that_was_built_before_trains_and_needs_what_one_built_in_the_tr
     runner: Runner, tmp_path: Path, added: str, kind: type[Trial[Any]]
 ) -> None:
     workload = Logged(tmp_path / "workload", added)
-    trial = workload.spec(kind=kind, micro_batch=8, largest_batch=32, measure_seconds=0.2)
+    trial = workload.spec(kind=kind, micro_batch=8, measure_seconds=0.2, **up_to(32, kind))
     before = runner.run(trial)
     inside, _ = run_trial(trial, lambda text: None)
     assert (before.outcome, inside.outcome) == (Outcome.OK, Outcome.OK), (before, inside)
@@ -224,7 +225,7 @@ def test_parameters_that_a_method_draws_are_the_same_whenever_the_model_was_buil
 
 def figures(result: Any) -> tuple[tuple[float, ...], dict[int, MemoryMeasurement]]:
     """First losses, and memory by batch but for what the whole process held."""
-    if result.sizing is not None:
+    if isinstance(result, SizeResult):
         losses, memories = result.sizing.loss_trace, {one.micro_batch: one.memory for one in result.sizing.points}
     else:
         assert result.measurement is not None

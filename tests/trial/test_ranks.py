@@ -216,6 +216,7 @@ def test_nothing_outlives_a_parent_that_is_killed(ranks: Ranks, tmp_path: Path) 
 import msgspec
 from pathlib import Path
 from advisor.trial.process.runner import Runner
+from advisor.trial.spec import TrialSpec
 Runner(Path({str(tmp_path)!r})).run(msgspec.json.decode(Path({str(stopping)!r}).read_bytes(), type=TrialSpec))
 """
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent.parent.parent)

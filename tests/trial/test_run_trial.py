@@ -24,7 +24,7 @@ from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.run_trial import run_trial
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.workload import WorkloadKind, WorkloadSource
-from tests.trial.specs import trial_of
+from tests.trial.specs import trial_of, up_to
 
 _PLAIN = """
 import torch
@@ -146,15 +146,15 @@ def test_memory_is_that_of_the_longest_batch(bed: Bed, kind: type[Trial[Any]]) -
         facts = bed.run(text, kind=ProbeTrial, micro_batch=2).facts
         assert facts is not None
         assert (facts.batch_layout.sizes is not None) == ("rand(" in text)
-        result = bed.run(text, kind=kind, micro_batch=8, largest_batch=16, layout=facts.batch_layout)
-        if result.measurement is not None:
+        result = bed.run(text, kind=kind, micro_batch=8, layout=facts.batch_layout, **up_to(16, kind))
+        assert result.outcome is Outcome.OK, result
+        if kind is TimeTrial:
             assert result.measurement.tokens_per_second == pytest.approx(
                 result.measurement.samples_per_second * (64 if "rand(" in text else 512)
             ), "time is that of typical batches"
             return [result.measurement.memory.peak_bytes]
-        if result.sizing is not None:
+        if kind is SizeTrial:
             return [point.memory.peak_bytes for point in result.sizing.points]
-        assert result.prediction is not None
         return [result.prediction.peak(batch) for batch in (4, 8, 64)]
 
     rarely_long = _OF_ANY_LENGTH.replace("LENGTH", "512 if torch.rand(()) < 0.05 else 64")
@@ -182,10 +182,10 @@ def compute_loss(model, batch):
 @pytest.mark.parametrize("kind", [ProbeTrial, TimeTrial, SizeTrial, FidelityTrial])
 def test_every_step_has_the_batch_as_it_was_made(bed: Bed, kind: type[Trial[Any]]) -> None:
     """The trap: a loss that masks its batch in place found nothing but masks in it after some steps."""
-    result = bed.run(_MASKING, kind=kind, micro_batch=4, largest_batch=8)
+    result = bed.run(_MASKING, kind=kind, micro_batch=4, **up_to(8, kind))
     assert result.outcome is Outcome.OK, result
     assert bed.leftover == ""
-    if result.facts is not None:
+    if kind is ProbeTrial:
         assert result.facts.batch_layout.changes_when_split == ""
 
 
@@ -404,9 +404,9 @@ def compute_loss(model, batch):
     for size in ({}, {"width": 64}):
         result = bed.run(text, kind=kind, model_size=size)
         assert result.outcome is Outcome.OK, result
-        if result.measurement is not None:
+        if kind is TimeTrial:
             parameters.append(result.measurement.memory.breakdown.parameters)
-        elif result.sizing is not None:
+        else:
             parameters.append(result.sizing.points[0].memory.breakdown.parameters)
     assert parameters == [4 * (16 * 8 + 8), 4 * (64 * 8 + 8)]
 
