@@ -76,7 +76,7 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def tensor_peak_bytes(self) -> int:
-        """Peak of the training's own tensors: what a trace can foretell, and what papers count."""
+        """Peak of the training's own tensors: what a trace can predict, and what papers count."""
         return self.peak_allocated_bytes - self.workspace_bytes
 
     @property
@@ -109,7 +109,7 @@ class SizePoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Sizing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Short runs of one combination at growing batches, from which its largest batch is derived.
+    """Profiling runs of one combination at growing batches, from which its largest batch is derived.
 
     Attributes:
         points: By growing micro-batch; at least two unless even the second did not fit.

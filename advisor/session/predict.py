@@ -33,7 +33,7 @@ from advisor.workload.workload import WorkloadSource
 __all__ = ["PredictRequest", "run_prediction"]
 
 _TIME_LIMIT_SECONDS = 300.0
-"""A trace takes seconds. A model file that loads a data set may take minutes; one that waits forever is ended."""
+"""A trace takes seconds. A model file that loads a data set may take minutes; one that blocks is ended."""
 
 
 class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,7 +83,7 @@ class TrialFolder:
 
     @property
     def gradient(self) -> Path:
-        """The first gradient of the exact run that others are compared with; written by its worker."""
+        """The first gradient of the reference run that others are compared with; written by its worker."""
         return self.path / "gradient.pt"
 
     @property

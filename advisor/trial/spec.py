@@ -195,8 +195,8 @@ class ComparedTrial(Trial[_Compared], frozen=True, kw_only=True):
     """A trial that may take turns with another training, in a process of its own.
 
     Attributes:
-        beside: What to take turns with: the baseline, or a leader. Short runs take turns at equal batches, others at
-            the batch of this policy.
+        beside: What to take turns with: the baseline, or a leader. Profiling runs take turns at equal batches, others
+            at the batch of this policy.
         turn_seconds: How long short steps in turn may take.
         needs_all_memory: Whether what took turns with earlier trials must give back what it holds.
     """

@@ -1,1 +1,1 @@
-"""Batches of a workload: how they are made, where their samples are, how they are split and weighed. Loads torch."""
+"""Batches: how they are made, where their samples are, how they split. Called by trial.worker; loads torch."""

@@ -116,7 +116,7 @@ class FirstGradient:
 
 
 def save_gradient(model: torch.nn.Module, path: Path) -> None:
-    """Write the gradients that a model's parameters have now, of a loop without a training, as the exact run's.
+    """Write the gradients that a model's parameters have now, of a loop without a training, as the reference run's.
 
     Args:
         model: The plain model, between its backward pass and the optimizer step.
@@ -141,7 +141,7 @@ def _gradients_of(model: torch.nn.Module) -> tuple[int, _Values]:
 
 def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Path) -> tuple[GradientError | None, str]:
     if not path.exists():
-        return None, "the exact run's gradient is not there"
+        return None, "the reference run's gradient is not there"
     stored = torch.load(path, mmap=True, weights_only=True)
     exact: dict[str, torch.Tensor] = stored["gradient"]
     reason = _why_not(set(parameters), caught, exact)
@@ -157,7 +157,7 @@ def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Pat
         product += float(own.dot(other))
         difference += float((own - other).square().sum())
     if exact_square == 0:
-        return None, "the exact run's first gradient is zero"
+        return None, "the reference run's first gradient is zero"
     figures = (
         math.sqrt(difference / exact_square),
         product / math.sqrt(own_square * exact_square) if own_square else 0.0,
@@ -170,7 +170,7 @@ def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Pat
 
 
 def _why_not(parameters: set[str], caught: _Values, exact: dict[str, torch.Tensor]) -> str:
-    # A parameter that the exact run's loss does not depend on has no gradient there, and need not have one here.
+    # A parameter that the reference run's loss does not depend on has no gradient there, and need not have one here.
     trained = [name for name in parameters ^ exact.keys() if name in exact or name in caught]
     shapes = [name for name in exact if name in caught and caught[name].size != exact[name].numel()]
     if trained or shapes:

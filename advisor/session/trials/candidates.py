@@ -140,7 +140,7 @@ class CandidateMaker:
         return changed_nothing([method for method in methods if not method.distributes], own, plain)
 
     def policy(self, combination: Combination, batch: Batch) -> Policy:
-        """With what its methods settled on in the short runs, which foretell the memory of that and nothing else."""
+        """With what its methods settled on in the profiling runs, which predict the memory of that and nothing else."""
         sizing = self._trials.sizing_of(combination)
         return Policy(
             methods=combination.uses,

@@ -39,7 +39,7 @@ _HALF = 0.5
 """Share of a batch that is timed beside it: where memory bandwidth or caches decide, less is faster at times."""
 
 _HOPELESS = 0.5
-"""A combination whose short runs predict less than this share of the best throughput is not timed: predictions from
+"""A combination whose profiling runs predict less than this share of the best throughput is not timed: predictions from
 two measured batches are about 10 % off, so that nothing near the best is lost."""
 
 
@@ -178,7 +178,7 @@ class Evaluator:
             combination: The methods and the number of devices.
             fraction: Share of the largest feasible micro-batch.
             role: Why it is tried.
-            alone: Whether its short runs take turns with nothing.
+            alone: Whether its profiling runs take turns with nothing.
         """
         model, failure = self._size(combination, role, alone=alone)
         if model is None:

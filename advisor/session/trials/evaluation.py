@@ -17,7 +17,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         settles_combination: Whether no other batch of the same methods needs to be tried.
         before: Candidates that were tried on the way to it.
         smaller: The same methods at a smaller batch, timed in the same trial.
-        expected_rate: Samples per second that short runs promise, where it was not measured for being too slow.
+        expected_rate: Samples per second that profiling runs promise, where it was not measured for being too slow.
     """
 
     candidate: Candidate

@@ -176,7 +176,7 @@ class Runner:
         return result
 
     def gradient_file(self, key: str) -> Path:
-        """Where the first gradient of an exact run is kept."""
+        """Where the first gradient of a reference run is kept."""
         return self._folder.trial(key).gradient
 
     def tail_of_log(self, key: str, lines: int = 20) -> str:

@@ -1,1 +1,1 @@
-"""What a trial does in the child process. Loads torch; started by trial's entry points."""
+"""What a trial does in the child process. Loads torch; started by trial.worker_main and by trial.ranks."""

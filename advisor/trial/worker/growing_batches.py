@@ -1,4 +1,4 @@
-"""Which batch to try next so that short runs tell how memory and time grow, and when they suffice; pure logic."""
+"""Which batch to try next so that profiling runs tell how memory and time grow, and when they suffice; pure logic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def next_batch(
     making: float,
     settling: float = 0.0,
     *,
-    foretold_largest: float | None = None,
+    predicted_largest: float | None = None,
     in_pieces: bool = False,
 ) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time.
@@ -47,20 +47,20 @@ def next_batch(
         making: Seconds that the batches of the last point took to make.
         settling: Seconds of ``spent`` in which a method set itself up (compiled, say). They are not taken from the
             stepping; but a second batch may cost them once more, and the hard limit counts all.
-        foretold_largest: Where the points foretell the memory of every batch: the largest that a timed trial may
+        predicted_largest: Where the points predict the memory of every batch: the largest that a timed trial may
             have; infinite for any.
-        in_pieces: Whether what small batches foretell must be looked at nearer to the largest one.
+        in_pieces: Whether what small batches predict must be looked at nearer to the largest one.
     """
     last = points[-1]
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
     steps = 1 + (QUICK_REPETITIONS if last.step_seconds < QUICK_SECONDS else 1)
     seconds_per_factor = steps * last.step_seconds + making
-    foretold = foretold_largest is not None
+    predicted = predicted_largest is not None
     wanted = 0.0
-    if not foretold:
+    if not predicted:
         wanted = _largest_by_line(points, spec) / _REACH
     elif in_pieces:
-        wanted = _bounded(foretold_largest, spec) / _REACH_IN_PIECES
+        wanted = _bounded(predicted_largest, spec) / _REACH_IN_PIECES
     factor = max(_factor(last, spec.memory_limit_bytes), _power_of_two(wanted / last.micro_batch))
     stepping = spent - settling
     while factor > 2 and stepping + seconds_per_factor * factor > spec.measure_seconds:
@@ -68,9 +68,9 @@ def next_batch(
     following = last.micro_batch * factor
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
-    if foretold_largest is not None and foretold_largest < math.inf:
-        following = min(following, math.floor(foretold_largest))
-    enough = (foretold or suffice(points)) and last.micro_batch >= wanted
+    if predicted_largest is not None and predicted_largest < math.inf:
+        following = min(following, math.floor(predicted_largest))
+    enough = (predicted or suffice(points)) and last.micro_batch >= wanted
     if following <= last.micro_batch or (enough and telling(last, spec)):
         return None
     further = seconds_per_factor * following / last.micro_batch

@@ -1,6 +1,6 @@
 """Short steps at growing batches, from which the memory model derives the largest batch that fits.
 
-Two steps that were measured allocation by allocation, and differ in sizes alone, foretell every batch: then no more are
+Two steps that were measured allocation by allocation, and differ in sizes alone, predict every batch: then no more are
 made for memory's sake.
 """
 
@@ -73,7 +73,7 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
                 known = [*points, point]
                 courses.append(meter.course)
                 found = _predicted(bench, known, courses)
-                # Where the larger one only fills a piece more than the smaller, what an earlier pair foretold stands,
+                # Where the larger one only fills a piece more than the smaller, what an earlier pair predicted stands,
                 # and what the last point takes beyond or below it is the memory model's to see.
                 prediction = found or (prediction if in_pieces else None)
                 is_timed = not _turns_would_time(point, bench) or (
@@ -294,5 +294,5 @@ def _following(
     if prediction is not None:
         limit = bench.spec.limit_of_timed_bytes
         largest = math.inf if limit is None else prediction.largest_batch(limit)
-    following = next_batch(points, bench.spec, spent, making, settling, foretold_largest=largest, in_pieces=in_pieces)
+    following = next_batch(points, bench.spec, spent, making, settling, predicted_largest=largest, in_pieces=in_pieces)
     return bench.world.agreed(following, int | None)
