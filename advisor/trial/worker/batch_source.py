@@ -11,10 +11,10 @@ import torch
 
 from advisor.errors import FewerSamplesError, WorkloadError
 from advisor.measure.batches.batches import make_batches, pinned, share_of
-from advisor.measure.batches.identity import identity_of
+from advisor.measure.batches.model_identity import identity_of
 from advisor.measure.batches.reused import ReusedBatches
 from advisor.measure.batches.sample_layout import find_layout, samples_in
-from advisor.measure.batches.sizes import Drawn, draw_batches, find_sizes
+from advisor.measure.batches.varying_sizes import Drawn, draw_batches, find_sizes
 from advisor.measure.memory.storages import HostData
 from advisor.text.units import format_count
 from advisor.training.world import World
