@@ -32,7 +32,7 @@ from advisor.policy.policy import Policy
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.session.setup.versions import versions
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import PredictTrial, TimeTrial
 from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadSource
 
@@ -142,9 +142,9 @@ def _again(runner: Runner, hardware: Hardware, case: Case) -> Case:
 class Specs(NamedTuple):
     """The trials of one case: the measured one, and those that predict it."""
 
-    timed: TrialSpec
-    on_device: TrialSpec
-    by_profile: TrialSpec
+    timed: TimeTrial
+    on_device: PredictTrial
+    by_profile: PredictTrial
 
 
 def specs_of(hardware: Hardware, source: WorkloadSource, policy: Policy, **model_size: int | float) -> Specs:
@@ -156,8 +156,7 @@ def specs_of(hardware: Hardware, source: WorkloadSource, policy: Policy, **model
         policy: With its batch.
         model_size: Arguments of ``build_model``.
     """
-    timed = TrialSpec(
-        kind=TrialKind.TIME,
+    timed = TimeTrial(
         workload=source,
         policy=policy,
         device=hardware.device,
@@ -167,7 +166,16 @@ def specs_of(hardware: Hardware, source: WorkloadSource, policy: Policy, **model
         time_limit_seconds=_SECONDS,
         model_size=model_size,
     )
-    on_device = msgspec.structs.replace(timed, kind=TrialKind.PREDICT, with_allocator=True)
+    on_device = PredictTrial(
+        workload=source,
+        policy=policy,
+        device=hardware.device,
+        memory_limit_bytes=_LIMIT_BYTES,
+        allocator_limit_bytes=_LIMIT_BYTES,
+        measure_seconds=1.0,
+        time_limit_seconds=_SECONDS,
+        model_size=model_size,
+    )
     # A CPU has no expandable segments; what the allocator would take with them is predicted in any case.
     by_profile = msgspec.structs.replace(
         on_device,

@@ -27,7 +27,7 @@ from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
 from advisor.session.setup.versions import versions
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import PredictTrial
 from advisor.workload.source import resolve_source
 from benchmarks.markdown import packages
 from benchmarks.search.recordings import RECORDINGS, SMOKE
@@ -114,8 +114,7 @@ def trace_cases(lines: Sequence[Line], runner: Runner, device: str, *, count: in
     settled = {line.combination.label: line.settled for line in lines if isinstance(line, Sized)}
     for label, combination in labels[:count]:
         result = runner.run(
-            TrialSpec(
-                kind=TrialKind.PREDICT,
+            PredictTrial(
                 workload=source,
                 # Trace the calibration that the measured steps used.
                 policy=Policy(methods=combination.uses, micro_batch=_TRACED_AROUND, settled=settled[label]),

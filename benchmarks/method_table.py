@@ -16,6 +16,7 @@ import datetime
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,7 +32,8 @@ from advisor.session.setup.limits import memory_budget
 from advisor.session.setup.versions import versions
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import FidelityResult, ProbeResult, Result, TimeResult
+from advisor.trial.spec import FidelityTrial, ProbeTrial, TimeTrial, Trial
 from advisor.workload.facts import Facts
 from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadSource
@@ -39,6 +41,8 @@ from benchmarks.json_lines import append
 from benchmarks.method_rows import Row, read
 
 __all__ = ["main", "measure_model", "settings_alone"]
+
+_R = TypeVar("_R", bound=Result)
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = {name: ROOT / "examples" / f"{name}.py" for name in ("gpt2", "bert_classifier", "resnet50", "unet")}
@@ -125,16 +129,16 @@ class _Model:
 
     def probe(self) -> Facts | Row:
         """The facts, or a row with the reason why there are none."""
-        result = self._run(TrialKind.PROBE, ())
+        result = self._run(ProbeTrial, (), libraries=needed_by(CATALOGUE))
         if result.facts is None:
             return self._row("plain", "", result)
         self._batch = result.facts.default_batch or self._batch
-        self._exact = self._run(TrialKind.FIDELITY, ()).fidelity
+        self._exact = self._fidelity(()).fidelity
         return result.facts
 
     def plain(self, repeat: int) -> Row:
         """Plain training, measured again."""
-        return self._row("plain", "", self._run(TrialKind.TIME, (), repeat=repeat))
+        return self._row("plain", "", self._timed((), repeat=repeat))
 
     def setting(self, use: MethodUse, facts: Facts, plain: Row) -> Row:
         """One setting, relative to plain training."""
@@ -142,7 +146,7 @@ class _Model:
         if not verdict.applicable:
             reason = verdict.reason.removeprefix(f"{use.label}: ")
             return self._row(use.label, use.name, None, reason=reason)
-        row = self._row(use.label, use.name, self._run(TrialKind.TIME, (use,)))
+        row = self._row(use.label, use.name, self._timed((use,)))
         if row.peak_bytes is None or row.step_seconds is None or plain.peak_bytes is None or plain.step_seconds is None:
             return row
         row = msgspec.structs.replace(
@@ -155,7 +159,7 @@ class _Model:
 
     def _with_fidelity(self, use: MethodUse, row: Row) -> Row:
         """The row with its fidelity: a few steps at a small batch, compared with the same steps of plain training."""
-        own = self._run(TrialKind.FIDELITY, (use,))
+        own = self._fidelity((use,))
         if own.outcome is Outcome.DIVERGED:
             return msgspec.structs.replace(row, loss_drift=NOT_FINITE)
         if own.fidelity is None or self._exact is None:
@@ -168,28 +172,36 @@ class _Model:
             gradient_error=None if gradient is None else gradient.error,
         )
 
-    def _run(self, kind: TrialKind, uses: tuple[MethodUse, ...], *, repeat: int = 0) -> TrialResult:
-        comparing = kind is TrialKind.FIDELITY
+    def _fidelity(self, uses: tuple[MethodUse, ...]) -> FidelityResult:
+        """A few steps at a small batch; plain training's are those that others are compared with."""
+        gradient = str(self._gradient)
+        return self._run(
+            FidelityTrial,
+            uses,
+            batch=_COMPARED_BATCH,
+            fidelity_steps=_COMPARED_STEPS,
+            write_gradient_to=None if uses else gradient,
+            reference_gradient=gradient if uses else None,
+        )
+
+    def _timed(self, uses: tuple[MethodUse, ...], *, repeat: int = 0) -> TimeResult:
+        return self._run(TimeTrial, uses, max_timed_steps=10, repeat=repeat)
+
+    def _run(self, kind: type[Trial[_R]], uses: tuple[MethodUse, ...], *, batch: int | None = None, **asked: Any) -> _R:
         return self._runner.run(
-            TrialSpec(
-                kind=kind,
+            kind(
                 workload=self._source,
-                policy=Policy(methods=uses, micro_batch=_COMPARED_BATCH if comparing else self._batch),
-                fidelity_steps=_COMPARED_STEPS,
-                write_gradient_to=str(self._gradient) if comparing and not uses else None,
-                exact_gradient=str(self._gradient) if comparing and uses else None,
-                libraries=needed_by(CATALOGUE),
+                policy=Policy(methods=uses, micro_batch=batch or self._batch),
                 device=self._hardware.device,
                 memory_limit_bytes=self._limit,
                 measure_seconds=self._measure_seconds,
                 time_limit_seconds=_TIME_LIMIT_SECONDS,
-                max_timed_steps=10,
-                repeat=repeat,
+                **asked,
             )
         )
 
-    def _row(self, setting: str, method: str, result: TrialResult | None, *, reason: str = "") -> Row:
-        measurement = None if result is None else result.measurement
+    def _row(self, setting: str, method: str, result: ProbeResult | TimeResult | None, *, reason: str = "") -> Row:
+        measurement = result.measurement if isinstance(result, TimeResult) else None
         return Row(
             model=self._name,
             setting=setting,

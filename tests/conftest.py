@@ -75,7 +75,7 @@ _LONGEST = (
     "truth/test_splitting.py",
     "methods/test_retain_freed_memory.py",
     "methods/test_optimal_checkpoint.py",
-    "trial/test_work.py",
+    "trial/test_run_trial.py",
 )
 """Files that take half a minute, or nearly, on one busy core."""
 

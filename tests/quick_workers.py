@@ -25,8 +25,8 @@ _QUICK = {
     ("advisor.measure.speed.device_rates", "_ENOUGH_SECONDS"): 0.003,
     ("advisor.measure.speed.device_rates", "_TENSOR_BYTES"): {"cuda": (2**26,), "cpu": (2**18, 2**22)},
     ("advisor.trial.worker.prepared", "_ATTEMPT_SECONDS"): 5.0,
-    ("advisor.trial.worker.timed", "_TIMED_SECONDS"): {"cuda": 1.0, "cpu": 0.03},
-    ("advisor.trial.worker.turns", "_TURN_SECONDS"): 0.025,
+    ("advisor.trial.worker.timed_steps", "_TIMED_SECONDS"): {"cuda": 1.0, "cpu": 0.03},
+    ("advisor.trial.worker.alternate", "_TURN_SECONDS"): 0.025,
 }
 
 

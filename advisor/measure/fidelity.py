@@ -1,4 +1,4 @@
-"""How far a policy's training is from the exact run's over some tens of steps: the figures and how they compare.
+"""How far a policy's training is from the reference run's over some tens of steps: the figures and how they compare.
 
 Both runs begin with the same parameters, see the same batches in the same order and draw from the same seed in every
 step. A single loss says more about its batch than about the training, so curves are smoothed over one round of the
@@ -40,7 +40,7 @@ _SMALL_SHARE = 0.01
 
 
 class GradientError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first step's whole gradient ``g`` against the exact run's ``e``, both before clipping and unscaled.
+    """The first step's whole gradient ``g`` against the reference run's ``e``, both before clipping and unscaled.
 
     Attributes:
         error: ``||g - e|| / ||e||``.
@@ -59,7 +59,7 @@ class FidelityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         losses: Of every step.
         distinct_batches: How many batches are cycled.
-        gradient: The first gradient against the exact run's; ``None`` for the exact run, or with a reason.
+        gradient: The first gradient against the reference run's; ``None`` for the reference run, or with a reason.
         gradient_reason: Why the gradients were not compared.
         state: By how much the first step changed what modules keep, such as counters and running statistics.
     """
@@ -72,12 +72,12 @@ class FidelityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class StateError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that a step changes otherwise than the exact run's.
+    """Something that a step changes otherwise than the reference run's.
 
     Attributes:
         name: Module and attribute.
         change: By how much it changed.
-        exact: By how much it changed in the exact run.
+        exact: By how much it changed in the reference run.
     """
 
     name: str
@@ -92,7 +92,7 @@ class StateError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far the exact run is from itself when only chance differs: other dropout masks, parameters one rounding off.
+    """How far the reference run is from itself by chance: other dropout masks, parameters one rounding off.
 
     Attributes:
         loss_drift: As in :class:`FidelityMeasurement`.
@@ -116,22 +116,22 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy's training beside the exact run's.
+    """A policy's training beside the reference run's.
 
     Attributes:
         steps: Steps that both made.
-        loss_drift: Largest difference of the smoothed loss curves, relative to the exact run's loss there, or to what
-            it learned in all where that is more.
+        loss_drift: Largest difference of the smoothed loss curves, relative to the reference run's loss there, or to
+            what it learned in all where that is more.
         final_loss: Mean of the last losses.
-        exact_final_loss: That of the exact run.
-        learned: How far the exact run's own loss fell.
-        began: The largest loss of the exact run's first round of batches; ``None`` where no method declares to
+        exact_final_loss: That of the reference run.
+        learned: How far the reference run's own loss fell.
+        began: The largest loss of the reference run's first round of batches; ``None`` where no method declares to
             learn more slowly, so that nothing excuses it from learning as fast.
-        gradient: The first gradient against the exact run's.
+        gradient: The first gradient against the reference run's.
         gradient_reason: Why the gradients were not compared.
         state: What a step changes otherwise.
         noise: What chance alone does; ``None`` where nothing had to be excused by it.
-        reference: The policy of the exact run.
+        reference: The policy of the reference run.
         micro_batch: Samples per step of each device, in both.
         model_size: The size of the model, where that has sizes.
     """
@@ -152,12 +152,12 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
     @property
     def excess(self) -> float:
-        """How much higher the loss ends than the exact run's; below zero where it ends lower."""
+        """How much higher the loss ends than the reference run's; below zero where it ends lower."""
         return self.final_loss - self.exact_final_loss
 
     @property
     def final_loss_ratio(self) -> float:
-        """Final loss relative to the exact run's."""
+        """Final loss relative to the reference run's."""
         if self.exact_final_loss == 0:
             return 1.0 if self.final_loss == 0 else NOT_FINITE
         return self.final_loss / self.exact_final_loss
@@ -191,8 +191,8 @@ def compared(
 
     Args:
         record: The run.
-        exact: The exact run, with as many distinct batches.
-        reference: The exact run's policy, in words.
+        exact: The reference run, with as many distinct batches.
+        reference: The reference run's policy, in words.
         micro_batch: Samples per step of each device.
         model_size: The size of the model.
 
@@ -225,11 +225,11 @@ def compared(
 
 
 def noise_floor(chance: FidelityRecord, exact: FidelityRecord) -> NoiseFloor | None:
-    """What chance alone does to the exact run.
+    """What chance alone does to the reference run.
 
     Args:
-        chance: The exact run with other random numbers, and parameters one rounding off.
-        exact: The exact run.
+        chance: The reference run with other random numbers, and parameters one rounding off.
+        exact: The reference run.
 
     Returns:
         ``None`` if too few steps are common.
@@ -268,11 +268,11 @@ def _last(steps: int, cycle: int) -> int:
 def diverged(
     exact: FidelityRecord, *, reference: str, micro_batch: int, model_size: dict[str, int | float] | None = None
 ) -> FidelityMeasurement:
-    """The figures of a run whose loss became infinite or NaN where the exact run's did not."""
+    """The figures of a run whose loss became infinite or NaN where the reference run's did not."""
     with_itself = compared(
         exact, exact, reference=reference, micro_batch=micro_batch, model_size=dict(model_size or {})
     )
-    assert with_itself is not None, "the exact run made steps"
+    assert with_itself is not None, "the reference run made steps"
     return msgspec.structs.replace(with_itself, loss_drift=NOT_FINITE, final_loss=NOT_FINITE)
 
 

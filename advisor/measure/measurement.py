@@ -110,7 +110,7 @@ class SizePoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Sizing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Short runs of one combination at growing batches, from which its largest batch is derived.
+    """Profiling runs of one combination at growing batches, from which its largest batch is derived.
 
     Attributes:
         points: By growing micro-batch; at least two unless even the second did not fit.

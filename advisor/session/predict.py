@@ -26,13 +26,14 @@ from advisor.text.ranges import whole
 from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import PredictResult
+from advisor.trial.spec import PredictTrial
 from advisor.workload.workload import WorkloadSource
 
 __all__ = ["PredictRequest", "run_prediction"]
 
 _TIME_LIMIT_SECONDS = 300.0
-"""A trace takes seconds. A model file that loads a data set may take minutes; one that waits forever is ended."""
+"""A trace takes seconds. A model file that loads a data set may take minutes; one that blocks is ended."""
 
 
 class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +157,7 @@ def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction
     return policy.micro_batch, "no BATCH_SIZE is stated"
 
 
-def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int) -> TrialSpec:
+def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int) -> PredictTrial:
     """The trial that answers."""
     stands_for = None
     if request.profile is not None:
@@ -168,13 +169,12 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
         # A CPU has no segments that expand; what they would come to is replayed in any case.
         methods = tuple(use for use in policy.methods if use.name != EXPANDABLE_SEGMENTS)
         policy = msgspec.structs.replace(policy, methods=methods)
-    return TrialSpec(
-        kind=TrialKind.PREDICT,
+    return PredictTrial(
         workload=request.source,
         policy=policy,
         device=hardware.device if stands_for is None else "cpu",
         stands_for=stands_for,
-        with_allocator=hardware.kind is DeviceKind.CUDA,
+        allocator_limit_bytes=limit_bytes if hardware.kind is DeviceKind.CUDA else None,
         counts_work=stands_for is None,
         measures_rates=stands_for is None,
         memory_limit_bytes=limit_bytes,
@@ -185,7 +185,7 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
     )
 
 
-def _answered(spec: TrialSpec, tell: Callable[[str], None]) -> TrialResult:
+def _answered(spec: PredictTrial, tell: Callable[[str], None]) -> PredictResult:
     """Trace in a worker.
 
     Raises:
@@ -210,7 +210,7 @@ def _answered(spec: TrialSpec, tell: Callable[[str], None]) -> TrialResult:
     return result
 
 
-def _why_not(result: TrialResult, printed: str, *, elsewhere: bool) -> Exception:
+def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Exception:
     """What to raise for a trial without a prediction.
 
     Args:

@@ -21,7 +21,8 @@ import advisor.errors
 from advisor.files import clear_left_files, write_whole
 from advisor.session.setup.versions import versions
 from advisor.text.records import encode_record, read_record
-from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.result import PredictResult
+from advisor.trial.spec import PredictTrial
 from advisor.workload.identity import Identity
 from advisor.workload.reads import Reads
 
@@ -43,7 +44,7 @@ class KeptPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     question: str
     date: str
-    result: TrialResult
+    result: PredictResult
     identity: Identity
 
 
@@ -58,11 +59,11 @@ class PredictionCache:
         named = os.environ.get("MOMADVISE_CACHE")
         self._folder = folder or (Path(named) if named else platformdirs.user_cache_path("momadvise")) / "predictions"
 
-    def path(self, spec: TrialSpec, device: str) -> Path:
+    def path(self, spec: PredictTrial, device: str) -> Path:
         """The file of a question."""
         return self._folder / f"{hashlib.sha256(_question(spec, device).encode()).hexdigest()[:16]}.json"
 
-    def find(self, spec: TrialSpec, device: str) -> KeptPrediction | None:
+    def find(self, spec: PredictTrial, device: str) -> KeptPrediction | None:
         """What was answered before.
 
         Args:
@@ -74,7 +75,7 @@ class PredictionCache:
             return None
         return None if kept.identity.changes() else kept
 
-    def keep(self, spec: TrialSpec, device: str, result: TrialResult) -> None:
+    def keep(self, spec: PredictTrial, device: str, result: PredictResult) -> None:
         """Keep an answer, if a file can be written."""
         assert result.prediction is not None, "only predictions are kept"
         path = self.path(spec, device)
@@ -92,7 +93,7 @@ class PredictionCache:
                 old.unlink(missing_ok=True)
 
 
-def _question(spec: TrialSpec, device: str) -> str:
+def _question(spec: PredictTrial, device: str) -> str:
     known = {"trial": spec.key, "device": device, "versions": versions(), "package": _package_stamp()}
     return msgspec.json.encode(known, order="deterministic").decode()
 

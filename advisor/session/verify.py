@@ -6,32 +6,34 @@ folder that is gone afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from advisor.decide.verdict import Check, Kept, memory_check, speed_check, step_checks
 from advisor.decide.verification import Verification
-from advisor.errors import MethodRefusedError, NothingMeasuredError, PolicyError, WorkloadError
+from advisor.errors import MethodRefusedError, NothingMeasuredError, WorkloadError
 from advisor.files import PrivateFolder
 from advisor.goal import Fidelity
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import judge, worst_fidelity
+from advisor.methods.compose import worst_fidelity
 from advisor.policy.file import PolicyFile, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
+from advisor.session.policy_checks import changes_since, check_applies, check_meant, on_same_device
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES, memory_budget
-from advisor.session.setup.versions import versions
 from advisor.surroundings import check_working_folder
 from advisor.text.units import format_bytes, format_count, format_rate
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import ConfirmResult, Result, VerifyResult
+from advisor.trial.spec import ConfirmTrial, PlainLoopTrial, ProbeTrial, TimeTrial, Trial, VerifyTrial
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.facts import Facts
 from advisor.workload.workload import WorkloadSource
@@ -41,7 +43,9 @@ __all__ = ["VerifyRequest", "run_verification"]
 _FIRST_BATCH = 2
 """Of the probe, as in a search."""
 
-_MEASURE_SECONDS = {TrialKind.TIME: 4.0, TrialKind.CONFIRM: 10.0}
+_S = TypeVar("_S", bound=Trial[Any])
+
+_MEASURE_SECONDS: dict[type[Trial[Any]], float] = {TimeTrial: 4.0, ConfirmTrial: 10.0}
 _TIME_LIMIT_SECONDS = 180.0
 _TIME_LIMIT_TO_COMPILE_SECONDS = 600.0
 
@@ -77,9 +81,9 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
     """
     check_working_folder()
     file = load_policy_file(request.policy_file)
-    _check_meant(file, request)
+    check_meant(file, request.policy_file, request.source)
     hardware = detect_hardware(request.device)
-    _check_applies(file.policy, None, hardware)
+    check_applies(file.policy, None, hardware)
     budget = memory_budget(hardware, request.memory_limit_bytes)
 
     def hear(event: RunnerEvent) -> None:
@@ -116,7 +120,7 @@ class _Verifier:
         self._folder = folder
         self._runner = runner
         self._layout: BatchLayout | None = None
-        self._notes = _notes(file, request.source, hardware)
+        self._notes = changes_since(file, request.source, hardware)
 
     def run(self) -> Verification:
         facts = self._facts()
@@ -129,13 +133,15 @@ class _Verifier:
         if without_dropout:
             self._notes.append("dropout was off in the steps that were compared: both would draw masks of their own")
         compared, plain, key = self._plain_steps(without_dropout=without_dropout)
-        steps = self._run(
-            TrialKind.VERIFY,
-            compared,
-            wrapper_path=self._write_wrapper(compared, "compared.py"),
-            exact_gradient=str(self._runner.gradient_file(key)),
-            without_dropout=without_dropout,
-            same_bits=fidelity is Fidelity.EXACT,
+        steps = self._runner.run(
+            self._spec(
+                VerifyTrial,
+                compared,
+                wrapper_path=self._write_wrapper(compared, "compared.py"),
+                reference_gradient=str(self._runner.gradient_file(key)),
+                without_dropout=without_dropout,
+                same_bits=fidelity is Fidelity.EXACT,
+            )
         )
         verification = Verification(
             workload=self._request.source.name,
@@ -165,12 +171,12 @@ class _Verifier:
             NothingMeasuredError: It does not run.
         """
         samples = min(_FIRST_BATCH, self._policy.global_batch)
-        result = self._run(TrialKind.PROBE, Policy(micro_batch=samples))
+        result = self._runner.run(self._spec(ProbeTrial, Policy(micro_batch=samples)))
         if result.facts is None:
             raise self._why_not(result, "a first step of plain training")
         layout = result.facts.batch_layout
         self._layout = layout if layout.dims else None
-        _check_applies(self._policy, result.facts, self._hardware)
+        check_applies(self._policy, result.facts, self._hardware)
         return result.facts
 
     def _plain_steps(self, *, without_dropout: bool) -> tuple[Policy, StepRecord, str]:
@@ -182,7 +188,7 @@ class _Verifier:
         compared = self._policy
         while True:
             own = Policy(micro_batch=compared.global_batch)
-            spec = self._spec(TrialKind.VERIFY, own, without_dropout=without_dropout)
+            spec = self._spec(PlainLoopTrial, own, without_dropout=without_dropout)
             gradient = str(self._runner.gradient_file(spec.key))
             result = self._runner.run(msgspec.structs.replace(spec, write_gradient_to=gradient))
             if result.steps is not None:
@@ -198,25 +204,28 @@ class _Verifier:
 
     def _chance(self, compared: Policy, key: str, fidelity: Fidelity, *, without_dropout: bool) -> StepRecord | None:
         """The plain loop once more: the same where equal bits are promised, else with other draws, one rounding off."""
-        return self._run(
-            TrialKind.VERIFY,
+        again = self._spec(
+            PlainLoopTrial,
             Policy(micro_batch=compared.global_batch),
-            exact_gradient=str(self._runner.gradient_file(key)),
+            reference_gradient=str(self._runner.gradient_file(key)),
             without_dropout=without_dropout,
             same_bits=fidelity is Fidelity.EXACT,
             other_chance=fidelity is not Fidelity.EXACT,
             repeat=1,
-        ).steps
+        )
+        return self._runner.run(again).steps
 
     def _measured(self, verification: Verification, compared: Policy) -> Verification:
         """With peak and speed, beside plain training at the baseline's batch."""
         evidence, policy = self._file.evidence, self._policy
         batch = None if evidence is None else evidence.baseline_batch
         beside = Policy(micro_batch=batch or compared.global_batch)
-        plain = self._run(TrialKind.TIME, beside).measurement
+        plain = self._runner.run(self._spec(TimeTrial, beside)).measurement
         in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
         wrapper = self._write_wrapper(policy, "wrapper.py")
-        result = self._run(TrialKind.CONFIRM, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
+        result = self._runner.run(
+            self._spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
+        )
         verification = msgspec.structs.replace(
             verification,
             outcome=result.outcome,
@@ -234,7 +243,7 @@ class _Verifier:
             if result.speedup is None:
                 rate = format_rate(plain.samples_per_second)
                 self._notes.append(f"they took no turns; plain training by itself at {at}: {rate} samples/s")
-        same = _on_same_device(self._file, self._hardware)
+        same = on_same_device(self._file, self._hardware)
         checks = (
             *verification.checks,
             memory_check(evidence, result.measurement.memory.peak_bytes, words, same_device=same),
@@ -249,7 +258,7 @@ class _Verifier:
         context = CUDA_CONTEXT_BYTES if self._hardware.kind is DeviceKind.CUDA else 0
         return plain_bytes + own + context <= self._limit_bytes
 
-    def _ended(self, verification: Verification, result: TrialResult) -> Verification:
+    def _ended(self, verification: Verification, result: VerifyResult | ConfirmResult) -> Verification:
         """What a run of the wrapper says that did not come to its end.
 
         Raises:
@@ -264,7 +273,7 @@ class _Verifier:
         check = Check(name="run", promised="it trains", found=found, kept=Kept.NO)
         return msgspec.structs.replace(verification, checks=(*verification.checks, check), notes=tuple(self._notes))
 
-    def _why_not(self, result: TrialResult, what: str) -> Exception:
+    def _why_not(self, result: Result, what: str) -> Exception:
         if result.outcome is Outcome.FAILED:
             return WorkloadError(result.reason, result.traceback_text)
         if result.outcome is Outcome.REFUSED:
@@ -285,14 +294,10 @@ class _Verifier:
         write_wrapper(policy, path, headline="The policy that is verified.", details="", layout=layout)
         return str(path)
 
-    def _run(self, kind: TrialKind, policy: Policy, **more: object) -> TrialResult:
-        return self._runner.run(self._spec(kind, policy, **more))
-
-    def _spec(self, kind: TrialKind, policy: Policy, **more: object) -> TrialSpec:
+    def _spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
         evidence = self._file.evidence
         slow = any(get_method(use.name).slow_start for use in self._policy.methods)
-        spec = TrialSpec(
-            kind=kind,
+        return kind(
             workload=self._request.source,
             policy=policy,
             model_size=(evidence.model_size or {}) if evidence is not None else {},
@@ -302,58 +307,5 @@ class _Verifier:
             layout=self._layout,
             measure_seconds=_MEASURE_SECONDS.get(kind, _TIME_LIMIT_SECONDS),
             time_limit_seconds=_TIME_LIMIT_TO_COMPILE_SECONDS if slow else _TIME_LIMIT_SECONDS,
+            **more,
         )
-        return msgspec.structs.replace(spec, **more)
-
-
-def _check_meant(file: PolicyFile, request: VerifyRequest) -> None:
-    """The policy must be one of this model, for one device.
-
-    Raises:
-        PolicyError: It is not.
-    """
-    path = request.policy_file
-    if file.policy.gpu_count > 1:
-        raise PolicyError(
-            f"A policy for one device can be verified beside a plain loop, but {path} has "
-            f"gpu_count={file.policy.gpu_count}. "
-            "Tune again for that: the wrapper is run on all devices before it is recommended."
-        )
-    if file.fingerprints is None:
-        return
-    name = file.fingerprints.workload.get("name", request.source.name)
-    if name != request.source.name:
-        raise PolicyError(
-            f"A policy must be of the model that it is verified with, but {path} is of {name!r} and the model is "
-            f"{request.source.name!r}. Name that model, or leave `fingerprints` out of the file to try it on another."
-        )
-
-
-def _check_applies(policy: Policy, facts: Facts | None, hardware: Hardware) -> None:
-    verdict = judge(policy.methods, facts=facts, hardware=hardware, accumulation_steps=policy.accumulation_steps)
-    if not verdict.applicable:
-        raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
-
-
-def _on_same_device(file: PolicyFile, hardware: Hardware) -> bool:
-    return file.fingerprints is None or file.fingerprints.hardware.get("name", hardware.name) == hardware.name
-
-
-def _notes(file: PolicyFile, source: WorkloadSource, hardware: Hardware) -> list[str]:
-    """What has changed since the policy was measured."""
-    if file.fingerprints is None:
-        return []
-    notes = []
-    if file.fingerprints.workload.get("fingerprint", source.fingerprint) != source.fingerprint:
-        notes.append("the model's file has changed since the policy was measured")
-    if not _on_same_device(file, hardware):
-        notes.append(f"the policy was measured on {file.fingerprints.hardware['name']}; peak and speed are of this one")
-    now = versions()
-    changed = _changed(file.fingerprints.versions, now)
-    if changed:
-        notes.append("since the policy was measured other versions were installed: " + ", ".join(changed))
-    return notes
-
-
-def _changed(before: dict[str, str], now: dict[str, str]) -> Sequence[str]:
-    return [f"{name} {now[name]} (was {was})" for name, was in before.items() if name in now and now[name] != was]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -13,11 +13,13 @@ from advisor.errors import OutputFolderError
 from advisor.files import clear_left_files, write_whole
 from advisor.text.records import DamagedError, decode_record, encode_record
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import Result
+from advisor.trial.spec import CountTrial, LookTrial, ProbeTrial, Trial, TrialSpec
 
 __all__ = ["StudyFolder", "TrialFolder", "write_atomically", "writing"]
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Result)
 _FOLLOWER = "momadvise-node-"
 
 
@@ -81,7 +83,7 @@ class TrialFolder:
 
     @property
     def gradient(self) -> Path:
-        """The first gradient of the exact run that others are compared with; written by its worker."""
+        """The first gradient of the reference run that others are compared with; written by its worker."""
         return self.path / "gradient.pt"
 
     @property
@@ -89,30 +91,31 @@ class TrialFolder:
         """The parameters after each step of a plain loop, which a wrapper's are compared with; as the gradient."""
         return self.path / "movement.pt"
 
-    def read_result(self) -> TrialResult | None:
+    def read_result(self, spec: Trial[_R]) -> _R | None:
         """The stored result; ``None`` if there is none that can be understood: then the trial has not finished."""
-        return _read(self.result, TrialResult)
+        return _read(self.result, spec.result_type)
 
     def read_spec(self) -> TrialSpec | None:
         """The stored request, or ``None`` if there is none that can be understood."""
-        return _read(self.spec, TrialSpec)
+        found: TrialSpec | None = _read(self.spec, TrialSpec)
+        return found
 
-    def write_result(self, result: TrialResult) -> None:
+    def write_result(self, result: Result) -> None:
         """Store how the trial ended."""
         write_atomically(self.result, msgspec.json.format(encode_record(result)))
 
-    def finished(self, spec: TrialSpec) -> TrialResult | None:
+    def finished(self, spec: Trial[_R]) -> _R | None:
         """The stored result, if it answers for ``spec``.
 
         A trial that the user interrupted has no answer, and a look at the present none that lasts. One that ran out of
         time has one, until at least twice that time is offered; whether it is run again all the same is for the runner
-        to say. What the whole study rests on has none unless it went
-        well: what was wrong may be put right where nobody looks for a change, in a data file or a library.
+        to say. What the whole study rests on has none unless it went well: what was wrong may be put right where nobody
+        looks for a change, in a data file or a library.
         """
-        result = self.read_result()
-        if result is None or result.outcome is Outcome.INTERRUPTED or spec.kind is TrialKind.LOOK:
+        result = self.read_result(spec)
+        if result is None or result.outcome is Outcome.INTERRUPTED or isinstance(spec, LookTrial):
             return None
-        if result.outcome is not Outcome.OK and spec.kind in (TrialKind.PROBE, TrialKind.COUNT):
+        if result.outcome is not Outcome.OK and isinstance(spec, ProbeTrial | CountTrial):
             return None
         if result.outcome is Outcome.TIMEOUT:
             earlier = self.read_spec()
@@ -121,7 +124,15 @@ class TrialFolder:
         return result
 
 
-def _read(path: Path, kind: type[_T]) -> _T | None:
+@overload
+def _read(path: Path, kind: type[_T]) -> _T | None: ...
+
+
+@overload
+def _read(path: Path, kind: Any) -> Any: ...
+
+
+def _read(path: Path, kind: Any) -> Any:
     """A record; that it cannot be read at all is the folder's fault, and is raised."""
     try:
         return decode_record(path.read_bytes(), kind)

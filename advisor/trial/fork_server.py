@@ -4,6 +4,8 @@ Loading torch takes seconds, and a worker is started anew after every trial that
 confirmation. A process that is forked from here has loaded the same, and has run nothing: no trial ever runs in this
 one. It is the start method that torch.distributed recommends with CUDA ("forkserver"), with one condition: no GPU may
 have been opened before. Whatever opens one while it is loaded, we see, and then refuse to fork.
+
+Why this is not the fork server of :mod:`multiprocessing`: docs/decisions/0037.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import os
 import msgspec
 
 from advisor.text.records import encode_record
-from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import TrialSpec
 
 __all__ = [
     "Answer",

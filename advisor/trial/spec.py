@@ -1,268 +1,339 @@
-"""What the parent asks of a worker, and what the worker answers: plain frozen records, JSON between processes."""
+"""What the parent asks of a worker: one record per kind of trial, told apart in JSON by ``kind``."""
 
 from __future__ import annotations
 
-import enum
+import functools
 import hashlib
+import operator
+from typing import Annotated, Any, Generic, TypeVar, cast, get_args
 
 import msgspec
 
-from advisor.hardware.rates import DeviceRates
-from advisor.measure.fidelity import FidelityRecord
-from advisor.measure.in_turn import Speedup
-from advisor.measure.measurement import Measurement, Sizing
-from advisor.measure.step_record import StepRecord
 from advisor.policy.policy import Policy
-from advisor.predict.prediction import CudaDevice, MemoryPrediction
-from advisor.predict.step_work import StepWork
-from advisor.text.records import AboveZero
+from advisor.predict.prediction import CudaDevice
 from advisor.trial.outcome import Outcome
+from advisor.trial.result import (
+    ComparedResult,
+    ConfirmResult,
+    CountResult,
+    FidelityResult,
+    LookResult,
+    PlainLoopResult,
+    PredictResult,
+    ProbeResult,
+    Result,
+    SizeResult,
+    TimedResult,
+    TimeResult,
+    VerifyResult,
+)
 from advisor.workload.batch_layout import BatchLayout
-from advisor.workload.facts import Facts
-from advisor.workload.identity import ModelIdentity
-from advisor.workload.reads import Reads
-from advisor.workload.sizes import SizeCounts
 from advisor.workload.workload import WorkloadSource
 
-__all__ = ["Pace", "Rung", "TrialKind", "TrialResult", "TrialSpec"]
+__all__ = [
+    "ComparedSpec",
+    "ComparedTrial",
+    "ConfirmTrial",
+    "CountTrial",
+    "FidelityTrial",
+    "Incidental",
+    "LookTrial",
+    "PlainLoopTrial",
+    "PredictTrial",
+    "ProbeTrial",
+    "SizeTrial",
+    "TimeTrial",
+    "TimedTrial",
+    "Trial",
+    "TrialSpec",
+    "VerifyTrial",
+]
+
+_T = TypeVar("_T")
+_R = TypeVar("_R", bound=Result, covariant=True)
+_Compared = TypeVar("_Compared", bound=ComparedResult, covariant=True)
+_Timed = TypeVar("_Timed", bound=TimedResult, covariant=True)
+
+Incidental = Annotated[_T, msgspec.Meta(extra={"identity": None})]
+"""A field that is no part of the question: a stored result answers for every value of it."""
+
+_ByFingerprint = Annotated[WorkloadSource, msgspec.Meta(extra={"identity": operator.attrgetter("fingerprint")})]
+"""A workload is what it says, wherever its file lies."""
 
 
-class TrialKind(enum.Enum):
-    """The kinds of work a worker does."""
-
-    PROBE = "probe"
-    """Build, one plain step, and learn the facts."""
-    LOOK = "look"
-    """Build, and see whether the model and its batches are what they were."""
-    COUNT = "count"
-    """Count the parameters of every size, without memory for them."""
-    PREDICT = "predict"
-    """Trace the applied policy without memory: its peak at every batch."""
-    SIZE = "size"
-    """Short steps at growing batches: memory against batch."""
-    TIME = "time"
-    """Warm up and measure full steps at one batch."""
-    CONFIRM = "confirm"
-    """As TIME, but through an emitted wrapper, in a fresh process."""
-    FIDELITY = "fidelity"
-    """Some tens of small steps: the losses and the first gradient, to be held against the exact run's."""
-    VERIFY = "verify"
-    """A few steps of a plain loop, or of a wrapper held against them: losses, first gradient, updates."""
-
-
-class TrialSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One trial. Equal specs on equal fingerprints are the same trial, and are run once.
+class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What every trial has. Trials with equal keys ask the same, and are run once.
 
     Attributes:
-        kind: What to do.
         workload: Where the user's functions are.
-        policy: What to apply. For SIZE, ``micro_batch`` is the first batch tried; for PREDICT, about the largest
-            batch that is of interest. Its ``gpu_count`` is the number of ranks, one process each (see :attr:`ranks`).
+        policy: What to apply. Its ``gpu_count`` is the number of ranks, one process each (see :attr:`ranks`).
         model_size: Arguments of ``build_model`` and ``make_batch`` (the workload's ``SIZES``); empty for the model as
             it is.
         device: torch's device name.
-        memory_limit_bytes: Bytes that make the trial end as OUT_OF_MEMORY when passed.
+        memory_limit_bytes: Bytes that make the trial end as OUT_OF_MEMORY when passed. What a trial finds out below or
+            above it holds for every limit, unless its kind says otherwise.
         seed: Seed of the model's initialization, the batches and dropout.
         layout: Where batches have their samples, as the probe found it; a trial without it finds it itself.
-        libraries: PROBE: optional libraries to import, to see which of them are there and work.
-        fidelity_steps: SIZE: steps at the first batch, whose losses are compared between combinations. FIDELITY: most
-            steps.
-        write_gradient_to: FIDELITY, VERIFY: file for the first gradient; the exact run's.
-        exact_gradient: FIDELITY, VERIFY: file of the exact run's first gradient, which this run's is compared with.
-        watched_state: FIDELITY: what the exact run's first step changed in the model: by how much this run's does.
-        other_chance: FIDELITY, VERIFY: draw other random numbers in every step, and begin one rounding off: how far
-            the exact run is from itself.
-        without_dropout: VERIFY: let no dropout draw, where its masks are others than the plain loop's.
-        same_bits: VERIFY: whether buffers are asked for the same bits.
-        largest_batch: SIZE: do not try micro-batches above this one.
-        limit_of_timed_bytes: SIZE: what a timed trial may take: no batch is tried that is foretold to need more.
-        beside: SIZE, TIME and CONFIRM: what to take turns with, in a process of its own. In SIZE both have the same
-            batch; else it has that of this policy: the baseline, or a leader.
-        needs_all_memory: Whether what took turns with earlier trials must give back what it holds.
-        smaller: TIME: the same methods at a smaller micro-batch, to time in the same process after the policy itself.
-        ladder: TIME: the same methods at growing micro-batches, to time in the same process after the policy itself for
-            as long as throughput grows.
-        compare_at: SIZE: micro-batch at which to take turns with ``beside``, if it is above that of the last point.
-        warmup_steps: TIME: fewest untimed steps.
-        min_timed_steps: TIME: fewest timed steps.
-        max_timed_steps: TIME: most timed steps.
-        target_spread: TIME: stop when the confidence interval's half-width is below this share of the median.
         measure_seconds: Soft limit: stop adding steps or batches after this many seconds of stepping.
-        turn_seconds: How long short steps in turn may take.
         time_limit_seconds: Hard limit of the whole trial, kept by the parent.
-        outpaced_below_samples_per_second: TIME: stop early when clearly slower than this, else ``None``.
-        outpaced_below_speedup: TIME: the same, as a speedup over ``beside``.
-        wrapper_path: CONFIRM, VERIFY: the emitted wrapper; without one, VERIFY runs the plain loop.
-        wrapper_text: CONFIRM: what is in it, for machines that do not share the study's folder.
-        stands_for: PREDICT: the CUDA device that ``device``, a CPU, stands for in the trace.
-        with_allocator: PREDICT: replay the allocations of a CUDA device as well, at the batch and up to the limit.
-        counts_work: PREDICT: count the work of a step of the device itself as well.
-        measures_rates: PREDICT: measure what the device can do as well.
-        at_own_batch: PREDICT: around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
         repeat: Tells apart deliberate repetitions of the same trial.
     """
 
-    kind: TrialKind
-    workload: WorkloadSource
+    workload: _ByFingerprint
     policy: Policy
     model_size: dict[str, int | float] = {}
     device: str
-    memory_limit_bytes: int
+    memory_limit_bytes: Incidental[int]
     seed: int = 0
-    layout: BatchLayout | None = None
-    libraries: tuple[str, ...] = ()
-    fidelity_steps: int = 3
-    write_gradient_to: str | None = None
-    exact_gradient: str | None = None
-    watched_state: tuple[str, ...] | None = None
-    other_chance: bool = False
-    without_dropout: bool = False
-    same_bits: bool = False
-    largest_batch: int | None = None
-    limit_of_timed_bytes: int | None = None
-    beside: Policy | None = None
-    needs_all_memory: bool = False
-    smaller: Policy | None = None
-    ladder: tuple[Policy, ...] = ()
-    compare_at: int | None = None
-    warmup_steps: int = 1
-    min_timed_steps: int = 3
-    max_timed_steps: int = 50
-    target_spread: float = 0.02
-    measure_seconds: float
-    turn_seconds: float = 0.0
-    time_limit_seconds: float
-    outpaced_below_samples_per_second: float | None = None
-    outpaced_below_speedup: float | None = None
-    wrapper_path: str | None = None
-    wrapper_text: str = ""
-    stands_for: CudaDevice | None = None
-    with_allocator: bool = False
-    counts_work: bool = False
-    measures_rates: bool = False
-    at_own_batch: bool = False
+    layout: Incidental[BatchLayout | None] = None
+    measure_seconds: Incidental[float]
+    time_limit_seconds: Incidental[float]
     repeat: int = 0
 
     @property
     def ranks(self) -> int:
-        """Processes that run it: one for each device, but a trace is made by one that stands for all."""
-        return 1 if self.kind is TrialKind.PREDICT else self.policy.gpu_count
+        """Processes that run it: one for each device."""
+        return self.policy.gpu_count
+
+    @property
+    def kind(self) -> str:
+        """The kind of trial, as it is written in JSON."""
+        return str(self.__struct_config__.tag)
 
     @property
     def key(self) -> str:
-        """Identity of the trial: what is run, not how long we are ready to wait for it.
+        """Identity of the trial: its fields but for the incidental ones.
 
-        Limits of time and the pace of the best so far depend on the moment a search asks; a finished trial answers
-        for all of them.
+        A field at its default does not count, so that one that is added later leaves the keys of older trials alone.
         """
-        identity: tuple[object, ...] = (
-            self.kind,
-            self.workload.fingerprint,
-            self.policy,
-            self.device,
-            # A short run measures what it needs, below or above the limit: its figures hold for every limit.
-            self.memory_limit_bytes if self.kind in (TrialKind.TIME, TrialKind.CONFIRM) else None,
-            self.seed,
-            self.fidelity_steps,
-            self.repeat,
-            self.model_size,
-            self.other_chance,
-            self.libraries,
-        )
-        if self.kind is TrialKind.VERIFY:
-            identity = (*identity, self.wrapper_path, self.without_dropout, self.same_bits)
-        if self.smaller is not None:
-            identity = (*identity, self.smaller)
-        if self.beside is not None:
-            identity = (*identity, "beside", self.beside, self.compare_at)
-        if self.ladder:
-            identity = (*identity, "ladder", self.ladder)
-        if self.kind is TrialKind.PREDICT:
-            limit = self.memory_limit_bytes if self.with_allocator else None
-            identity = (*identity, self.at_own_batch, self.stands_for, limit, self.counts_work, self.measures_rates)
-        digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:12]
-        return f"{self.kind.value}-{digest}"
+        asked = {
+            name: value if of is None else of(value)
+            for name, default, of in _identity_of(type(self))
+            if (value := getattr(self, name)) != default
+        }
+        digest = hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:12]
+        return f"{self.kind.replace(' ', '-')}-{digest}"
+
+    @property
+    def result_type(self) -> type[_R]:
+        """The record that describes how it ended."""
+        return cast("type[_R]", _result_of(type(self)))
+
+    def ended(self, outcome: Outcome, reason: str = "", **found: Any) -> _R:
+        """How it ended.
+
+        Args:
+            outcome: In a word.
+            reason: One line for people.
+            found: Further fields of its result.
+        """
+        return self.result_type(key=self.key, outcome=outcome, reason=reason, **found)
 
 
-class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was found of one batch of a ladder.
-
-    Attributes:
-        measurement: Its figures.
-        speedup: Over what the trial takes turns with; ``None`` where nobody took turns with it.
-        gain: Over the best batch before it in the ladder, in turn with that one; ``None`` at the first one.
-    """
-
-    measurement: Measurement
-    speedup: Speedup | None = None
-    gain: Speedup | None = None
-
-
-class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast the training was that a trial took turns with.
-
-    Attributes:
-        policy: What it trained with.
-        samples_per_second: Over its turns.
-    """
-
-    policy: Policy
-    samples_per_second: AboveZero
+@functools.cache
+def _identity_of(kind: type[Trial[Any]]) -> tuple[tuple[str, Any, Any], ...]:
+    """Name and default of each field that is part of the question, and what of it counts (``None``: all)."""
+    found = []
+    for field in msgspec.structs.fields(kind):
+        marks = [
+            one.extra["identity"] for one in get_args(field.type)[1:] if isinstance(one, msgspec.Meta) and one.extra
+        ]
+        if None not in marks:
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            found.append((field.name, default, marks[0] if marks else None))
+    return tuple(found)
 
 
-class TrialResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a trial ended and what it learned.
+@functools.cache
+def _result_of(kind: type[Trial[Any]]) -> Any:
+    """The argument that a kind of trial gives to its generic base."""
+    return get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+
+
+class ProbeTrial(Trial[ProbeResult], frozen=True, kw_only=True, tag="probe"):
+    """Build, one plain step, and learn the facts.
 
     Attributes:
-        key: The spec's key.
-        outcome: How it ended.
-        reason: One line for people when the outcome is not OK, or a policy cannot be traced.
-        traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
-        facts: PROBE: what was learned.
-        reads: PROBE and PREDICT: what the user's code has read.
-        identity: PROBE and LOOK: what the model and its batches are.
-        counts: COUNT: parameters of every size.
-        prediction: PREDICT: the memory; ``None`` where the policy cannot be traced, for the reason given. SIZE: what
-            its points foretell, where they do.
-        work: PREDICT: the work of a step, where it could be counted: on request, and for a device that is not there.
-        device_rates: PREDICT: what the device can do, where that was to be measured.
-        sizing: SIZE: the points.
-        measurement: TIME and CONFIRM: the figures.
-        smaller: TIME: the figures of the smaller micro-batch, where one was asked for and it went well.
-        speedup: TIME and CONFIRM: samples per second over those of ``beside``, in turn with it; ``None`` where there
-            was none.
-        smaller_speedup: TIME: the same of the smaller micro-batch.
-        ladder: TIME: the batches of the spec's ladder that were timed.
-        most_samples: The most that ``make_batch`` makes, where the trial saw it make fewer than it was asked for.
-        paces: How fast what it took turns with was, for each time that it did.
-        fidelity: FIDELITY: the losses, and how far the first gradient is from the exact run's.
-        steps: VERIFY: what the steps did, and how far they are from the plain loop's.
-        notes: What a method or the worker wants the user to know.
-        wall_seconds: Time from the request to the answer, as the parent saw it.
-        warm: Whether an already running worker served it.
+        libraries: Optional libraries to import, to see which of them are there and work.
     """
 
-    key: str
-    outcome: Outcome
-    reason: str = ""
-    traceback_text: str | None = None
-    facts: Facts | None = None
-    reads: Reads | None = None
-    identity: ModelIdentity | None = None
-    counts: SizeCounts | None = None
-    prediction: MemoryPrediction | None = None
-    work: StepWork | None = None
-    device_rates: DeviceRates | None = None
-    sizing: Sizing | None = None
-    measurement: Measurement | None = None
-    smaller: Measurement | None = None
-    speedup: Speedup | None = None
-    smaller_speedup: Speedup | None = None
-    ladder: tuple[Rung, ...] = ()
-    most_samples: int | None = None
-    paces: tuple[Pace, ...] = ()
-    fidelity: FidelityRecord | None = None
-    steps: StepRecord | None = None
-    notes: tuple[str, ...] = ()
-    wall_seconds: float = 0.0
-    warm: bool = False
+    libraries: tuple[str, ...] = ()
+
+
+class LookTrial(Trial[LookResult], frozen=True, kw_only=True, tag="look"):
+    """Build, and see whether the model and its batches are what they were."""
+
+
+class CountTrial(Trial[CountResult], frozen=True, kw_only=True, tag="count"):
+    """Count the parameters of every size, without memory for them."""
+
+
+class PredictTrial(Trial[PredictResult], frozen=True, kw_only=True, tag="predict"):
+    """Trace the applied policy without memory: its peak at every batch, about the largest of interest.
+
+    Attributes:
+        stands_for: The CUDA device that ``device``, a CPU, stands for in the trace.
+        allocator_limit_bytes: Replay the allocations of a CUDA device as well, at the batch and up to this limit.
+        counts_work: Count the work of a step of the device itself as well.
+        measures_rates: Measure what the device can do as well.
+        at_own_batch: Trace around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
+    """
+
+    stands_for: CudaDevice | None = None
+    allocator_limit_bytes: int | None = None
+    counts_work: bool = False
+    measures_rates: bool = False
+    at_own_batch: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """One process, whose trace stands for all ranks."""
+        return 1
+
+
+class ComparedTrial(Trial[_Compared], frozen=True, kw_only=True):
+    """A trial that may take turns with another training, in a process of its own.
+
+    Attributes:
+        beside: What to take turns with: the baseline, or a leader. Profiling runs take turns at equal batches, others
+            at the batch of this policy.
+        turn_seconds: How long short steps in turn may take.
+        needs_all_memory: Whether what took turns with earlier trials must give back what it holds.
+    """
+
+    beside: Policy | None = None
+    turn_seconds: Incidental[float] = 0.0
+    needs_all_memory: Incidental[bool] = False
+
+
+class SizeTrial(ComparedTrial[SizeResult], frozen=True, kw_only=True, tag="size"):
+    """Short steps at growing batches: memory against batch, from the policy's micro-batch on.
+
+    Attributes:
+        fidelity_steps: Steps at the first batch, whose losses are compared between combinations.
+        largest_batch: Do not try micro-batches above this one.
+        limit_of_timed_bytes: What a timed trial may take: no batch is tried that is predicted to need more.
+        compare_at: Micro-batch at which to take turns, if it is above that of the last point.
+    """
+
+    fidelity_steps: int = 3
+    largest_batch: Incidental[int | None] = None
+    limit_of_timed_bytes: Incidental[int | None] = None
+    compare_at: int | None = None
+
+
+class TimedTrial(ComparedTrial[_Timed], frozen=True, kw_only=True):
+    """Warm up and measure full steps at one batch.
+
+    Attributes:
+        memory_limit_bytes: What the training may take, which decides how it is timed.
+        warmup_steps: Fewest untimed steps.
+        min_timed_steps: Fewest timed steps.
+        max_timed_steps: Most timed steps.
+        target_spread: Stop when the confidence interval's half-width is below this share of the median.
+        outpaced_below_samples_per_second: Stop early when clearly slower than this, else ``None``.
+        outpaced_below_speedup: The same, as a speedup over ``beside``.
+    """
+
+    memory_limit_bytes: int
+    warmup_steps: int = 1
+    min_timed_steps: int = 3
+    max_timed_steps: int = 50
+    target_spread: float = 0.02
+    outpaced_below_samples_per_second: Incidental[float | None] = None
+    outpaced_below_speedup: Incidental[float | None] = None
+
+
+class TimeTrial(TimedTrial[TimeResult], frozen=True, kw_only=True, tag="time"):
+    """Measure a policy, and other batches of the same methods after it in the same process.
+
+    Attributes:
+        smaller: The same methods at a smaller micro-batch.
+        ladder: The same methods at growing micro-batches, for as long as throughput grows.
+    """
+
+    smaller: Policy | None = None
+    ladder: tuple[Policy, ...] = ()
+
+
+class ConfirmTrial(TimedTrial[ConfirmResult], frozen=True, kw_only=True, tag="confirm"):
+    """Measure a policy through an emitted wrapper, in a fresh process.
+
+    Attributes:
+        wrapper_path: The wrapper.
+        wrapper_text: What is in it, for machines that do not share the study's folder.
+    """
+
+    wrapper_path: Incidental[str]
+    wrapper_text: Incidental[str] = ""
+
+
+class FidelityTrial(Trial[FidelityResult], frozen=True, kw_only=True, tag="fidelity"):
+    """Some tens of small steps: the losses and the first gradient, to be compared with the reference run's.
+
+    Attributes:
+        fidelity_steps: Most steps.
+        other_chance: Draw other random numbers in every step, and begin one rounding off: how far the reference run is
+            from itself.
+        write_gradient_to: File for the first gradient; the reference run's.
+        reference_gradient: File of the reference run's first gradient, which this run's is compared with.
+        watched_state: What the reference run's first step changed in the model: by how much this run's does.
+    """
+
+    fidelity_steps: int = 3
+    other_chance: bool = False
+    write_gradient_to: Incidental[str | None] = None
+    reference_gradient: Incidental[str | None] = None
+    watched_state: Incidental[tuple[str, ...] | None] = None
+
+
+class PlainLoopTrial(Trial[PlainLoopResult], frozen=True, kw_only=True, tag="plain loop"):
+    """A few steps of a loop without momadvise: losses, first gradient, updates.
+
+    Attributes:
+        without_dropout: Let no dropout draw, where its masks are others than a wrapper's.
+        other_chance: Draw other random numbers in every step, and begin one rounding off.
+        same_bits: Whether buffers are asked for the same bits.
+        write_gradient_to: File for the first gradient; the updates go beside it.
+        reference_gradient: That file of an earlier loop, which this one is compared with.
+    """
+
+    without_dropout: bool = False
+    other_chance: bool = False
+    same_bits: bool = False
+    write_gradient_to: Incidental[str | None] = None
+    reference_gradient: Incidental[str | None] = None
+
+
+class VerifyTrial(Trial[VerifyResult], frozen=True, kw_only=True, tag="verify"):
+    """The same steps through an emitted wrapper, compared with a plain loop's.
+
+    Attributes:
+        wrapper_path: The wrapper.
+        without_dropout: Let no dropout draw, where its masks are others than the plain loop's.
+        same_bits: Whether buffers are asked for the same bits.
+        reference_gradient: File of the plain loop's first gradient.
+    """
+
+    wrapper_path: str
+    without_dropout: bool = False
+    same_bits: bool = False
+    reference_gradient: Incidental[str]
+
+
+ComparedSpec = SizeTrial | TimeTrial | ConfirmTrial
+"""A trial that may take turns with another training."""
+
+TrialSpec = (
+    ProbeTrial
+    | LookTrial
+    | CountTrial
+    | PredictTrial
+    | SizeTrial
+    | TimeTrial
+    | ConfirmTrial
+    | FidelityTrial
+    | PlainLoopTrial
+    | VerifyTrial
+)
+"""Any trial."""

@@ -32,7 +32,7 @@ from advisor.hardware.hardware import DeviceKind
 from advisor.policy.policy import Policy
 from advisor.trial.process.fork_client import servers_are_kept
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 from benchmarks.papers import contenders
 from benchmarks.papers.arena import FLOOR, Arena, Contest, Found
 from benchmarks.papers.command import Options, options_of, report
@@ -197,7 +197,7 @@ def _asked(who: str, arena: Arena, size: _Size) -> Found:
     return contenders.momadvise(arena, space=size.space, trials=size.trials, time_limit_seconds=seconds)
 
 
-def _of(arena: Arena, who: str, found: Found, base: TrialResult | None) -> Iterator[Figure]:
+def _of(arena: Arena, who: str, found: Found, base: TimeResult | None) -> Iterator[Figure]:
     """The measurements of one answer, made by the harness; without any, a line with the reason."""
     table, row = _place(arena.contest, who)
     result = None if found.policy is None else arena.time(found.policy, found.model_size)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,12 +19,16 @@ from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.session.setup.limits import memory_budget
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import CountResult, Result, TimeResult
+from advisor.trial.spec import CountTrial, SizeTrial, TimeTrial, Trial
 from benchmarks.papers.command import Options
 from benchmarks.papers.runs import completed, why
 from benchmarks.papers.specs import spec_of
 
 __all__ = ["FIRST_BATCH", "FLOOR", "Arena", "Contest", "Found"]
+
+_R = TypeVar("_R", bound=Result)
+_S = TypeVar("_S", bound=Trial[Any])
 
 FLOOR = 0.5
 """``bigger``: fraction of the unmodified throughput that a larger model must keep."""
@@ -113,17 +118,17 @@ class Arena:
         self.contest = contest
         self.limit_bytes = memory_budget(options.hardware, contest.limit_bytes).limit_bytes
 
-    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
+    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TimeResult:
         """Measure a policy; one that was measured before keeps its result."""
-        return self._completed(self._spec(TrialKind.TIME, policy, size))
+        return self._completed(self._spec(TimeTrial, policy, size))
 
     def leave(self) -> None:
         """End the worker, so that it does not disturb other processes; the next trial gets a new one."""
         self._runner.close()
 
-    def count(self) -> TrialResult:
+    def count(self) -> CountResult:
         """The sizes of the model with their parameter counts."""
-        return self._profiling_runs(TrialKind.COUNT, Policy(micro_batch=FIRST_BATCH))
+        return self._completed(self._spec(CountTrial, Policy(micro_batch=FIRST_BATCH), None))
 
     def largest(
         self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
@@ -140,11 +145,12 @@ class Arena:
             The policy, which was timed; the model from the profiling runs; the trials that were run; and why there is
             no policy.
         """
-        sized = self._profiling_runs(TrialKind.SIZE, Policy(methods=tuple(uses), micro_batch=FIRST_BATCH), size)
+        spec = self._spec(SizeTrial, Policy(methods=tuple(uses), micro_batch=FIRST_BATCH), size)
+        sized = self._completed(msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes))
         if sized.sizing is None or not sized.sizing.points:
             return None, None, 1, why(sized) or "not even two samples fit"
         model = memory_model_of(sized.sizing, sized.prediction)
-        known, result = model, sized
+        known, result = model, None
         for trials in range(2, _ATTEMPTS + 2):
             largest = min(model.largest_batch(self.limit_bytes), model.largest_within_seconds(self.seconds))
             batch = choose_batch(largest=largest, fraction=1.0, global_batch=self.contest.global_batch)
@@ -160,17 +166,11 @@ class Arena:
             if result.outcome is not Outcome.OUT_OF_MEMORY:
                 break
             model = model.after_out_of_memory(math.ceil(0.9 * batch.micro_batch))
-        if result.measurement is None:
-            return None, known, trials, why(result)
+        if result is None or result.measurement is None:
+            return None, known, trials, "" if result is None else why(result)
         return policy, known, trials, ""
 
-    def _profiling_runs(
-        self, kind: TrialKind, policy: Policy, size: Mapping[str, int | float] | None = None
-    ) -> TrialResult:
-        spec = self._spec(kind, policy, size)
-        return self._completed(msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes))
-
-    def _spec(self, kind: TrialKind, policy: Policy, size: Mapping[str, int | float] | None) -> TrialSpec:
+    def _spec(self, kind: type[_S], policy: Policy, size: Mapping[str, int | float] | None) -> _S:
         return spec_of(
             kind,
             self.options,
@@ -182,7 +182,7 @@ class Arena:
             time_limit_seconds=self._time_limit_seconds,
         )
 
-    def _completed(self, spec: TrialSpec) -> TrialResult:
+    def _completed(self, spec: Trial[_R]) -> _R:
         result = completed(self._runner, self.options, spec)
         self.wall_seconds += result.wall_seconds
         return result

@@ -29,7 +29,7 @@ from advisor.methods.use import MethodUse, use
 from advisor.session.setup.limits import memory_budget
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.largest import Largest, Search, refusal
@@ -224,7 +224,7 @@ class _Bench:
 
         return [unit(value, mom) for value in curve.values for mom in (EXACT, *curve.case.moms)]
 
-    def _timed(self, curve: Fixed, value: int, mom: str) -> TrialResult | str:
+    def _timed(self, curve: Fixed, value: int, mom: str) -> TimeResult | str:
         """The measurement, or why it was refused."""
         uses = self._uses(mom)
         return refusal(self._options, uses) or timed(
@@ -238,7 +238,7 @@ class _Bench:
             limit_bytes=self._limit(curve.case),
         )
 
-    def _of_fixed(self, row: str, own: TrialResult | str, exact: TrialResult | str | None) -> Iterator[Figure]:
+    def _of_fixed(self, row: str, own: TimeResult | str, exact: TimeResult | str | None) -> Iterator[Figure]:
         """Values of one run, and relative to exact training unless it is that."""
         measured = None if isinstance(own, str) else own.measurement
         reason = own if isinstance(own, str) else why(own)

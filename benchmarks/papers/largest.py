@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,13 +21,16 @@ from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import Result, TimeResult
+from advisor.trial.spec import SizeTrial, TimeTrial, Trial
 from advisor.workload.source import resolve_source
 from benchmarks.papers.command import Options
 from benchmarks.papers.runs import completed, why
 from benchmarks.papers.specs import policy_of
 
 __all__ = ["Largest", "Search", "refusal"]
+
+_R = TypeVar("_R", bound=Result)
 
 _FIRST_BATCH = 2
 """First batch of the profiling runs, as in a session."""
@@ -146,10 +150,10 @@ class _Combination:
 
     def sized(self) -> tuple[MemoryModel | None, str]:
         """Memory and time at every batch according to the profiling runs, or why there are none."""
-        result = self._trial(TrialKind.SIZE, _FIRST_BATCH)
+        result = self._trial(SizeTrial, _FIRST_BATCH, limit_of_timed_bytes=self._search.limit_bytes)
         if result.outcome is Outcome.OUT_OF_MEMORY:
             # The reason why the first batch did not run; a single sample may fail for others (BatchNorm needs two).
-            one = self._trial(TrialKind.SIZE, 1, largest_batch=1)
+            one = self._trial(SizeTrial, 1, largest_batch=1, limit_of_timed_bytes=self._search.limit_bytes)
             result = one if one.sizing is not None else result
         if result.sizing is None:
             return None, why(result)
@@ -184,33 +188,31 @@ class _Combination:
             reason = f"{Outcome.OUT_OF_MEMORY.value}: {_MOST_TRIED} batches did not fit below {format_bytes(limit)}"
         return runs, reason
 
-    def time(self, batch: int, smaller: int, runs: dict[int, Measurement]) -> TrialResult:
+    def time(self, batch: int, smaller: int, runs: dict[int, Measurement]) -> TimeResult:
         """Time a batch, and a smaller one in the same process; successful runs are added to ``runs``."""
-        result = self._trial(TrialKind.TIME, batch, smaller=smaller if smaller < batch else None)
+        result = self._trial(
+            TimeTrial,
+            batch,
+            smaller=policy_of(self._uses, smaller, self._settled) if smaller < batch else None,
+        )
         for one in (result.measurement, result.smaller):
             if one is not None:
                 runs[one.micro_batch] = one
         return result
 
-    def _trial(
-        self, kind: TrialKind, batch: int, *, smaller: int | None = None, largest_batch: int | None = None
-    ) -> TrialResult:
-        limit = self._search.limit_bytes
+    def _trial(self, kind: type[Trial[_R]], batch: int, **asked: Any) -> _R:
         return completed(
             self._runner,
             self._options,
-            TrialSpec(
-                kind=kind,
+            kind(
                 workload=self._source,
                 model_size=self._model_size,
                 policy=policy_of(self._uses, batch, self._settled),
-                smaller=None if smaller is None else policy_of(self._uses, smaller, self._settled),
                 device=self._options.hardware.device,
-                memory_limit_bytes=limit,
-                limit_of_timed_bytes=limit if kind is TrialKind.SIZE else None,
-                largest_batch=largest_batch,
+                memory_limit_bytes=self._search.limit_bytes,
                 measure_seconds=self._search.seconds,
                 time_limit_seconds=self._options.at_most(_LIMIT_SECONDS),
+                **asked,
             ),
         )
 

@@ -13,7 +13,8 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.compose import worst_fidelity
 from advisor.methods.use import MethodUse
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import FidelityResult
+from advisor.trial.spec import FidelityTrial
 from benchmarks.papers.command import Options
 from benchmarks.papers.runs import completed
 from benchmarks.papers.specs import policy_of, spec_of
@@ -66,8 +67,8 @@ class Learning:
         self._steps = steps
         self._model_size = dict(model_size)
         self._gradient = folder / "gradient.pt"
-        self._plain: TrialResult | None = None
-        self._chance: TrialResult | None = None
+        self._plain: FidelityResult | None = None
+        self._chance: FidelityResult | None = None
 
     def chance(self, workload: Path | str) -> Learned:
         """Plain training compared with its repetition: the effect of chance on the losses."""
@@ -100,27 +101,27 @@ class Learning:
         against = "" if finding is None else f"momadvise: {finding.what} (tolerated: {finding.tolerated})"
         return Learned(found=found, reason=against)
 
-    def _compare(self, plain: TrialResult, own: TrialResult) -> FidelityMeasurement | None:
+    def _compare(self, plain: FidelityResult, own: FidelityResult) -> FidelityMeasurement | None:
         if plain.fidelity is None or own.fidelity is None:
             return None
         return compared(own.fidelity, plain.fidelity, reference="plain", micro_batch=self._batch)
 
-    def _exact(self, workload: Path | str) -> TrialResult:
+    def _exact(self, workload: Path | str) -> FidelityResult:
         if self._plain is None:
             self._plain = self._run(workload, ())
         return self._plain
 
-    def _by_chance(self, workload: Path | str) -> TrialResult | None:
+    def _by_chance(self, workload: Path | str) -> FidelityResult | None:
         """Plain training with other random numbers; ``None`` if plain training itself failed."""
         if self._chance is None and self._exact(workload).fidelity is not None:
             self._chance = self._run(workload, (), other_chance=True)
         return self._chance
 
-    def _run(self, workload: Path | str, uses: Sequence[MethodUse], *, other_chance: bool = False) -> TrialResult:
+    def _run(self, workload: Path | str, uses: Sequence[MethodUse], *, other_chance: bool = False) -> FidelityResult:
         exact = not uses and not other_chance
         # All steps are made, so that all losses are from the same step.
         spec = spec_of(
-            TrialKind.FIDELITY,
+            FidelityTrial,
             self._options,
             workload,
             policy_of(uses, self._batch),
@@ -132,13 +133,13 @@ class Learning:
         spec = msgspec.structs.replace(
             spec,
             write_gradient_to=str(self._gradient) if exact else None,
-            exact_gradient=None if exact else str(self._gradient),
+            reference_gradient=None if exact else str(self._gradient),
             other_chance=other_chance,
         )
         return completed(self._runner, self._options, spec)
 
 
-def _no_losses(result: TrialResult) -> str:
+def _no_losses(result: FidelityResult) -> str:
     if result.fidelity is not None:
         return ""
     return f"{result.outcome.value}: {result.reason}" if result.reason else result.outcome.value

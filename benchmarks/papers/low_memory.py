@@ -17,6 +17,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -24,7 +25,8 @@ from advisor.hardware.hardware import DeviceKind
 from advisor.measure.measurement import Measurement, MemoryMeasurement
 from advisor.policy.policy import Policy
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import PredictResult, Result, TimeResult
+from advisor.trial.spec import PredictTrial, TimeTrial, Trial
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.lessons import Learned, Learner, Lesson
@@ -34,6 +36,8 @@ from benchmarks.papers.specs import spec_of
 from benchmarks.papers.units import Known, Unit, run_units
 
 __all__ = ["main", "run"]
+
+_R = TypeVar("_R", bound=Result)
 
 _PAPER = "low_memory"
 _MB = 1e6
@@ -100,7 +104,7 @@ class _Climb(msgspec.Struct, frozen=True):
         micro = self.size.micro_batch if rung.micro else self.size.batch
         return Policy(methods=rung.uses, micro_batch=micro, accumulation_steps=self.size.batch // micro)
 
-    def trial(self, runner: Runner, kind: TrialKind, rung: Rung) -> TrialResult:
+    def trial(self, runner: Runner, kind: type[Trial[_R]], rung: Rung) -> _R:
         """One trial; a repeated run is answered from the runner's folder."""
         workload, size = WORKLOADS / f"{self.ladder.workload}.py", self.size
         spec = spec_of(kind, self.options, workload, self.policy(rung), seconds=size.seconds, model_size=size.model)
@@ -158,7 +162,7 @@ def _needed(climb: _Climb, rung: Rung, runner: Runner, learner: Learner) -> list
 
     def taken(known: Known) -> Iterator[Figure]:
         plain = climb.ladder.rungs[0]
-        results = [climb.trial(runner, TrialKind.TIME, one) for one in (rung, plain)]
+        results = [climb.trial(runner, TimeTrial, one) for one in (rung, plain)]
         figures = list(_taken(climb, rung, *results))
         yield from figures
         yield from _summed(climb, rung, {**known, **{(one.table, one.row, one.column): one for one in figures}})
@@ -167,7 +171,7 @@ def _needed(climb: _Climb, rung: Rung, runner: Runner, learner: Learner) -> list
         return _sparse(climb, rung, climb.learned(learner, climb.first_lesson(rung)), known)
 
     def predicted(known: Known) -> Iterator[Figure]:
-        result, prediction = (climb.trial(runner, kind, rung) for kind in (TrialKind.TIME, TrialKind.PREDICT))
+        result, prediction = climb.trial(runner, TimeTrial, rung), climb.trial(runner, PredictTrial, rung)
         yield _predicted(climb, rung, result, prediction)
 
     units = [unit(_PEAK, taken)]
@@ -208,7 +212,7 @@ def _lesson(climb: _Climb, rung: Rung, learner: Learner) -> Unit:
     return Unit(table=climb.ladder.table, row=rung.name, column=climb.ladder.score, make=make)
 
 
-def _taken(climb: _Climb, rung: Rung, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
+def _taken(climb: _Climb, rung: Rung, result: TimeResult, plain: TimeResult) -> Iterator[Figure]:
     """The values of one run."""
     own, base = result.measurement, plain.measurement
     emulated = _emulated(climb, rung, own, base)
@@ -241,7 +245,7 @@ def _emulated(climb: _Climb, rung: Rung, own: Measurement | None, base: Measurem
     return climb.ladder.emulated if own.step_seconds > _EMULATED_FROM * base.step_seconds else ""
 
 
-def _predicted(climb: _Climb, rung: Rung, result: TrialResult, prediction: TrialResult) -> Figure:
+def _predicted(climb: _Climb, rung: Rung, result: TimeResult, prediction: PredictResult) -> Figure:
     """Relative error of a predicted peak; the paper's value is a bound on its own profiler's."""
     own, predicted = result.measurement, prediction.prediction
     ours, reason = None, why(result)

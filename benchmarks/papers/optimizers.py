@@ -28,7 +28,8 @@ from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import FidelityResult, TimeResult
+from advisor.trial.spec import FidelityTrial, TimeTrial
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.optimizers_table import (
@@ -168,12 +169,12 @@ def _refusal(options: Options, size: _Size, cell: tuple[str, int], devices: int)
 
 def _results(
     runner: Runner, options: Options, size: _Size, cell: tuple[str, int], devices: int
-) -> tuple[TrialResult, TrialResult]:
+) -> tuple[TimeResult, FidelityResult]:
     """One trial for memory and time, one for the loss."""
     policy = Policy(methods=_uses(cell, devices), micro_batch=size.batch, gpu_count=devices)
-    timed = spec_of(TrialKind.TIME, options, _WORKLOAD, policy, seconds=size.seconds, model_size=size.model)
+    timed = spec_of(TimeTrial, options, _WORKLOAD, policy, seconds=size.seconds, model_size=size.model)
     learned = spec_of(
-        TrialKind.FIDELITY,
+        FidelityTrial,
         options,
         _WORKLOAD,
         policy,
@@ -190,8 +191,8 @@ def _of(
     size: _Size,
     cell: tuple[str, int],
     row: str,
-    own: tuple[TrialResult, TrialResult],
-    base: tuple[TrialResult, TrialResult],
+    own: tuple[TimeResult, FidelityResult],
+    base: tuple[TimeResult, FidelityResult],
 ) -> Iterator[Figure]:
     """The values of one cell."""
     (timed, learned), (base_timed, base_learned) = own, base
@@ -227,17 +228,17 @@ def _columns(cell: tuple[str, int], size: _Size) -> list[tuple[str, float | None
     return columns
 
 
-def _peak(result: TrialResult) -> float | None:
+def _peak(result: TimeResult) -> float | None:
     """Of the device with the highest peak, in MiB."""
     return None if result.measurement is None else result.measurement.memory.peak_bytes / 2**20
 
 
-def _time(result: TrialResult) -> float | None:
+def _time(result: TimeResult) -> float | None:
     """Step time in milliseconds."""
     return None if result.measurement is None else 1000 * result.measurement.step_seconds
 
 
-def _loss(result: TrialResult, size: _Size) -> float | None:
+def _loss(result: FidelityResult, size: _Size) -> float | None:
     """Loss after all steps: the mean over one round of the batches."""
     record = result.fidelity
     if record is None or len(record.losses) < size.steps:
@@ -249,7 +250,7 @@ def _ratio(own: float | None, base: float | None) -> float | None:
     return None if own is None or base is None else own / base
 
 
-def _why_no_loss(result: TrialResult, size: _Size) -> str:
+def _why_no_loss(result: FidelityResult, size: _Size) -> str:
     record = result.fidelity
     if record is None:
         return f"{result.outcome.value}: {result.reason}" if result.reason else result.outcome.value

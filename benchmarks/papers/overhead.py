@@ -26,7 +26,8 @@ import msgspec
 from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import PredictResult
+from advisor.trial.spec import PredictTrial
 from benchmarks.papers.child import ask
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
@@ -239,12 +240,12 @@ def _predicted(runner: Runner, options: Options, model: _Model, uses: tuple[Meth
     return Unit(table=_PREDICTED, row=row, column=_ERROR, make=make)
 
 
-def _traced(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...]) -> TrialResult:
+def _traced(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...]) -> PredictResult:
     """Trace a step at batches around twice the measured one, so that the measured batch itself is not traced."""
     policy = policy_of(uses, 4 * model.batch)
-    spec = spec_of(TrialKind.PREDICT, options, model.workload, policy)
+    spec = spec_of(PredictTrial, options, model.workload, policy)
     # It is compared with the bytes of tensors, not with what the allocator reserved.
-    return completed(runner, options, msgspec.structs.replace(spec, with_allocator=False))
+    return completed(runner, options, msgspec.structs.replace(spec, allocator_limit_bytes=None))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -29,7 +29,7 @@ import msgspec
 
 from advisor.methods.use import MethodUse, use
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.largest import refusal
@@ -183,14 +183,14 @@ def _memory(options: Options, runner: Runner, pixels: int, way: str) -> Unit:
     return Unit(table=_MEMORY, row=_row(pixels, way), column=_TELLING, make=make)
 
 
-def _timed(options: Options, runner: Runner, pixels: int, uses: Sequence[MethodUse]) -> TrialResult:
+def _timed(options: Options, runner: Runner, pixels: int, uses: Sequence[MethodUse]) -> TimeResult:
     size = _SIZES[options.size]
     shape = {"width": size.width, "pixels": pixels}
     return timed(runner, options, _workload(uses), uses, batch=size.batch, seconds=size.seconds, model_size=shape)
 
 
 def _peaks(
-    options: Options, pixels: int, way: str, result: TrialResult | None, plain: TrialResult, reason: str
+    options: Options, pixels: int, way: str, result: TimeResult | None, plain: TimeResult, reason: str
 ) -> Iterator[Figure]:
     """Values of one run, and relative to plain training at the same size in the same call."""
     own, base = None if result is None else result.measurement, plain.measurement

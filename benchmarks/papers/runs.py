@@ -8,6 +8,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -15,12 +16,15 @@ from advisor.methods.use import MethodUse
 from advisor.session.setup.versions import versions
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import CutShortError, Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import Result, TimeResult
+from advisor.trial.spec import TimeTrial, Trial
 from benchmarks.papers.command import Options, TimeIsUpError
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.specs import policy_of, spec_of
 
 __all__ = ["WORKLOADS", "completed", "figure", "settled", "timed", "why"]
+
+_R = TypeVar("_R", bound=Result)
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 """The folder of the papers' models: one file each, in ``momadvise``'s format."""
@@ -42,7 +46,7 @@ def timed(
     limit_bytes: int | None = None,
     time_limit_seconds: float = _TIME_LIMIT_SECONDS,
     accumulation_steps: int = 1,
-) -> TrialResult:
+) -> TimeResult:
     """Train for a short while with these methods.
 
     Args:
@@ -67,7 +71,7 @@ def timed(
         runner,
         options,
         spec_of(
-            TrialKind.TIME,
+            TimeTrial,
             options,
             workload,
             msgspec.structs.replace(policy_of(uses, batch), accumulation_steps=accumulation_steps),
@@ -79,7 +83,7 @@ def timed(
     )
 
 
-def completed(runner: Runner, options: Options, spec: TrialSpec) -> TrialResult:
+def completed(runner: Runner, options: Options, spec: Trial[_R]) -> _R:
     """A trial that ended by itself. One that the end of the call cuts short is not a result.
 
     Raises:
@@ -92,10 +96,10 @@ def completed(runner: Runner, options: Options, spec: TrialSpec) -> TrialResult:
         raise TimeIsUpError from None
 
 
-def why(*results: TrialResult) -> str:
+def why(*results: Result) -> str:
     """Why there is no value: outcome and reason of the first run without a measurement; empty if all ran."""
     for one in results:
-        if one.measurement is None:
+        if not isinstance(one, TimeResult) or one.measurement is None:
             return f"{one.outcome.value}: {one.reason}" if one.reason else one.outcome.value
     return ""
 

@@ -26,7 +26,7 @@ import numpy as np
 from advisor.measure.measurement import Measurement
 from advisor.methods.use import MethodUse, use
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 from benchmarks.papers.command import Options, options_of, report
 from benchmarks.papers.figures import Figure
 from benchmarks.papers.runs import WORKLOADS, figure, timed, why
@@ -108,12 +108,12 @@ def _row(layers: int, way: str) -> str:
     return f"{layers:,} layers, {way}"
 
 
-def _timed(runner: Runner, options: Options, size: _Size, layers: int, uses: tuple[MethodUse, ...]) -> TrialResult:
+def _timed(runner: Runner, options: Options, size: _Size, layers: int, uses: tuple[MethodUse, ...]) -> TimeResult:
     shape = {"layers": layers, "channels": size.channels}
     return timed(runner, options, _WORKLOAD, uses, batch=size.batch, seconds=size.seconds, model_size=shape)
 
 
-def _of(options: Options, way: str, layers: int, result: TrialResult, plain: TrialResult) -> Iterator[Figure]:
+def _of(options: Options, way: str, layers: int, result: TimeResult, plain: TimeResult) -> Iterator[Figure]:
     """The values of one run, relative to plain training of the same depth in the same call."""
     own, base = result.measurement, plain.measurement
     columns: dict[str, tuple[float | None, float | None]] = {

@@ -7,7 +7,7 @@ import hashlib
 import random
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,7 +22,8 @@ from advisor.session.setup.limits import memory_budget
 from advisor.session.setup.versions import versions
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import Result, TimeResult
+from advisor.trial.spec import ProbeTrial, SizeTrial, TimeTrial, Trial
 from advisor.workload.facts import Facts
 from advisor.workload.workload import WorkloadSource
 from benchmarks.search.recordings import Recording
@@ -30,6 +31,8 @@ from benchmarks.search.table_lines import Header, Line, Sized, Timed
 from benchmarks.search.timed_batches import first_batch, next_batch
 
 __all__ = ["Recorder"]
+
+_R = TypeVar("_R", bound=Result)
 
 _BETWEEN_PLAIN = 8
 """Combinations between two measurements of plain training."""
@@ -135,7 +138,7 @@ class Recorder:
 
     def _facts(self) -> Facts:
         result = self._trial(
-            TrialKind.PROBE, (), _FIRST_BATCH, limit_bytes=self._usable_bytes, libraries=self._space.libraries
+            ProbeTrial, (), _FIRST_BATCH, limit_bytes=self._usable_bytes, libraries=self._space.libraries
         )
         if result.facts is None:
             raise WorkloadError(f"{self._recording.name}: {result.reason}", result.traceback_text)
@@ -162,7 +165,14 @@ class Recorder:
             batch = following
 
     def _size(self, combination: Combination) -> Sized:
-        result = self._trial(TrialKind.SIZE, combination.uses, _FIRST_BATCH, limit_bytes=self._usable_bytes)
+        result = self._trial(
+            SizeTrial,
+            combination.uses,
+            _FIRST_BATCH,
+            limit_bytes=self._usable_bytes,
+            largest_batch=self._recording.largest_batch,
+            limit_of_timed_bytes=self._recording.limit_bytes,
+        )
         sizing = result.sizing
         return Sized(
             uses=combination.uses,
@@ -192,7 +202,7 @@ class Recorder:
     ) -> Timed:
         moment = time.monotonic() - self._begin
         result = self._trial(
-            TrialKind.TIME, uses, batch, limit_bytes=self._recording.limit_bytes, repeat=repeat, settled=settled
+            TimeTrial, uses, batch, limit_bytes=self._recording.limit_bytes, repeat=repeat, settled=settled
         )
         line = Timed(
             uses=uses,
@@ -209,33 +219,28 @@ class Recorder:
 
     def _trial(
         self,
-        kind: TrialKind,
+        kind: type[Trial[_R]],
         uses: tuple[MethodUse, ...],
         batch: int,
         *,
         limit_bytes: int,
-        repeat: int = 0,
-        libraries: tuple[str, ...] = (),
         settled: dict[str, str] | None = None,
-    ) -> TrialResult:
+        **asked: Any,
+    ) -> _R:
         return self._runner.run(
-            TrialSpec(
-                kind=kind,
+            kind(
                 workload=self._source,
                 policy=Policy(methods=uses, micro_batch=batch, settled=settled or {}),
                 device=self._hardware.device,
                 memory_limit_bytes=limit_bytes,
-                largest_batch=self._recording.largest_batch,
-                limit_of_timed_bytes=self._recording.limit_bytes if kind is TrialKind.SIZE else None,
-                measure_seconds=(_SIZING_SECONDS if kind is TrialKind.SIZE else self._measure_seconds),
+                measure_seconds=(_SIZING_SECONDS if kind is SizeTrial else self._measure_seconds),
                 time_limit_seconds=_TIME_LIMIT_SECONDS,
-                repeat=repeat,
-                libraries=libraries,
+                **asked,
             )
         )
 
 
-def _with_figures(line: Timed, result: TrialResult) -> Timed:
+def _with_figures(line: Timed, result: TimeResult) -> Timed:
     measurement = result.measurement
     assert measurement is not None, "a timed trial that went well has figures"
     plain = measurement.step_seconds if line.reference else line.plain_seconds

@@ -10,6 +10,7 @@ import pytest
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.space.space import Combination
 from advisor.trial.process.runner import Runner
+from advisor.trial.spec import TimeTrial
 from benchmarks.memory_prediction import page, profiling_run_cases, trace_cases
 from benchmarks.search.recordings import SMOKE
 from benchmarks.search.table_lines import Line, Sized
@@ -53,15 +54,13 @@ def test_the_page_names_the_largest_errors() -> None:
 def test_traces_predict_the_peak_of_a_real_step(tmp_path: Path) -> None:
     """The peaks of two real steps of the smoke workload, measured by the recorder's own trials."""
     from advisor.policy.policy import Policy
-    from advisor.trial.spec import TrialKind, TrialSpec
     from advisor.workload.source import resolve_source
 
     lines: list[Line] = [header(workload=SMOKE.name, limit_bytes=SMOKE.limit_bytes)]
     with Runner(tmp_path) as runner:
         for uses in ((), (CHECKPOINT,)):
             lines.append(sized(*uses))
-            spec = TrialSpec(
-                kind=TrialKind.TIME,
+            spec = TimeTrial(
                 workload=resolve_source(SMOKE.workload),
                 policy=Policy(methods=uses, micro_batch=6),
                 device="cpu",

@@ -63,6 +63,7 @@ def test_a_trial_has_the_figures_of_its_instance_and_none_of_the_whole_gpu(
 import torch
 from advisor.measure.memory.cuda import nvml_device
 from advisor.trial.worker.failure import failed_result
+from tests.trial.specs import spec
 device = torch.device("cuda:0")
 kept = torch.empty(2**30, dtype=torch.uint8, device=device)
 nvml = nvml_device(device)
@@ -71,7 +72,7 @@ print(used if used is None else used >= 2**30, nvml.energy_joules())
 try:
     torch.empty(10 * 2**30, dtype=torch.uint8, device=device)
 except RuntimeError as error:
-    print(failed_result("", error, device=device, limit_bytes=9 * 2**30).outcome.value)
+    print(failed_result(spec(device=str(device), memory_limit_bytes=9 * 2**30), error).outcome.value)
 """
     used = None if lacking else True
     assert python(script, Machine(gpus=IN_PARTS.gpus, nvml_lacks=lacking)) == f"{used} None\nout of memory\n"

@@ -10,7 +10,8 @@ from unittest import mock
 
 from advisor.trial import fork_server
 from advisor.trial.folder import TrialFolder
-from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import TrialSpec
 from tests.faults.gate import At, pass_by, take_argument
 from tests.quick_workers import hurry
 
@@ -22,9 +23,10 @@ COMMAND = (sys.executable, "-P", "-u", __file__)
 
 def _with_gates() -> None:
     """Trials of this process, and of those that it forks, pass by the gate."""
-    from advisor.trial.worker import serving, work
+    from advisor.trial.worker import run_trial as running
+    from advisor.trial.worker import serving
 
-    run_trial = work.run_trial
+    run_trial = running.run_trial
     write_result = TrialFolder.write_result
 
     def gated_trial(spec: TrialSpec, tell: Callable[[str], None], *more: Any, **others: Any) -> Any:
@@ -32,18 +34,18 @@ def _with_gates() -> None:
 
         def gated_tell(text: str) -> None:
             tell(text)
-            pass_by(At(spec.kind.value, "told", rank), spec.key)
+            pass_by(At(spec.kind, "told", rank), spec.key)
 
-        pass_by(At(spec.kind.value, "begin", rank), spec.key)
+        pass_by(At(spec.kind, "begin", rank), spec.key)
         found = run_trial(spec, gated_tell, *more, **others)
-        pass_by(At(spec.kind.value, "end", rank), spec.key)
+        pass_by(At(spec.kind, "end", rank), spec.key)
         return found
 
     def gated_write(folder: TrialFolder, result: TrialResult) -> None:
         write_result(folder, result)
         pass_by(At(result.key.partition("-")[0], "written"), result.key)
 
-    for module in (work, serving):
+    for module in (running, serving):
         mock.patch.object(module, "run_trial", gated_trial).start()
     mock.patch.object(TrialFolder, "write_result", gated_write).start()
 

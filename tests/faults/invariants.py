@@ -17,7 +17,7 @@ from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TrialResult
 
 __all__ = ["disagreements", "finished", "one_sentence", "outcome_of", "temporary_files", "unconfirmed", "unreadable"]
 
@@ -99,9 +99,10 @@ def outcome_of(study: Path, key: str) -> Outcome | None:
     """How a trial ended; ``None`` if it did not."""
     try:
         data = StudyFolder(study).trial(key).result.read_bytes()
-        return msgspec.json.decode(data, type=TrialResult).outcome
+        outcome: Outcome = msgspec.json.decode(data, type=TrialResult).outcome
     except (OSError, msgspec.DecodeError):
         return None
+    return outcome
 
 
 def one_sentence(status: int, stderr: str, allowed: Mapping[int, str]) -> Iterator[str]:

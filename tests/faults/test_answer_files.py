@@ -15,7 +15,8 @@ from advisor.policy.file import load_policy_file
 from advisor.session.answer import conclude, emit
 from advisor.trial.folder import StudyFolder
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import LookTrial, TimeTrial, Trial, TrialSpec
 from tests.session.command import run_here
 
 TINY = Path(__file__).parents[1] / "session" / "workloads" / "tiny.py"
@@ -53,13 +54,13 @@ def out(measured: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[TrialKind]:
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[type[Trial[Any]]]:
     """The kinds of trials that were run, not read back."""
-    kinds: list[TrialKind] = []
+    kinds: list[type[Trial[Any]]] = []
     wait = Runner._wait
 
     def waited(runner: Runner, connection: Any, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool, str]:
-        kinds.append(spec.kind)
+        kinds.append(type(spec))
         return wait(runner, connection, spec, *more)
 
     monkeypatch.setattr(Runner, "_wait", waited)
@@ -81,12 +82,12 @@ def agree(out: Path) -> None:
     assert answer.digests == {name: emit._digest((out / name).read_bytes()) for name in FILES}
 
 
-def test_the_files_of_an_answer_belong_to_it(out: Path, ran: list[TrialKind]) -> None:
+def test_the_files_of_an_answer_belong_to_it(out: Path, ran: list[type[Trial[Any]]]) -> None:
     agree(out)
     before = contents(out)
     status, answer, _ = command(out)
     assert status == 0
-    assert ran == [TrialKind.LOOK], "whether the model is what it was"
+    assert ran == [LookTrial], "whether the model is what it was"
     assert not any("written again" in note or "edited" in note for note in answer["notes"])
     assert contents(out) == before
 
@@ -94,7 +95,7 @@ def test_the_files_of_an_answer_belong_to_it(out: Path, ran: list[TrialKind]) ->
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize(("left", "said"), [(None, "gone"), (0, "cut short"), (700, "cut short")])
 def test_a_file_that_is_gone_or_cut_is_written_again_and_nothing_is_measured(
-    out: Path, ran: list[TrialKind], name: str, left: int | None, said: str
+    out: Path, ran: list[type[Trial[Any]]], name: str, left: int | None, said: str
 ) -> None:
     before = contents(out)
     (out / name).unlink()
@@ -102,17 +103,17 @@ def test_a_file_that_is_gone_or_cut_is_written_again_and_nothing_is_measured(
         (out / name).write_bytes(before[name][:left])
     status, answer, _ = command(out)
     assert status == 0
-    assert ran == [TrialKind.LOOK]
+    assert ran == [LookTrial]
     assert f"{name} was {said}: it is written again as it was" in answer["notes"]
     assert contents(out) == before
 
 
-def test_a_file_that_somebody_edited_stays_and_that_is_said(out: Path, ran: list[TrialKind]) -> None:
+def test_a_file_that_somebody_edited_stays_and_that_is_said(out: Path, ran: list[type[Trial[Any]]]) -> None:
     edited = (out / "wrapper.py").read_text() + MINE
     (out / "wrapper.py").write_text(edited)
     status, answer, _ = command(out)
     assert status == 0
-    assert ran == [TrialKind.LOOK]
+    assert ran == [LookTrial]
     assert any("wrapper.py was edited since, and is left as it is" in note for note in answer["notes"])
     assert (out / "wrapper.py").read_text() == edited
     (out / "wrapper.py").rename(out / "my_wrapper.py")
@@ -219,7 +220,7 @@ def test_the_answer_is_withdrawn_before_the_first_of_other_files_is_written(
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_cannot_be_read_any_more_is_kept_beside_the_one_that_is_written_again(
-    out: Path, ran: list[TrialKind], name: str
+    out: Path, ran: list[type[Trial[Any]]], name: str
 ) -> None:
     before = contents(out)
     damaged = before[name].replace(b"methods", b"met[ods:", 1)
@@ -227,7 +228,7 @@ def test_a_file_that_cannot_be_read_any_more_is_kept_beside_the_one_that_is_writ
     (out / name).write_bytes(damaged)
     status, answer, _ = command(out)
     assert status == 0
-    assert ran == [TrialKind.LOOK]
+    assert ran == [LookTrial]
     kept = Path(name).with_stem(f"{Path(name).stem}.edited").name
     assert any(f"{name} could not be read any more: it is kept as {kept}" in note for note in answer["notes"])
     assert (out / kept).read_bytes() == damaged
@@ -236,7 +237,7 @@ def test_a_file_that_cannot_be_read_any_more_is_kept_beside_the_one_that_is_writ
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])
 def test_a_damaged_database_is_kept_aside_and_made_anew_from_what_was_measured(
-    out: Path, ran: list[TrialKind], damage: str
+    out: Path, ran: list[type[Trial[Any]]], damage: str
 ) -> None:
     database = (out / "study.db").read_bytes()
     damaged = database[: len(database) // 2] if damage == "cut" else b"no database" * 1000
@@ -246,5 +247,5 @@ def test_a_damaged_database_is_kept_aside_and_made_anew_from_what_was_measured(
     assert status == 0, stderr
     assert any("study.db was damaged: it is kept as study.damaged.db" in note for note in answer["notes"])
     assert (out / "study.damaged.db").read_bytes() == damaged
-    assert TrialKind.TIME not in ran, "what was measured is in the ledger"
+    assert TimeTrial not in ran, "what was measured is in the ledger"
     agree(out)

@@ -21,7 +21,7 @@ from advisor.measure.state.first_gradient import save_gradient
 from advisor.session.study import open_study
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import FidelityTrial
 from advisor.trial.worker.failure import failed_result
 from tests.session.test_study import MARKER
 from tests.trial.specs import spec
@@ -103,7 +103,7 @@ def test_a_model_that_finds_the_disk_full_is_tried_again() -> None:
         except OSError as error:
             raise RuntimeError("the log cannot be written") from error
     except RuntimeError as error:
-        result = failed_result("key", error, device=torch.device("cpu"), limit_bytes=1)
+        result = failed_result(spec(), error)
     assert result.outcome is Outcome.LOST
     assert result.outcome.is_by_chance
     assert result.reason == "the disk is full: No space left on device"
@@ -194,7 +194,7 @@ def test_a_comparison_that_cannot_be_kept_says_so_and_is_no_failure_of_the_trial
     """The exact run's gradient cannot be written: the worker finds out, and the next command runs it again."""
     (tmp_path / "file").write_text("no folder")
     with Runner(tmp_path) as runner:
-        asked = spec(kind=TrialKind.FIDELITY, write_gradient_to=str(tmp_path / "file" / "gradient.pt"))
+        asked = spec(kind=FidelityTrial, write_gradient_to=str(tmp_path / "file" / "gradient.pt"))
         with pytest.raises(
             OutputFolderError, match=r"gradient.pt cannot be written: File exists\. .* run the same command again"
         ):

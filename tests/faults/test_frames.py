@@ -16,7 +16,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.process.connection import Connection, SilenceError
 from advisor.trial.protocol import Answer, Exited, Finished, Joined, Progress, Ready, Reported, Unwritten, encode_line
 from advisor.trial.ranks.rank_group import Death, RankGroup
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 
 from .hostile import damaged, texts
 
@@ -29,7 +29,7 @@ LINES = [
         Unwritten(reason="full"),
         Exited(status=-9),
         Joined(),
-        Reported(result=TrialResult(key="k", outcome=Outcome.FAILED, reason="x")),
+        Reported(result=TimeResult(key="k", outcome=Outcome.FAILED, reason="x")),
     )
 ]
 frames = st.sampled_from(LINES).flatmap(damaged).map(lambda data: data[:60_000] + b"\n")
@@ -95,7 +95,7 @@ def test_every_message_is_one_line_whatever_its_texts_are(one: str, other: str) 
         Progress(text=one),
         Unwritten(reason=one),
         Finished(key=other, clean=False, why=one),
-        Reported(result=TrialResult(key=one, outcome=Outcome.FAILED, reason=other, traceback_text=one)),
+        Reported(result=TimeResult(key=one, outcome=Outcome.FAILED, reason=other, traceback_text=one)),
     ):
         line = encode_line(message)
         assert line.index(b"\n") == len(line) - 1

@@ -25,13 +25,15 @@ from advisor.session.study import StudyMarker, check_folder, open_study
 from advisor.text.records import DamagedError, decode_record, encode_record, read_record
 from advisor.trial.folder import StudyFolder, TrialFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.result import TimeResult, TrialResult
+from advisor.trial.spec import TrialSpec
 from advisor.workload.fingerprint import digest_of
 from advisor.workload.identity import Identity
 from advisor.workload.reads import Reads
 from tests.decide.examples import baseline, lost, measured, measurement
 from tests.session.test_prediction_cache import ANSWER, QUESTION
 from tests.session.test_study import MARKER
+from tests.trial.specs import spec
 
 from .hostile import damaged, explained, texts, valid_or_explained
 
@@ -42,7 +44,7 @@ LEDGER = [
     measured(20, CHECKPOINT),
     lost(Outcome.FAILED, CHECKPOINT, reason="RuntimeError: a [b] \x1b[31m é"),
 ]
-RESULT = TrialResult(key="k", outcome=Outcome.OK, measurement=measurement(10.0), notes=("one", "two"))
+RESULT = TimeResult(key="k", outcome=Outcome.OK, measurement=measurement(10.0), notes=("one", "two"))
 IDENTITY = Identity.of(Reads(environment=("PATH", "NOBODY_SET_THIS"), files=(__file__,)), None)
 KEPT = KeptPrediction(question="q", date="2026-02-28", result=ANSWER, identity=IDENTITY)
 
@@ -142,8 +144,8 @@ def test_a_damaged_result_is_a_result_or_none(tmp_path: Path, data: bytes) -> No
     folder.result.write_bytes(data)
     folder.spec.write_bytes(data)
     assert folder.read_spec() is None
-    result = folder.read_result()
-    assert result is None or isinstance(result, TrialResult)
+    result = folder.read_result(spec())
+    assert result is None or isinstance(result, TimeResult)
 
 
 @given(damaged(encode_record(IDENTITY)))

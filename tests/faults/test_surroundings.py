@@ -31,7 +31,8 @@ from advisor.trial.process import starting
 from advisor.trial.process.fork_client import ForkServer, UnforkableError
 from advisor.trial.process.runner import Runner
 from advisor.trial.process.starting import WorkerStarter
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import LookTrial, TrialSpec
 from tests.session.command import COMMAND, run_here
 from tests.session.processes import descendants, wait_until_gone
 from tests.trial.specs import spec
@@ -111,7 +112,7 @@ def test_after_a_full_disk_the_same_command_goes_on(tmp_path: Path, monkeypatch:
     wait, replace = Runner._wait, os.replace
 
     def waited(runner: Runner, connection: Any, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool, str]:
-        if spec.kind is not TrialKind.LOOK:
+        if not isinstance(spec, LookTrial):
             ran.append(spec.key)
         return wait(runner, connection, spec, *more)
 
@@ -186,7 +187,7 @@ def test_an_environment_that_cannot_be_handed_on_starts_a_process_and_no_server(
 def test_a_trial_sees_bytes_of_the_environment_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOT_UTF_8", "caf\udce9")
     with Runner(tmp_path) as runner:
-        result = runner.run(spec(kind=TrialKind.LOOK))
+        result = runner.run(spec(kind=LookTrial))
     assert result.outcome is Outcome.OK, result.reason
 
 

@@ -20,7 +20,7 @@ from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import SizeTrial
 from tests.contract.expected import expected
 from tests.gpu.conftest import skip_unless_triton_runs
 from tests.gpu.test_methods import COMPILED, OF_THE_HOST, ONLY_A_GPU, SAMPLES
@@ -147,7 +147,7 @@ def test_a_method_for_several_devices_trains_on_two(method: Method, runner: Runn
 def held_by_each(uses: tuple[MethodUse, ...], runner: Runner, folder: Path) -> MemoryBreakdown:
     """What one of two ranks holds."""
     policy = Policy(methods=uses, micro_batch=4, gpu_count=2)
-    result = runner.run(Unruly(folder).trial(TrialKind.SIZE, policy=policy, largest_batch=4))
+    result = runner.run(Unruly(folder).trial(SizeTrial, policy=policy, largest_batch=4))
     assert result.outcome is Outcome.OK, (result, runner.tail_of_log(result.key))
     assert result.sizing is not None
     return result.sizing.points[0].memory.breakdown

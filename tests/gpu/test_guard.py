@@ -43,7 +43,7 @@ def runs(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 @pytest.mark.parametrize("setting", DECLARED, ids=lambda setting: setting.label)
 def test_a_method_is_seen_as_it_declares_itself(runs: Runs, setting: MethodUse) -> None:
     text = workload("gpt2", dropout="dropout=0.0")  # kernels of attention for 16 bits draw other masks
-    result = runs.result(text, setting, exact_gradient=runs.gradient(text))
+    result = runs.result(text, setting, reference_gradient=runs.gradient(text))
     assert result.outcome is Outcome.OK, result
     assert result.fidelity is not None
     found = runs.compared(result.fidelity, text)

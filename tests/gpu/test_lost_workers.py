@@ -15,7 +15,7 @@ import torch
 
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import SizeTrial, TimeTrial
 from tests.gpu.unruly import Unruly
 from tests.trial.specs import is_running, my_children, read_number, wait_until
 
@@ -77,18 +77,18 @@ def held(cuda: torch.device) -> int:
 def test_a_worker_that_is_lost_is_replaced(
     how: str, outcome: Outcome, reason: str, runner: Runner, unruly: Unruly
 ) -> None:
-    lost = unruly.trial(TrialKind.TIME, how)
+    lost = unruly.trial(TimeTrial, how)
     result = runner.run(lost)
     assert result.outcome is outcome, (result, runner.tail_of_log(lost.key))
     assert reason in result.reason
-    after = runner.run(unruly.trial(TrialKind.SIZE, largest_batch=4))
+    after = runner.run(unruly.trial(SizeTrial, largest_batch=4))
     assert after.outcome is Outcome.OK, after
     assert not after.warm
 
 
 @pytest.mark.usefixtures("nobody_holds_memory")
 def test_what_breaks_the_device_beside_a_trial_does_not_reach_it(runner: Runner, unruly: Unruly) -> None:
-    trial = unruly.trial(TrialKind.TIME, "breaks the context", "beside", turn_seconds=0.1)
+    trial = unruly.trial(TimeTrial, "breaks the context", "beside", turn_seconds=0.1)
     result = runner.run(unruly.beside_plain(trial))
     assert result.outcome is Outcome.OK, result
     assert result.measurement is not None
@@ -98,7 +98,7 @@ def test_what_breaks_the_device_beside_a_trial_does_not_reach_it(runner: Runner,
 
 @pytest.mark.usefixtures("nobody_holds_memory")
 def test_the_fork_server_may_die_in_a_trial_and_between_two(runner: Runner, unruly: Unruly) -> None:
-    hanging = unruly.trial(TrialKind.TIME, "hangs")
+    hanging = unruly.trial(TimeTrial, "hangs")
     killer = threading.Thread(target=lambda: (read_number(unruly.folder / "process"), kill_servers()))
     killer.start()
     result = runner.run(hanging)
@@ -106,7 +106,7 @@ def test_the_fork_server_may_die_in_a_trial_and_between_two(runner: Runner, unru
     assert result.outcome is Outcome.LOST, result
     assert not is_running(read_number(unruly.folder / "process"))
     kill_servers()
-    after = runner.run(unruly.trial(TrialKind.SIZE, largest_batch=4))
+    after = runner.run(unruly.trial(SizeTrial, largest_batch=4))
     assert after.outcome is Outcome.OK, after
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -15,7 +15,20 @@ from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import (
+    ConfirmTrial,
+    CountTrial,
+    LookTrial,
+    PlainLoopTrial,
+    PredictTrial,
+    ProbeTrial,
+    SizeTrial,
+    TimeTrial,
+    Trial,
+    TrialSpec,
+    VerifyTrial,
+)
 from tests.gpu.unruly import Unruly
 from tests.trial.specs import my_children
 
@@ -30,8 +43,8 @@ TOO_MUCH = "takes too much"
 PLAIN, LARGER = Policy(micro_batch=4), Policy(micro_batch=8)
 ON_TWO = Policy(methods=(use("ddp", bucket_views=True, static_graph=False),), micro_batch=4, gpu_count=2)
 
-WITHOUT_MEMORY = (TrialKind.LOOK, TrialKind.COUNT, TrialKind.PREDICT)
-"""Kinds that take none of the device."""
+WITHOUT_MEMORY = (LookTrial, CountTrial, PredictTrial, VerifyTrial)
+"""Kinds that take none of the device, or need a plain loop before (see the test after)."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +61,7 @@ def unruly(tmp_path: Path) -> Unruly:
 
 def goes_on(runner: Runner, unruly: Unruly, policy: Policy = PLAIN) -> None:
     """The next trial works, and the memory of what failed is nobody's any more."""
-    after = runner.run(unruly.trial(TrialKind.SIZE, policy=policy, largest_batch=4))
+    after = runner.run(unruly.trial(SizeTrial, policy=policy, largest_batch=4))
     assert after.outcome is Outcome.OK, after
 
 
@@ -58,13 +71,13 @@ def with_wrapper(trial: TrialSpec, folder: Path) -> TrialSpec:
     return msgspec.structs.replace(trial, wrapper_path=str(wrapper))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TrialKind if kind not in WITHOUT_MEMORY])
-def test_every_kind_of_trial_says_that_memory_ran_out(kind: TrialKind, runner: Runner, unruly: Unruly) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in get_args(TrialSpec) if kind not in WITHOUT_MEMORY])
+def test_every_kind_of_trial_says_that_memory_ran_out(kind: type[Trial[Any]], runner: Runner, unruly: Unruly) -> None:
     trial = unruly.trial(kind, TOO_MUCH)
-    if kind is TrialKind.CONFIRM:
+    if kind is ConfirmTrial:
         trial = with_wrapper(trial, unruly.folder)
     result = runner.run(trial)
-    if kind is TrialKind.PROBE:
+    if kind is ProbeTrial:
         # A model that only fits with methods is one to advise on.
         assert result.outcome is Outcome.OK, result
         assert result.facts is not None
@@ -72,21 +85,21 @@ def test_every_kind_of_trial_says_that_memory_ran_out(kind: TrialKind, runner: R
     else:
         assert result.outcome is Outcome.OUT_OF_MEMORY, result
         assert result.reason.startswith("memory must stay within 1.00 GiB, but: CUDA out of memory.")
-    if kind is TrialKind.TIME:  # one stands for all: it takes seconds
+    if kind is TimeTrial:  # one stands for all: it takes seconds
         goes_on(runner, unruly)
 
 
 def test_steps_of_a_wrapper_that_run_out_are_told_from_those_of_the_plain_loop(runner: Runner, unruly: Unruly) -> None:
     gradient = unruly.folder / "gradient" / "gradient.pt"
     gradient.parent.mkdir()
-    plain = runner.run(unruly.trial(TrialKind.VERIFY, write_gradient_to=str(gradient)))
+    plain = runner.run(unruly.trial(PlainLoopTrial, write_gradient_to=str(gradient)))
     assert plain.outcome is Outcome.OK, plain
-    wrapped = with_wrapper(unruly.trial(TrialKind.VERIFY, TOO_MUCH, exact_gradient=str(gradient)), unruly.folder)
+    wrapped = with_wrapper(unruly.trial(VerifyTrial, TOO_MUCH, reference_gradient=str(gradient)), unruly.folder)
     assert runner.run(wrapped).outcome is Outcome.OUT_OF_MEMORY
 
 
 def test_short_runs_keep_the_batches_that_went_well(runner: Runner, unruly: Unruly) -> None:
-    result = runner.run(unruly.trial(TrialKind.SIZE, TOO_MUCH, above=4, measure_seconds=60.0))
+    result = runner.run(unruly.trial(SizeTrial, TOO_MUCH, above=4, measure_seconds=60.0))
     assert result.outcome is Outcome.OK, result
     assert result.sizing is not None
     assert [point.micro_batch for point in result.sizing.points] == [4]
@@ -96,19 +109,19 @@ def test_short_runs_keep_the_batches_that_went_well(runner: Runner, unruly: Unru
 @pytest.mark.parametrize(
     ("kind", "where", "changes", "note"),
     [
-        (TrialKind.SIZE, "_compared", {"beside": PLAIN, "compare_at": 16, "largest_batch": 4}, "16 did not fit"),
-        (TrialKind.TIME, "climb", {"ladder": (LARGER,)}, "batch 8 ended as out of memory"),
-        (TrialKind.TIME, "measure_smaller", {"policy": LARGER, "smaller": PLAIN}, "ended as out of memory"),
-        (TrialKind.TIME, "beside", {"beside": PLAIN}, "the training beside it ended as out of memory"),
-        (TrialKind.CONFIRM, "beside", {"beside": PLAIN}, "the training beside it ended as out of memory"),
+        (SizeTrial, "_compared", {"beside": PLAIN, "compare_at": 16, "largest_batch": 4}, "16 did not fit"),
+        (TimeTrial, "climb", {"ladder": (LARGER,)}, "batch 8 ended as out of memory"),
+        (TimeTrial, "measure_smaller", {"policy": LARGER, "smaller": PLAIN}, "ended as out of memory"),
+        (TimeTrial, "beside", {"beside": PLAIN}, "the training beside it ended as out of memory"),
+        (ConfirmTrial, "beside", {"beside": PLAIN}, "the training beside it ended as out of memory"),
     ],
     ids=["compared in short steps", "a larger batch", "a smaller batch", "timed in turn", "confirmed in turn"],
 )
 def test_what_was_measured_before_stands(
-    kind: TrialKind, where: str, changes: dict[str, Any], note: str, runner: Runner, unruly: Unruly
+    kind: type[Trial[Any]], where: str, changes: dict[str, Any], note: str, runner: Runner, unruly: Unruly
 ) -> None:
     trial = unruly.trial(kind, TOO_MUCH, where, turn_seconds=0.1, **changes)
-    if kind is TrialKind.CONFIRM:
+    if kind is ConfirmTrial:
         trial = with_wrapper(trial, unruly.folder)
     result = runner.run(trial)
     assert result.outcome is Outcome.OK, result
@@ -122,7 +135,7 @@ def test_what_was_measured_before_stands(
 def test_a_library_that_got_no_memory_and_says_something_else_is_seen_through(
     where: str, changes: dict[str, Any], runner: Runner, unruly: Unruly
 ) -> None:
-    result = runner.run(unruly.trial(TrialKind.TIME, "takes too much unseen", where, turn_seconds=0.1, **changes))
+    result = runner.run(unruly.trial(TimeTrial, "takes too much unseen", where, turn_seconds=0.1, **changes))
     assert result.outcome is Outcome.OK, result
     assert "ended as out of memory" in " ".join(result.notes), result.notes
 
@@ -133,7 +146,7 @@ def measured(result: TrialResult) -> bool:
 
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="one device")
 def test_one_rank_that_runs_out_ends_the_trial_for_all(runner: Runner, unruly: Unruly) -> None:
-    result = runner.run(unruly.trial(TrialKind.TIME, TOO_MUCH, "rank 1", policy=ON_TWO))
+    result = runner.run(unruly.trial(TimeTrial, TOO_MUCH, "rank 1", policy=ON_TWO))
     assert result.outcome is Outcome.OUT_OF_MEMORY, result
     assert result.reason.startswith("rank 1: memory must stay within 1.00 GiB")
     assert my_children() == []

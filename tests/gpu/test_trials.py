@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import ProbeTrial, SizeTrial, TimeTrial, Trial, TrialSpec
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import AllocatorRefusals
 from advisor.trial.worker.growing_batches import telling
@@ -119,7 +120,7 @@ def test_what_this_process_holds_on_the_gpu_comes_off_the_limit(cuda: torch.devi
     assert detect_hardware("cuda").held_bytes >= held.nbytes
 
 
-def on_cuda(micro_batch: int, limit_bytes: int, kind: TrialKind = TrialKind.TIME) -> TrialSpec:
+def on_cuda(micro_batch: int, limit_bytes: int, kind: type[Trial[Any]] = TimeTrial) -> TrialSpec:
     return spec(
         kind=kind,
         workload=WorkloadSource(kind=WorkloadKind.FILE, location=str(TINY), name="tiny", fingerprint="tiny"),
@@ -178,7 +179,7 @@ def test_what_the_first_trial_of_a_process_loads_is_no_leak(cuda: torch.device, 
 def test_batches_wait_in_page_locked_memory(cuda: torch.device) -> None:
     trial = on_cuda(8, 4 * GIB)
     bench = Bench(trial, lambda text: None, AllocatorRefusals(cuda))
-    leaves = [leaf for batch in bench.batches(8) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for batch in bench.data.batches(8) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     assert leaves
     assert all(leaf.is_pinned() for leaf in leaves)
     gc.unfreeze()
@@ -195,7 +196,7 @@ def test_the_allocator_counts_what_it_refuses(cuda: torch.device) -> None:
 
 @pytest.mark.slow
 def test_the_largest_batch_of_a_sizing_says_something_about_large_ones(runner: Runner) -> None:
-    trial = on_cuda(2, 4 * GIB, TrialKind.SIZE)
+    trial = on_cuda(2, 4 * GIB, SizeTrial)
     trial = msgspec.structs.replace(trial, measure_seconds=60.0)
     sizing = runner.run(trial).sizing
     assert sizing is not None
@@ -204,7 +205,7 @@ def test_the_largest_batch_of_a_sizing_says_something_about_large_ones(runner: R
 
 @pytest.mark.slow
 def test_memory_grows_with_the_batch(runner: Runner) -> None:
-    sizing = runner.run(on_cuda(256, 4 * GIB, TrialKind.SIZE)).sizing
+    sizing = runner.run(on_cuda(256, 4 * GIB, SizeTrial)).sizing
     assert sizing is not None
     first, second, *_ = sizing.points
     assert second.micro_batch > first.micro_batch
@@ -213,7 +214,7 @@ def test_memory_grows_with_the_batch(runner: Runner) -> None:
 
 @pytest.mark.slow
 def test_two_short_runs_foretell_the_memory_of_a_large_batch(runner: Runner) -> None:
-    short = runner.run(msgspec.structs.replace(on_cuda(64, 4 * GIB, TrialKind.SIZE), largest_batch=128))
+    short = runner.run(msgspec.structs.replace(on_cuda(64, 4 * GIB, SizeTrial), largest_batch=128))
     large = runner.run(on_cuda(1024, 16 * GIB)).measurement
     assert short.prediction is not None
     assert large is not None
@@ -222,7 +223,7 @@ def test_two_short_runs_foretell_the_memory_of_a_large_batch(runner: Runner) -> 
 
 @pytest.mark.slow
 def test_facts_of_the_device_are_learned(runner: Runner) -> None:
-    facts = runner.run(on_cuda(2, 4 * GIB, TrialKind.PROBE)).facts
+    facts = runner.run(on_cuda(2, 4 * GIB, ProbeTrial)).facts
     assert facts is not None
     assert facts.matmul_flops_per_second["float32"] > 1e11
     assert facts.block_count == 6

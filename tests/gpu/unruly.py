@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from advisor.policy.policy import Policy
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import Trial, TrialSpec
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import spec
 
@@ -41,7 +41,7 @@ class Unruly:
         path.write_text(text)
         return path
 
-    def trial(self, kind: TrialKind, how: str = "", *where: str, above: int = 0, **changes: Any) -> TrialSpec:
+    def trial(self, kind: type[Trial[Any]], how: str = "", *where: str, above: int = 0, **changes: Any) -> TrialSpec:
         """A trial of it."""
         path = self.file(how, *where, above=above)
         source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="unruly", fingerprint=path.stem)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from advisor.measure.batches.sample_layout import find_layout
-from advisor.measure.batches.sizes import draw_batches, find_sizes
+from advisor.measure.batches.varying_sizes import draw_batches, find_sizes
 from advisor.workload.batch_layout import BatchSizes
 
 LONG = 2048

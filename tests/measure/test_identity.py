@@ -9,7 +9,7 @@ import torch
 import transformers
 import yaml
 
-from advisor.measure.batches.identity import identity_of
+from advisor.measure.batches.model_identity import identity_of
 from tests.methods.tiny import gpt2, text
 
 

@@ -12,8 +12,9 @@ from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Category, MemoryPrediction
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.spec import PredictTrial, SizeTrial, Trial
 from advisor.workload.source import resolve_source
+from tests.trial.specs import trial_of
 
 pytestmark = pytest.mark.slow
 
@@ -72,15 +73,17 @@ class Bed:
         self._runner = runner
         self._predictions = {str(methods): self.predicted(*methods) for methods in (*PREDICTED, *SLICED)}
 
-    def result(self, kind: TrialKind, methods: Methods, ranks: int) -> TrialResult:
+    def result(self, kind: type[Trial[Any]], methods: Methods, ranks: int) -> Any:
         limits: dict[str, Any] = {"memory_limit_bytes": 2**34, "measure_seconds": 1.0, "time_limit_seconds": 120.0}
         policy = Policy(methods=methods, micro_batch=32, gpu_count=ranks)
         return self._runner.run(
-            TrialSpec(kind=kind, workload=self._workload, policy=policy, device="cpu", largest_batch=64, **limits)
+            trial_of(
+                kind, {"workload": self._workload, "policy": policy, "device": "cpu", "largest_batch": 64, **limits}
+            )
         )
 
     def predicted(self, *methods: MethodUse, ranks: int = RANKS) -> MemoryPrediction:
-        found = self.result(TrialKind.PREDICT, methods, ranks)
+        found = self.result(PredictTrial, methods, ranks)
         assert found.prediction is not None, found.reason
         return found.prediction
 
@@ -89,7 +92,7 @@ class Bed:
 
     def errors(self, methods: Methods) -> list[float]:
         """Relative error of the predicted peak at each batch that ranks ran; above 0 if it is too high."""
-        found = self.result(TrialKind.SIZE, methods, RANKS)
+        found = self.result(SizeTrial, methods, RANKS)
         assert found.sizing is not None, found.reason
         prediction = self.prediction_of(methods)
         return [prediction.peak(one.micro_batch) / one.memory.peak_bytes - 1 for one in found.sizing.points]
@@ -111,7 +114,7 @@ def test_more_devices_take_less_each_where_parameters_and_states_are_sliced(bed:
 
 
 def test_a_communication_hook_is_no_part_of_a_trace(bed: Bed) -> None:
-    found = bed.result(TrialKind.PREDICT, (ddp(bucket_views=True), use("gradient_compression", hook="fp16")), RANKS)
+    found = bed.result(PredictTrial, (ddp(bucket_views=True), use("gradient_compression", hook="fp16")), RANKS)
     assert found.prediction is None
     assert "a communication hook of DistributedDataParallel is not traced" in found.reason
 

@@ -10,8 +10,9 @@ import msgspec
 
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
-from advisor.trial.worker.work import run_trial
+from advisor.trial.result import FidelityResult
+from advisor.trial.spec import FidelityTrial
+from advisor.trial.worker.run_trial import run_trial
 from advisor.workload.workload import WorkloadSource
 
 __all__ = ["InProcess"]
@@ -36,7 +37,7 @@ class InProcess:
         self._folder = folder
         self._size: dict[str, Any] = dict(model_size or {})
         self._steps = steps
-        self._results: dict[str, TrialResult] = {}
+        self._results: dict[str, FidelityResult] = {}
         self.ran: list[str] = []
 
     def reference(self, gpu_count: int) -> Combination:
@@ -47,11 +48,10 @@ class InProcess:
         combination: Combination,
         micro_batch: int,
         *,
-        exact: TrialResult | None = None,
+        exact: FidelityResult | None = None,
         other_chance: bool = False,
-    ) -> TrialResult:
-        spec = TrialSpec(
-            kind=TrialKind.FIDELITY,
+    ) -> FidelityResult:
+        spec = FidelityTrial(
             workload=self._source,
             policy=Policy(methods=combination.uses, micro_batch=micro_batch),
             model_size=self._size,
@@ -68,7 +68,7 @@ class InProcess:
             assert exact.fidelity is not None, exact
             spec = msgspec.structs.replace(
                 spec,
-                exact_gradient=str(self._folder / f"{exact.key}.pt"),
+                reference_gradient=str(self._folder / f"{exact.key}.pt"),
                 watched_state=tuple(exact.fidelity.state),
             )
         if spec.key not in self._results:

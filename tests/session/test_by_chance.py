@@ -13,7 +13,8 @@ import pytest
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import ConfirmTrial, LookTrial, TimeTrial, Trial, TrialSpec
 from tests.session.command import run_here
 from tests.trial.specs import my_children
 
@@ -30,15 +31,15 @@ pytestmark = pytest.mark.slow
 class Killer:
     """Ends every process of the first trial of a kind that is waited for; counts those that run."""
 
-    def __init__(self, kind: TrialKind, monkeypatch: pytest.MonkeyPatch, *, with_methods: bool = False) -> None:
-        self.waiting_for: TrialKind | None = kind
+    def __init__(self, kind: type[Trial[Any]], monkeypatch: pytest.MonkeyPatch, *, with_methods: bool = False) -> None:
+        self.waiting_for: type[Trial[Any]] | None = kind
         self.key = ""
-        self.ran: list[TrialKind] = []
+        self.ran: list[type[Trial[Any]]] = []
         wait = Runner._wait
 
         def waited(runner: Runner, connection: Any, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool, str]:
-            self.ran.append(spec.kind)
-            if spec.kind is self.waiting_for and (spec.policy.methods or not with_methods):
+            self.ran.append(type(spec))
+            if type(spec) is self.waiting_for and (spec.policy.methods or not with_methods):
                 self.waiting_for = None
                 self.key = spec.key
                 for process in my_children():
@@ -55,7 +56,7 @@ def answer(text: str) -> dict[str, Any]:
 
 
 def test_a_confirmation_that_was_killed_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killer = Killer(TrialKind.CONFIRM, monkeypatch)
+    killer = Killer(ConfirmTrial, monkeypatch)
     killed = run_here(*FASTER, "--output", tmp_path / "out", cwd=tmp_path)
     assert killed.returncode == 0, killed.stderr
     assert answer(killed.stdout)["recommendation"]["confirmation"]["outcome"] == "lost"
@@ -63,17 +64,17 @@ def test_a_confirmation_that_was_killed_is_run_again(tmp_path: Path, monkeypatch
     again = run_here(*FASTER, "--output", tmp_path / "out", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert answer(again.stdout)["recommendation"]["confirmation"]["outcome"] == "ok"
-    assert TrialKind.CONFIRM in killer.ran
+    assert ConfirmTrial in killer.ran
     killer.ran.clear()
     assert run_here(*FASTER, "--output", tmp_path / "out", cwd=tmp_path).returncode == 0
-    assert TrialKind.CONFIRM not in killer.ran, "now it is answered"
+    assert ConfirmTrial not in killer.ran, "now it is answered"
 
 
 @pytest.mark.parametrize("command", [FASTER, BIGGER], ids=["baseline", "floor"])
 def test_a_baseline_that_was_killed_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[Any, ...]
 ) -> None:
-    killer = Killer(TrialKind.TIME, monkeypatch)
+    killer = Killer(TimeTrial, monkeypatch)
     run_here(*command, "--output", tmp_path / "out", cwd=tmp_path)
     assert killer.waiting_for is None
     again = run_here(*command, "--output", tmp_path / "out", cwd=tmp_path)
@@ -85,18 +86,20 @@ def test_a_baseline_that_was_killed_is_measured_again(
 def test_a_combination_that_was_killed_is_tried_again_though_the_trials_are_used_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killer = Killer(TrialKind.TIME, monkeypatch, with_methods=True)
+    killer = Killer(TimeTrial, monkeypatch, with_methods=True)
     command = (*FASTER, "--trials", "4", "--output", tmp_path / "out")
     assert run_here(*command, cwd=tmp_path).returncode == 0
-    result = StudyFolder(tmp_path / "out").trial(killer.key).read_result
-    lost, again = result(), run_here(*command, cwd=tmp_path)
+    folder = StudyFolder(tmp_path / "out").trial(killer.key)
+    asked = folder.read_spec()
+    assert asked is not None
+    lost, again = folder.read_result(asked), run_here(*command, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert lost is not None
     assert lost.outcome is Outcome.LOST
-    found = result()
+    found = folder.read_result(asked)
     assert found is not None
     compared = [one for one in answer(again.stdout)["recommendation"]["not_measured"] if one["outcome"] == "compared"]
     assert found.outcome is Outcome.OK or compared, "by its short steps it may not lead any more"
     killer.ran.clear()
     assert run_here(*command, cwd=tmp_path).returncode == 0
-    assert set(killer.ran) <= {TrialKind.LOOK}, "now all of it is answered"
+    assert set(killer.ran) <= {LookTrial}, "now all of it is answered"

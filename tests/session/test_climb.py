@@ -22,7 +22,7 @@ from advisor.session.climb import SizeSearch
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.sized_trials import SizedTrials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import SizeResult, TimeResult
 from advisor.workload.sizes import CountedSize, SizeCounts
 from tests.decide.examples import goal, measurement
 from tests.decide.test_guard import found as found_beside
@@ -74,13 +74,13 @@ class FakeTrials:
 
     def size(
         self, combination: Combination, largest: int | None, *, alone: bool = False
-    ) -> tuple[MemoryModel | None, TrialResult]:
+    ) -> tuple[MemoryModel | None, SizeResult]:
         self.world.sized.append((combination.label, self.layers))
         model = self.world.model(self.layers, combination.uses)
         if model.predict(1) > self.world.limit:
-            return None, TrialResult(key="size", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
+            return None, SizeResult(key="size", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
         self.models[combination.label] = model
-        return model, TrialResult(key="size", outcome=Outcome.OK)
+        return model, SizeResult(key="size", outcome=Outcome.OK)
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         return self.models.get(combination.label)
@@ -92,7 +92,7 @@ class FakeTrials:
     def drift(self, combination: Combination) -> float | None:
         return 0.0 if Combination().label in self.models and combination.label in self.models else None
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
         self.world.timed.append((policy.label, self.layers))
         model = self.world.model(self.layers, policy.methods)
         figures = measurement(
@@ -105,7 +105,7 @@ class FakeTrials:
             optimizer_state=8 * MIB * self.layers,
         )  # fmt: skip
         figures = msgspec.structs.replace(figures, memory=msgspec.structs.replace(figures.memory, breakdown=kept))
-        return TrialResult(key="time", outcome=Outcome.OK, measurement=figures)
+        return TimeResult(key="time", outcome=Outcome.OK, measurement=figures)
 
 
 def counted(layers: int) -> CountedSize:

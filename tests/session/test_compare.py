@@ -19,7 +19,7 @@ from advisor.session.budget import TimeBudget
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import Rung, TrialResult
+from advisor.trial.result import Rung, SizeResult, TimeResult
 from tests.decide.examples import baseline, goal, measured, measurement
 from tests.search.test_memory_model import point, sizing
 from tests.session.contexts import study
@@ -77,14 +77,14 @@ class FakeTrials:
 
     def size(
         self, combination: Combination, largest: int | None, *, alone: bool = False
-    ) -> tuple[MemoryModel | None, TrialResult]:
+    ) -> tuple[MemoryModel | None, SizeResult]:
         if self.fails is not None and combination != PLAIN:
-            return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
+            return None, SizeResult(key="size", outcome=self.fails, reason="it was told to")
         if combination == PLAIN and not self.plain_fits:
-            return None, TrialResult(key="size", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
+            return None, SizeResult(key="size", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
         self._sized.add(combination.label)
         self.alone += [combination.label] * alone
-        return self.model_of(combination), TrialResult(key="size", outcome=Outcome.OK)
+        return self.model_of(combination), SizeResult(key="size", outcome=Outcome.OK)
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         found = self.sizing_of(combination)
@@ -106,11 +106,11 @@ class FakeTrials:
         smaller: Policy | None = None,
         ladder: tuple[Policy, ...] = (),
         measure_seconds: float | None = None,
-    ) -> TrialResult:
+    ) -> TimeResult:
         self.timed.append((policy, tuple(one.micro_batch for one in ladder)))
         key = f"time {len(self.timed)}"
         if policy.micro_batch in self.fails_at:
-            return TrialResult(key=key, outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
+            return TimeResult(key=key, outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
         rungs, best = [], self.rate(policy)
         for one in ladder:
             if one.micro_batch in self.fails_at:
@@ -120,7 +120,7 @@ class FakeTrials:
                 break
             best = self.rate(one)
         figures = measurement(self.rate(policy), micro_batch=policy.micro_batch)
-        return TrialResult(key=key, outcome=Outcome.OK, measurement=figures, speedup=TWICE, ladder=tuple(rungs))
+        return TimeResult(key=key, outcome=Outcome.OK, measurement=figures, speedup=TWICE, ladder=tuple(rungs))
 
     def rate(self, policy: Policy) -> float:
         return self.rates.get(policy.micro_batch, 100.0)

@@ -23,7 +23,7 @@ from advisor.session.answer.remeasure import times_measured
 from advisor.session.trials.turns import Turns
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import ConfirmResult, TimeResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement, on
 from tests.decide.test_guard import error, found
@@ -57,22 +57,22 @@ class FakeTrials:
         self.baselines = 0
         self.turns = Turns(wanted=False, usable_bytes=2**40, second_context_bytes=0)
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
         text = Path(wrapper_path).read_text()
         assert all(f"{name}={value!r}" in text for use in policy.methods for name, value in use.parameters.items())
         self.confirmed.append(policy.label)
         outcome = self.outcomes.get(policy.label, Outcome.OK)
         figures = measurement(self.rates.get(policy.label, self.rate)) if outcome is Outcome.OK else None
         speedup = self.speedups.get(policy.label)
-        return TrialResult(
+        return ConfirmResult(
             key="confirm", outcome=outcome, reason="it was told to", measurement=figures, speedup=speedup
         )
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
         assert repeat > 0, "the baseline is measured again, not read back"
         self.baselines += 1
         figures: Measurement = measurement(99.0)
-        return TrialResult(key="time", outcome=Outcome.OK, measurement=figures)
+        return TimeResult(key="time", outcome=Outcome.OK, measurement=figures)
 
 
 def conclusion(folder: Path) -> Conclusion:
@@ -134,10 +134,10 @@ def test_the_leaders_are_measured_again_before_one_is_confirmed(tmp_path: Path) 
     repeats: list[tuple[str, int]] = []
 
     class Again(FakeTrials):
-        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
             repeats.append((policy.label, repeat))
             rate = {BEST.policy.label: 110.0, "plain": 100.0}.get(policy.label, 145.0)
-            return TrialResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(rate))
+            return TimeResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(rate))
 
     near = measured(145, use("checkpoint", every=2))
     trials = Again({})
@@ -154,10 +154,10 @@ def test_who_leads_after_a_repetition_is_measured_again_as_well(tmp_path: Path) 
     repeated: list[str] = []
 
     class Again(FakeTrials):
-        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
             repeated.append(policy.label)
             rate = {"plain": 100.0, THIRD.policy.label: 119.0}.get(policy.label, 112.0)
-            return TrialResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(rate))
+            return TimeResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(rate))
 
     candidates = [BASELINE, BEST, SECOND, THIRD]
     recommendation = conclude(tmp_path, candidates, Again({}), seconds=1000.0, repeat=True)
@@ -223,7 +223,7 @@ def test_a_broken_promise_is_held_against_the_baseline_even_when_time_is_up(tmp_
 
 def test_an_interruption_beside_the_finished_confirmation_keeps_it(tmp_path: Path) -> None:
     class Interrupted(FakeTrials):
-        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
             raise KeyboardInterrupt
 
     trials: Any = Interrupted({})
@@ -364,12 +364,12 @@ class Confirming(FakeTrials):
         self.baseline = baseline
         self.repeats: list[int] = []
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
         self.repeats.append(repeat)
-        return TrialResult(key="confirm", outcome=Outcome.OK, measurement=measurement(self.next_rates.pop(0)))
+        return ConfirmResult(key="confirm", outcome=Outcome.OK, measurement=measurement(self.next_rates.pop(0)))
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TrialResult:
-        return TrialResult(key="time", outcome=Outcome.OK, measurement=measurement(self.baseline))
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
+        return TimeResult(key="time", outcome=Outcome.OK, measurement=measurement(self.baseline))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.trials.evaluate import Evaluator
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import SizeResult, TimeResult
 from advisor.workload.facts import Facts
 from tests.decide.examples import baseline, goal, measurement
 from tests.search.test_build_space import FACTS
@@ -48,15 +48,15 @@ class FakeTrials:
 
     def size(
         self, combination: Combination, largest: int | None, *, alone: bool = False
-    ) -> tuple[MemoryModel | None, TrialResult]:
+    ) -> tuple[MemoryModel | None, SizeResult]:
         self.sized.append(combination)
         if self.fails is not None:
-            return None, TrialResult(key="size", outcome=self.fails, reason="it was told to")
+            return None, SizeResult(key="size", outcome=self.fails, reason="it was told to")
         model = MemoryModel(lines=(Line(100 * MIB, 10 * MIB),), time=Line(0, 0.01))
         self.models[combination.label] = model
         settled = {use.name: "this" for use in combination.uses}
         self.losses[combination.label] = Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,), settled=settled)
-        return model, TrialResult(key="size", outcome=Outcome.OK)
+        return model, SizeResult(key="size", outcome=Outcome.OK)
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         return self.models.get(combination.label)
@@ -67,12 +67,12 @@ class FakeTrials:
     def drift(self, combination: Combination) -> float | None:
         return 0.0 if PLAIN.label in self.losses else None
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, smaller: Policy | None = None) -> TrialResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, smaller: Policy | None = None) -> TimeResult:
         self.timed.append(policy.micro_batch)
         if policy.micro_batch > self.really_fits:
-            return TrialResult(key="time", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
+            return TimeResult(key="time", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
         faster = None if smaller is None else measurement(120.0, micro_batch=smaller.micro_batch)
-        return TrialResult(key="time", outcome=Outcome.OK, measurement=measurement(100.0), smaller=faster)
+        return TimeResult(key="time", outcome=Outcome.OK, measurement=measurement(100.0), smaller=faster)
 
 
 def evaluator(trials: Any, aim: Goal | None = None, facts: Facts = FACTS, *, times_half: bool = False) -> Evaluator:
@@ -202,7 +202,7 @@ class Flushing(FakeTrials):
         self.above = above
         self.held_up = held_up
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, smaller: Policy | None = None) -> TrialResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, smaller: Policy | None = None) -> TimeResult:
         result = super().time(policy, outpaced_below=outpaced_below, smaller=smaller)
         flushes = 3 if policy.micro_batch > self.above else 0
         figures = measurement(self.held_up if flushes else 100.0, micro_batch=policy.micro_batch)
@@ -286,7 +286,7 @@ def test_a_batch_that_ran_out_of_memory_is_not_called_too_big_by_a_prediction() 
             model = super().model_of(combination)
             return None if model is None else msgspec.structs.replace(model, out_of_memory_at=16)
 
-        def size(self, *arguments: Any, **options: Any) -> tuple[MemoryModel | None, TrialResult]:
+        def size(self, *arguments: Any, **options: Any) -> tuple[MemoryModel | None, SizeResult]:
             _, result = super().size(*arguments, **options)
             return self.model_of(arguments[0]), result
 

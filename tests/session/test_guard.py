@@ -22,7 +22,8 @@ from advisor.session.answer.leaders import recommend
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.result import FidelityResult
+from advisor.trial.spec import TrialSpec
 from tests.decide.examples import baseline, goal, measured, on
 from tests.session.contexts import study
 from tests.session.ledgers import InMemory
@@ -55,19 +56,19 @@ class FakeTrials:
         combination: Combination,
         micro_batch: int,
         *,
-        exact: TrialResult | None = None,
+        exact: FidelityResult | None = None,
         other_chance: bool = False,
-    ) -> TrialResult:
+    ) -> FidelityResult:
         name = combination.label + (" by chance" if other_chance else "")
         key = f"{name}, batch {micro_batch}"
         assert (exact is None) == (combination == self.reference(combination.gpu_count) and not other_chance)
         self.ran += [key] if key not in self.ran else []
         outcome = self.outcomes.get(key, self.outcomes.get(name, Outcome.OK))
         if outcome is not Outcome.OK:
-            return TrialResult(key=key, outcome=outcome, reason="it was told to.")
+            return FidelityResult(key=key, outcome=outcome, reason="it was told to.")
         losses = tuple(loss * self.factor.get(name, 1.0) for loss in FALLING)
         record = FidelityRecord(losses=losses, distinct_batches=4, gradient=self.gradients.get(name))
-        return TrialResult(
+        return FidelityResult(
             key=key, outcome=Outcome.OK, fidelity=record, wall_seconds=1.0, notes=self.notes.get(name, ())
         )
 
@@ -314,9 +315,9 @@ class NotingRunner:
     def __init__(self) -> None:
         self.limits: list[float] = []
 
-    def run(self, spec: TrialSpec) -> TrialResult:
+    def run(self, spec: TrialSpec) -> Any:
         self.limits.append(spec.time_limit_seconds)
-        return TrialResult(key="a", outcome=Outcome.FAILED)
+        return spec.ended(Outcome.FAILED)
 
     def gradient_file(self, key: str) -> Path:
         return Path(key)
@@ -332,7 +333,7 @@ def test_every_trial_of_a_method_that_compiles_may_take_longer(tmp_path: Path) -
         trials.size(Combination.of(policy), None)
         trials.time(policy, outpaced_below=None)
         exact = FidelityRecord(losses=(1.0,), distinct_batches=1)
-        trials.fidelity(Combination.of(policy), 2, exact=TrialResult(key="b", outcome=Outcome.OK, fidelity=exact))
+        trials.fidelity(Combination.of(policy), 2, exact=FidelityResult(key="b", outcome=Outcome.OK, fidelity=exact))
         trials.confirm(policy, str(tmp_path / "wrapper.py"), repeat=0)
     half = len(runner.limits) // 2
     more = [later - before for before, later in zip(runner.limits[:half], runner.limits[half:], strict=True)]

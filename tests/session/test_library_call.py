@@ -18,7 +18,8 @@ from advisor.errors import OptionError, WorkloadError
 from advisor.report.progress import SilentProgress
 from advisor.session.study import StudyMarker
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import LookTrial, Trial, TrialSpec
 from tests.session.workloads import tiny
 
 TINY = Path(tiny.__file__)
@@ -95,11 +96,11 @@ def test_what_was_measured_ran_under_the_limit_that_the_answer_names(tuned: advi
 
 @pytest.mark.slow
 def test_nothing_is_measured_while_nothing_has_changed(tuned: advisor.Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds: list[TrialKind] = []
+    kinds: list[type[Trial[Any]]] = []
     run = Runner.run
 
     def noted(self: Runner, spec: TrialSpec, **options: Any) -> TrialResult:
-        kinds.append(spec.kind)
+        kinds.append(type(spec))
         return run(self, spec, **options)
 
     monkeypatch.setattr(Runner, "run", noted)
@@ -107,7 +108,7 @@ def test_nothing_is_measured_while_nothing_has_changed(tuned: advisor.Answer, mo
     assert again.cached
     assert again.policy == tuned.policy
     assert again.recommendation == tuned.recommendation
-    assert kinds == [TrialKind.LOOK], "whether the model is what it was"
+    assert kinds == [LookTrial], "whether the model is what it was"
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal
 from advisor.session.loop import SearchLoop
 from advisor.session.trials.compare import ComparingEvaluator
-from advisor.session.trials.evaluate import Evaluation
+from advisor.session.trials.evaluation import Evaluation
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import LIMIT, baseline, goal, measured
 from tests.decide.test_guard import found

@@ -13,7 +13,8 @@ from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import TrialSpec
 from tests.decide.examples import goal
 from tests.session.contexts import study
 
@@ -62,7 +63,7 @@ class Answering:
         self._answers = answers
 
     def run(self, spec: TrialSpec) -> TrialResult:
-        return msgspec.structs.replace(TrialResult(key=spec.key, outcome=Outcome.OK), **self._answers)
+        return spec.ended(Outcome.OK, **self._answers)
 
 
 def sized(**answers: Any) -> MemoryModel:

@@ -12,14 +12,15 @@ from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.session import prediction_cache
 from advisor.session.prediction_cache import PredictionCache
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import PredictResult
+from advisor.trial.spec import PredictTrial
 from tests.trial.specs import spec
 
-QUESTION = spec(kind=TrialKind.PREDICT)
+QUESTION = spec(kind=PredictTrial)
 PREDICTION = MemoryPrediction(
     moments=(Moment(phase="backward", live=Affine(100, 10), parts={}),), activations=Affine(0, 5), traced_at=(2, 4)
 )
-ANSWER = TrialResult(key=QUESTION.key, outcome=Outcome.OK, prediction=PREDICTION)
+ANSWER = PredictResult(key=QUESTION.key, outcome=Outcome.OK, prediction=PREDICTION)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import measure_leaders_again, times_measured
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement
 from tests.session.contexts import study
@@ -36,12 +36,12 @@ class FakeTrials:
         self.outcome = outcome
         self.timed: list[Policy] = []
 
-    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int) -> TrialResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int) -> TimeResult:
         assert outpaced_below is None
         self.timed.append(policy)
         if self.outcome is not Outcome.OK:
-            return TrialResult(key="again", outcome=self.outcome, reason="it was told to")
-        return TrialResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(90.0))
+            return TimeResult(key="again", outcome=self.outcome, reason="it was told to")
+        return TimeResult(key=f"again-{repeat}", outcome=Outcome.OK, measurement=measurement(90.0))
 
 
 def recommended(candidates: Sequence[Candidate], aim: Goal) -> Recommendation:

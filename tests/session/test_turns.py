@@ -14,7 +14,8 @@ from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import Pace, Rung, TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import Pace, Rung
+from advisor.trial.spec import SizeTrial, TimeTrial, Trial, TrialSpec
 from tests.decide.examples import baseline, goal, measured, measurement
 from tests.session.contexts import study
 from tests.session.test_predicted_memory import SHORT_RUNS
@@ -31,10 +32,10 @@ class Machine:
     def __init__(self) -> None:
         self.specs: list[TrialSpec] = []
 
-    def run(self, spec: TrialSpec) -> TrialResult:
+    def run(self, spec: TrialSpec) -> Any:
         self.specs.append(spec)
-        result = TrialResult(key=spec.key, outcome=Outcome.OK)
-        if spec.kind is TrialKind.SIZE:
+        result = spec.ended(Outcome.OK)
+        if isinstance(spec, SizeTrial):
             return msgspec.structs.replace(result, sizing=SHORT_RUNS)
         speedup = None if spec.beside is None else Speedup(value=1.5, low=1.4, high=1.6, rounds=4)
         figures = measurement(50.0, micro_batch=spec.policy.micro_batch)
@@ -44,8 +45,8 @@ class Machine:
         paces = () if spec.beside is None else (Pace(policy=spec.beside, samples_per_second=90.0),)
         return msgspec.structs.replace(result, measurement=figures, speedup=speedup, ladder=rungs, paces=paces)
 
-    def besides(self, kind: TrialKind) -> list[Policy | None]:
-        return [spec.beside for spec in self.specs if spec.kind is kind]
+    def besides(self, kind: type[Trial[Any]]) -> list[Policy | None]:
+        return [spec.beside for spec in self.specs if isinstance(spec, kind)]
 
 
 def trials(machine: Machine, *, usable_bytes: int = 64 * GIB, machines: int = 1) -> Trials:
@@ -62,7 +63,7 @@ def leader() -> Candidate:
     return msgspec.structs.replace(measured(300, *FUSED.uses, micro_batch=16), speedup=THREE_TIMES)
 
 
-def timed(found: Trials, combination: Combination, **options: Any) -> TrialResult:
+def timed(found: Trials, combination: Combination, **options: Any) -> Any:
     found.size(combination, None)
     return found.time(Policy(methods=combination.uses, micro_batch=8), outpaced_below=None, **options)
 
@@ -71,7 +72,7 @@ def test_timed_trials_take_turns_with_the_baseline_until_there_is_a_leader() -> 
     machine = Machine()
     found = trials(machine)
     result = timed(found, FUSED)
-    assert machine.besides(TrialKind.TIME) == [baseline(100).policy]
+    assert machine.besides(TimeTrial) == [baseline(100).policy]
     assert result.speedup is not None
     assert result.speedup.value == 1.5
     assert result.measurement is not None
@@ -83,7 +84,7 @@ def test_then_with_the_leader_and_their_speedups_multiply() -> None:
     found = trials(machine)
     found.turns.leader = leader()
     result = timed(found, BF16, ladder=(Policy(methods=BF16.uses, micro_batch=16),))
-    assert machine.besides(TrialKind.TIME) == [leader().policy]
+    assert machine.besides(TimeTrial) == [leader().policy]
     for one in (result, *result.ladder):
         assert one.speedup is not None
         assert one.speedup.value == pytest.approx(4.5)
@@ -101,7 +102,7 @@ def test_the_pace_that_is_to_be_beaten_is_one_over_what_it_takes_turns_with() ->
     found.time(policy, outpaced_below=270.0)
     found.turns.leader = leader()
     found.time(policy, outpaced_below=270.0)
-    paces = [spec.outpaced_below_speedup for spec in machine.specs if spec.kind is TrialKind.TIME]
+    paces = [spec.outpaced_below_speedup for spec in machine.specs if isinstance(spec, TimeTrial)]
     assert paces == pytest.approx([2.7, 0.9])
 
 
@@ -113,7 +114,7 @@ def test_a_leader_whose_steps_take_far_longer_than_the_baselines_leaves_the_turn
     seconds = msgspec.structs.replace(slow.measurement, step_seconds=512 / 300)
     found.turns.leader = msgspec.structs.replace(slow, measurement=seconds, speedup=THREE_TIMES)
     timed(found, BF16)
-    assert machine.besides(TrialKind.TIME) == [baseline(100).policy]
+    assert machine.besides(TimeTrial) == [baseline(100).policy]
 
 
 def test_the_leader_itself_and_every_repetition_take_turns_with_the_baseline() -> None:
@@ -122,7 +123,7 @@ def test_the_leader_itself_and_every_repetition_take_turns_with_the_baseline() -
     found.turns.leader = leader()
     timed(found, FUSED)
     timed(found, BF16, repeat=1)
-    assert machine.besides(TrialKind.TIME) == [baseline(100).policy] * 2
+    assert machine.besides(TimeTrial) == [baseline(100).policy] * 2
 
 
 def test_a_leader_that_has_no_room_beside_a_trial_is_left_out() -> None:
@@ -133,7 +134,7 @@ def test_a_leader_that_has_no_room_beside_a_trial_is_left_out() -> None:
     memory = msgspec.structs.replace(plain.memory, peak_bytes=plain.memory.peak_bytes + 2 * GIB)
     found.turns.leader = msgspec.structs.replace(leader(), measurement=msgspec.structs.replace(plain, memory=memory))
     timed(found, BF16)
-    assert machine.besides(TrialKind.TIME) == [baseline(100).policy]
+    assert machine.besides(TimeTrial) == [baseline(100).policy]
 
 
 def test_what_is_timed_at_once_is_sized_alone() -> None:
@@ -141,7 +142,7 @@ def test_what_is_timed_at_once_is_sized_alone() -> None:
     found = trials(machine)
     found.size(FUSED, None, alone=True)
     found.size(BF16, None)
-    assert [beside is None for beside in machine.besides(TrialKind.SIZE)] == [True, True, False]
+    assert [beside is None for beside in machine.besides(SizeTrial)] == [True, True, False]
 
 
 def test_how_fast_the_baseline_was_each_time_is_remembered() -> None:
@@ -160,5 +161,5 @@ def test_ranks_on_two_cpu_machines_share_the_memory_of_their_own_machine_alone()
     on_both = Combination((use("ddp"),), gpu_count=4)
     made.size(on_both, None)
     made.time(Policy(methods=on_both.uses, micro_batch=2, gpu_count=4), outpaced_below=None)
-    limits = {spec.kind: spec.memory_limit_bytes for spec in machine.specs if spec.policy.gpu_count == 4}
-    assert limits == {TrialKind.SIZE: 2 * GIB, TrialKind.TIME: GIB // 2}
+    limits = {type(spec): spec.memory_limit_bytes for spec in machine.specs if spec.policy.gpu_count == 4}
+    assert limits == {SizeTrial: 2 * GIB, TimeTrial: GIB // 2}

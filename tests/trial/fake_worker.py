@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,8 @@ from advisor.trial.folder import TrialFolder
 from advisor.trial.guardian import guard
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import TrialSpec
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -28,9 +30,10 @@ def note(folder: TrialFolder, name: str, process: int) -> None:
     (folder.path / name).write_text(str(process))
 
 
-def behave(name: str, folder: TrialFolder, answers: int) -> TrialResult | None:
+def behave(spec: TrialSpec, folder: TrialFolder, answers: int) -> TrialResult | None:
     """What a trial of this name does; the result to store, if it gets that far."""
-    result = TrialResult(key=folder.path.name, outcome=Outcome.OK, reason=f"process {os.getpid()}")
+    name = spec.workload.name
+    result: Any = spec.ended(Outcome.OK, f"process {os.getpid()}")
     if name == "exits":
         os._exit(0)
     elif name == "aborts":
@@ -112,7 +115,7 @@ def main() -> None:
             descriptor = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
-            result = behave(request.spec.workload.name, folder, arguments.answers)
+            result = behave(request.spec, folder, arguments.answers)
             if result is not None:
                 folder.write_result(result)
             clean = request.spec.workload.name != "leaks"

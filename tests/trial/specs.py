@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from advisor.policy.policy import Policy
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import SizeTrial, TimeTrial, Trial
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests import quick_workers
 
@@ -22,10 +23,9 @@ _SERVERS = {"advisor.trial.fork_server", "tests.distributed.ranks", quick_worker
 WORKLOADS = Path(__file__).with_name("workloads")
 
 
-def spec(name: str = "tiny", *, kind: TrialKind = TrialKind.TIME, micro_batch: int = 4, **changes: Any) -> TrialSpec:
+def spec(name: str = "tiny", *, kind: type[Trial[Any]] = TimeTrial, micro_batch: int = 4, **changes: Any) -> Any:
     """A trial of ``workloads/<name>.py`` (or of a behaviour of the fake worker)."""
     fields: dict[str, Any] = {
-        "kind": kind,
         "workload": WorkloadSource(
             kind=WorkloadKind.FILE, location=str(WORKLOADS / f"{name}.py"), name=name, fingerprint=name
         ),
@@ -36,7 +36,20 @@ def spec(name: str = "tiny", *, kind: TrialKind = TrialKind.TIME, micro_batch: i
         "measure_seconds": 5.0,
         "time_limit_seconds": 120.0,
     }
-    return TrialSpec(**{**fields, **changes})
+    return trial_of(kind, fields, **changes)
+
+
+def trial_of(kind: type[Trial[Any]], fields: dict[str, Any], **changes: Any) -> Any:
+    """A trial of a kind, with those of ``fields`` that it has."""
+    needed = {"wrapper_path": "wrapper.py", "reference_gradient": "gradient.pt"}
+    required = {field.name for field in msgspec.structs.fields(kind) if field.required}
+    known = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
+    return kind(**{name: needed[name] for name in needed.keys() & required} | known | changes)
+
+
+def up_to(largest_batch: int, kind: type[Trial[Any]]) -> dict[str, int]:
+    """The bound of a trial that tries growing batches; nothing for others."""
+    return {"largest_batch": largest_batch} if kind is SizeTrial else {}
 
 
 def is_running(process: int) -> bool:

@@ -6,8 +6,9 @@ import torch.distributed as dist
 
 from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TrialResult
 from advisor.trial.worker.failure import AllocatorRefusals, DivergedError, failed_result, is_out_of_memory, is_secondary
+from tests.trial.specs import spec
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
@@ -16,9 +17,7 @@ GPU = torch.device("cuda:0")
 def result_of(
     error: BaseException, device: torch.device = GPU, free: int = 0, refusals: AllocatorRefusals | None = None
 ) -> TrialResult:
-    return failed_result(
-        "key", error, device=device, limit_bytes=2**30, refusals=refusals, free_device_bytes=lambda: free
-    )
+    return failed_result(spec(device=str(device)), error, refusals=refusals, free_device_bytes=lambda: free)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +65,7 @@ def test_a_device_without_room_for_a_context_cannot_be_asked_what_is_free() -> N
         raise RuntimeError("CUDA error: out of memory")
 
     error = RuntimeError("CUDA error: out of memory")
-    assert failed_result("key", error, device=GPU, limit_bytes=2**30, free_device_bytes=free).outcome is (
-        Outcome.OUT_OF_MEMORY
-    )
+    assert failed_result(spec(device=str(GPU)), error, free_device_bytes=free).outcome is (Outcome.OUT_OF_MEMORY)
 
 
 def test_the_words_out_of_memory_in_a_users_error_are_no_evidence() -> None:

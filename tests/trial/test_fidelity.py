@@ -17,10 +17,11 @@ from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import fidelity_of, settings_of
 from advisor.methods.use import MethodUse, use
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import FidelityResult
+from advisor.trial.spec import FidelityTrial
 from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import uncompiled_optimizers
-from tests.trial.test_work import Bed
+from tests.trial.test_run_trial import Bed
 
 # Three blocks are the fewest for every method, and small batches tell as much: bfloat16 is slow where it is emulated.
 _MODELS = """
@@ -53,8 +54,8 @@ class Runs(Bed):
         self._exact: dict[tuple[str, int], tuple[FidelityRecord, str]] = {}
         self._chance: dict[tuple[str, int], FidelityMeasurement] = {}
 
-    def result(self, text: str, *uses: MethodUse, **changes: Any) -> TrialResult:
-        options = {"kind": TrialKind.FIDELITY, "micro_batch": 2, "fidelity_steps": 30, "measure_seconds": 60.0}
+    def result(self, text: str, *uses: MethodUse, **changes: Any) -> FidelityResult:
+        options = {"kind": FidelityTrial, "micro_batch": 2, "fidelity_steps": 30, "measure_seconds": 60.0}
         return self.run(text, methods=uses, **{**options, **changes})
 
     def record(self, text: str, *uses: MethodUse, **changes: Any) -> FidelityRecord:
@@ -76,7 +77,7 @@ class Runs(Bed):
         """A run beside the exact one of ``exact``, which is of the same workload if not given."""
         plain = exact or text
         watched, gradient = tuple(self.exact(plain, seed).state), self.gradient(plain, seed)
-        own = self.record(text, *uses, exact_gradient=gradient, watched_state=watched, seed=seed, **changes)
+        own = self.record(text, *uses, reference_gradient=gradient, watched_state=watched, seed=seed, **changes)
         return self.compared(own, exact or text, seed)
 
     def compared(self, own: FidelityRecord, exact: str, seed: int = 0) -> FidelityMeasurement:
@@ -91,7 +92,7 @@ class Runs(Bed):
 
     def noise(self, text: str, seed: int = 0) -> NoiseFloor:
         watched, gradient = tuple(self.exact(text, seed).state), self.gradient(text, seed)
-        own = self.record(text, exact_gradient=gradient, watched_state=watched, seed=seed, other_chance=True)
+        own = self.record(text, reference_gradient=gradient, watched_state=watched, seed=seed, other_chance=True)
         found = noise_floor(own, self.exact(text, seed))
         assert found is not None
         return found
@@ -232,7 +233,7 @@ def test_what_the_catalogue_declares_is_what_the_guard_sees(runs: Runs, model: s
     text, declared = workload(model), fidelity_of(setting)
     gradient = runs.gradient(text)
     with _few_kernels(model):
-        result = runs.result(text, setting, exact_gradient=gradient)
+        result = runs.result(text, setting, reference_gradient=gradient)
     if result.outcome is Outcome.REFUSED:
         pytest.skip(result.reason)
     assert result.fidelity is not None, result
@@ -301,20 +302,20 @@ def test_slow_steps_end_early_but_not_before_there_are_some(runs: Runs) -> None:
 
 def test_a_loss_that_is_lost_on_the_way_is_the_outcome_diverged(runs: Runs) -> None:
     text = workload("convnet", "torch.optim.SGD(parameters, lr=1e30)")
-    result = runs.run(text, kind=TrialKind.FIDELITY, micro_batch=2, fidelity_steps=30)
+    result = runs.run(text, kind=FidelityTrial, micro_batch=2, fidelity_steps=30)
     assert result.outcome is Outcome.DIVERGED
     assert result.fidelity is None
 
 
 def test_what_does_not_fit_is_out_of_memory(runs: Runs) -> None:
-    result = runs.run(workload("gpt2"), kind=TrialKind.FIDELITY, micro_batch=2, memory_limit_bytes=10**6)
+    result = runs.run(workload("gpt2"), kind=FidelityTrial, micro_batch=2, memory_limit_bytes=10**6)
     assert result.outcome is Outcome.OUT_OF_MEMORY
 
 
 def test_the_gradient_on_the_host_is_no_memory_of_the_training(runs: Runs) -> None:
     """The trap: on a CPU the copy would count, and a model that just fits would not."""
     text = workload("gpt2")
-    steps = {"kind": TrialKind.FIDELITY, "micro_batch": 2, "fidelity_steps": 3}
+    steps = {"kind": FidelityTrial, "micro_batch": 2, "fidelity_steps": 3}
     needed = runs.size(text, micro_batch=2, largest_batch=2).points[0].memory.peak_bytes
     assert runs.run(text, memory_limit_bytes=int(1.01 * needed), **steps).outcome is Outcome.OK
 
@@ -328,7 +329,7 @@ def test_float16_finds_its_scale_before_its_gradient_counts(runs: Runs) -> None:
 
 def test_runs_are_told_apart_by_chance_and_not_by_where_their_gradient_is(runs: Runs) -> None:
     def spec(**changes: Any) -> str:
-        return runs.spec(kind=TrialKind.FIDELITY, micro_batch=2, methods=(), **changes).key
+        return runs.spec(kind=FidelityTrial, micro_batch=2, methods=(), **changes).key
 
     assert spec() != spec(other_chance=True)
-    assert spec() == spec(write_gradient_to="somewhere", exact_gradient="elsewhere")
+    assert spec() == spec(write_gradient_to="somewhere", reference_gradient="elsewhere")

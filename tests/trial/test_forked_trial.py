@@ -13,7 +13,7 @@ import pytest
 
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import SizeTrial
 from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
 from tests.trial.logged import Logged
 from tests.trial.specs import is_running, my_children, read_number, wait_until
@@ -115,7 +115,7 @@ def test_every_trial_has_a_process_of_its_own_and_the_worker_does_what_is_common
     runner: Runner, tmp_path: Path
 ) -> None:
     workload = Logged(tmp_path / "workload")
-    specs = [workload.spec(repeat=repeat) for repeat in range(2)] + [workload.spec(kind=TrialKind.SIZE)]
+    specs = [workload.spec(repeat=repeat) for repeat in range(2)] + [workload.spec(kind=SizeTrial)]
     results = [runner.run(spec) for spec in specs]
     assert [result.outcome for result in results] == [Outcome.OK] * 3
     assert [result.warm for result in results] == [False, True, True]

@@ -10,30 +10,33 @@ from advisor.measure.measurement import Sizing
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Reported
 from advisor.trial.ranks.gathering import Gathering, Verdict
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import SizeResult
+from advisor.trial.spec import SizeTrial
+from tests.trial.specs import spec
 
 GRACE = 2.0
+SPEC = spec(kind=SizeTrial)
 
 
 def fine(leftover: str = "", out_of_memory_at: int | None = None, *, note: str = "") -> Reported:
     sizing = Sizing(points=(), out_of_memory_at=out_of_memory_at, loss_trace=())
-    result = TrialResult(key="of a rank", outcome=Outcome.OK, sizing=sizing, notes=(note,) if note else ())
+    result = SizeResult(key="of a rank", outcome=Outcome.OK, sizing=sizing, notes=(note,) if note else ())
     return Reported(result=result, leftover=leftover)
 
 
 def bad(reason: str, outcome: Outcome = Outcome.FAILED, *, secondary: bool = False) -> Reported:
-    return Reported(result=TrialResult(key="of a rank", outcome=outcome, reason=reason), secondary=secondary)
+    return Reported(result=SizeResult(key="of a rank", outcome=outcome, reason=reason), secondary=secondary)
 
 
 @pytest.fixture
 def pair() -> Gathering:
-    return Gathering("key", 2, lambda: False)
+    return Gathering(SPEC, 2, lambda: False)
 
 
 def ended(gathering: Gathering, now: float = 0.0) -> Verdict:
     verdict = gathering.verdict(now)
     assert verdict is not None
-    assert verdict.result.key == "key"
+    assert verdict.result.key == SPEC.key
     return verdict
 
 
@@ -115,10 +118,10 @@ def test_a_rank_that_dies_without_a_result_has_crashed_or_was_lost(
 
 
 def test_a_kill_with_the_kernels_evidence_is_host_memory() -> None:
-    evident = Gathering("key", 2, lambda: True)
+    evident = Gathering(SPEC, 2, lambda: True)
     evident.death(1, -signal.SIGKILL, 0.0)
     assert ended(evident).result.outcome is Outcome.HOST_OUT_OF_MEMORY
-    aborted = Gathering("key", 2, lambda: True)
+    aborted = Gathering(SPEC, 2, lambda: True)
     aborted.death(1, -signal.SIGABRT, 0.0)
     assert ended(aborted).result.outcome is Outcome.CRASHED
 

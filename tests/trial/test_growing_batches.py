@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import SizeTrial
 from advisor.trial.worker.growing_batches import next_batch, suffice, telling
 from tests.trial.specs import spec
 
@@ -50,12 +50,12 @@ def test_a_flat_start_inside_the_backward_pass_does_not_suffice() -> None:
 
 def test_no_more_are_run_for_memory_once_every_batch_is_foretold() -> None:
     flat = [size_point(1, peak=1000, activations=100), size_point(2, peak=1010, activations=200)]
-    trial = spec(kind=TrialKind.SIZE, memory_limit_bytes=4000, measure_seconds=60.0)
+    trial = spec(kind=SizeTrial, memory_limit_bytes=4000, measure_seconds=60.0)
     assert next_batch(flat, trial, spent=0.1, making=0.0) == 4
-    assert next_batch(flat, trial, spent=0.1, making=0.0, foretold_largest=math.inf) is None
+    assert next_batch(flat, trial, spent=0.1, making=0.0, predicted_largest=math.inf) is None
     quick = [msgspec.structs.replace(point, step_seconds=0.001) for point in flat]
     roomy = msgspec.structs.replace(trial, memory_limit_bytes=2**30)
-    assert next_batch(quick, roomy, spent=0.1, making=0.0, foretold_largest=math.inf) == 4, (
+    assert next_batch(quick, roomy, spent=0.1, making=0.0, predicted_largest=math.inf) == 4, (
         "their time says nothing yet"
     )
 
@@ -67,7 +67,7 @@ def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
         size_point(4, peak=12_400, activations=70, step_seconds=0.3),
     ]
     trial = spec(
-        kind=TrialKind.SIZE,
+        kind=SizeTrial,
         memory_limit_bytes=2**30,
         limit_of_timed_bytes=25_000,
         largest_batch=48,
@@ -79,8 +79,8 @@ def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
     assert next_batch(eight, trial, spent=0.1, making=0.0) == 16
     sixteen = [*eight, size_point(16, peak=16_900, activations=190, step_seconds=0.3)]
     assert next_batch(sixteen, trial, spent=0.1, making=0.0) is None
-    assert next_batch(slow, trial, spent=0.1, making=0.0, foretold_largest=36.0) is None, "not where all is known"
-    assert next_batch(slow, trial, spent=0.1, making=0.0, foretold_largest=36.0, in_pieces=True) == 32, (
+    assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0) is None, "not where all is known"
+    assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0, in_pieces=True) == 32, (
         "but where a method works in pieces that small batches do not fill"
     )
     hurried = msgspec.structs.replace(trial, measure_seconds=1.0)
@@ -89,11 +89,11 @@ def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
 
 def test_no_batch_is_tried_for_its_time_that_no_timed_trial_can_have() -> None:
     quick = [size_point(batch, peak=1000, activations=100, step_seconds=0.001) for batch in (2, 4)]
-    trial = spec(kind=TrialKind.SIZE, memory_limit_bytes=2**30, measure_seconds=60.0)
-    assert next_batch(quick, trial, spent=0.1, making=0.0, foretold_largest=100.0) == 8
-    assert next_batch(quick, trial, spent=0.1, making=0.0, foretold_largest=6.9) == 6
-    assert next_batch(quick, trial, spent=0.1, making=0.0, foretold_largest=4.5) is None
-    assert next_batch(quick, trial, spent=0.1, making=0.0, foretold_largest=0.5) is None
+    trial = spec(kind=SizeTrial, memory_limit_bytes=2**30, measure_seconds=60.0)
+    assert next_batch(quick, trial, spent=0.1, making=0.0, predicted_largest=100.0) == 8
+    assert next_batch(quick, trial, spent=0.1, making=0.0, predicted_largest=6.9) == 6
+    assert next_batch(quick, trial, spent=0.1, making=0.0, predicted_largest=4.5) is None
+    assert next_batch(quick, trial, spent=0.1, making=0.0, predicted_largest=0.5) is None
 
 
 def rising(count: int, step_seconds: Callable[[int], float]) -> list[SizePoint]:
@@ -115,10 +115,10 @@ def test_batches_grow_until_they_say_something_about_large_ones() -> None:
     """The trap: two launch-bound steps of the smallest batches, extrapolated a hundredfold."""
 
     def last_batch(device: str, step_seconds: Callable[[int], float], **changes: Any) -> int:
-        trial = spec(kind=TrialKind.SIZE, device=device, memory_limit_bytes=16 * 2**30, measure_seconds=60.0, **changes)
+        trial = spec(kind=SizeTrial, device=device, memory_limit_bytes=16 * 2**30, measure_seconds=60.0, **changes)
         for count in range(1, 20):
             points = rising(count, step_seconds)
-            following = next_batch(points, trial, spent=0.1, making=0.0, foretold_largest=math.inf)
+            following = next_batch(points, trial, spent=0.1, making=0.0, predicted_largest=math.inf)
             if following is None:
                 return points[-1].micro_batch
             assert following == 2 * points[-1].micro_batch
@@ -133,30 +133,30 @@ def test_batches_grow_until_they_say_something_about_large_ones() -> None:
 
 def test_time_ends_the_growth_on_a_gpu_too() -> None:
     points = rising(4, lambda batch: 0.01)
-    trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=2**36, measure_seconds=10.0)
-    assert next_batch(points, trial, spent=5.0, making=0.0, foretold_largest=math.inf) == 32
-    assert next_batch(points, trial, spent=9.95, making=0.0, foretold_largest=math.inf) is None
+    trial = spec(kind=SizeTrial, device="cuda:0", memory_limit_bytes=2**36, measure_seconds=10.0)
+    assert next_batch(points, trial, spent=5.0, making=0.0, predicted_largest=math.inf) == 32
+    assert next_batch(points, trial, spent=9.95, making=0.0, predicted_largest=math.inf) is None
     assert (
-        next_batch(points, trial, spent=5.0, making=4.0, foretold_largest=math.inf) is None
+        next_batch(points, trial, spent=5.0, making=4.0, predicted_largest=math.inf) is None
     )  # the batches themselves are dear
     short = msgspec.structs.replace(trial, time_limit_seconds=8.0)
-    assert next_batch(points, short, spent=5.0, making=0.0, foretold_largest=math.inf) is None
+    assert next_batch(points, short, spent=5.0, making=0.0, predicted_largest=math.inf) is None
 
 
 def test_compiling_is_not_taken_from_the_stepping_but_counts_for_the_hard_limit_and_may_come_again() -> None:
     points = rising(2, lambda batch: 0.01)
-    trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=2**36, measure_seconds=10.0)
+    trial = spec(kind=SizeTrial, device="cuda:0", memory_limit_bytes=2**36, measure_seconds=10.0)
     patient = msgspec.structs.replace(trial, time_limit_seconds=120.0)
-    assert next_batch(points, patient, spent=35.0, making=0.0, foretold_largest=math.inf) is None
-    assert next_batch(points, patient, spent=35.0, making=0.0, settling=30.0, foretold_largest=math.inf) == 8
+    assert next_batch(points, patient, spent=35.0, making=0.0, predicted_largest=math.inf) is None
+    assert next_batch(points, patient, spent=35.0, making=0.0, settling=30.0, predicted_largest=math.inf) == 8
     short = msgspec.structs.replace(trial, time_limit_seconds=80.0)
-    assert next_batch(points, short, spent=35.0, making=0.0, settling=30.0, foretold_largest=math.inf) is None, (
+    assert next_batch(points, short, spent=35.0, making=0.0, settling=30.0, predicted_largest=math.inf) is None, (
         "65 s of 80 are too near"
     )
 
 
 def test_large_parameters_are_no_sign_of_a_large_batch() -> None:
-    trial = spec(kind=TrialKind.SIZE, device="cuda:0", memory_limit_bytes=80 * 2**30)
+    trial = spec(kind=SizeTrial, device="cuda:0", memory_limit_bytes=80 * 2**30)
     heavy = size_point(2, peak=30 * 2**30, parameters=25 * 2**30, activations=5 * 2**30, step_seconds=0.1)
     assert not telling(heavy, trial)
     assert telling(msgspec.structs.replace(heavy, step_seconds=0.2), trial)

@@ -9,7 +9,7 @@ import msgspec
 from advisor.measure.measurement import Measurement, SizePoint, Sizing, StopReason
 from advisor.trial.outcome import Outcome
 from advisor.trial.ranks.merging import merged
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import SizeResult, TimeResult, TrialResult
 from tests.trial.test_growing_batches import size_point
 
 
@@ -31,7 +31,11 @@ def measured(seconds: float, peak: int, joules: float | None, losses: tuple[floa
 
 
 def result(**changes: Any) -> TrialResult:
-    return TrialResult(key="of a rank", outcome=Outcome.OK, **changes)
+    """Of short runs, or of a timed trial."""
+    if "measurement" in changes:
+        return TimeResult(key="of a rank", outcome=Outcome.OK, **changes)
+    sizing = changes.pop("sizing", Sizing(points=(), out_of_memory_at=None, loss_trace=()))
+    return SizeResult(key="of a rank", outcome=Outcome.OK, sizing=sizing, **changes)
 
 
 def test_the_slowest_rank_gives_the_time_and_the_fullest_the_memory() -> None:

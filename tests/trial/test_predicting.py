@@ -9,19 +9,20 @@ import pytest
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import PredictResult, TimeResult
+from advisor.trial.spec import PredictTrial, TimeTrial
 from advisor.trial.worker import predicting
 from advisor.trial.worker.predicting import traced_batches
-from advisor.trial.worker.work import run_trial
+from advisor.trial.worker.run_trial import run_trial
 from tests.trial.specs import spec
 
 
-def predicted(name: str = "tiny", **changes: object) -> TrialResult:
-    return run_trial(spec(name, kind=TrialKind.PREDICT, **changes), lambda text: None)[0]
+def predicted(name: str = "tiny", **changes: object) -> PredictResult:
+    return run_trial(spec(name, kind=PredictTrial, **changes), lambda text: None)[0]
 
 
-def measured(policy: Policy) -> TrialResult:
-    return run_trial(spec(kind=TrialKind.TIME, policy=policy), lambda text: None)[0]
+def measured(policy: Policy) -> TimeResult:
+    return run_trial(spec(kind=TimeTrial, policy=policy), lambda text: None)[0]
 
 
 @pytest.mark.parametrize(("around", "traced"), [(1, (2, 4)), (4, (2, 4)), (5, (2, 5)), (64, (32, 64))])
@@ -68,9 +69,9 @@ def test_a_method_that_does_not_apply_is_refused_as_in_every_trial() -> None:
     assert result.prediction is None
 
 
-@pytest.mark.parametrize(("with_allocator", "trainings"), [(False, [(2, 4)]), (True, [(2,), (4,)])])
+@pytest.mark.parametrize(("limit_bytes", "trainings"), [(None, [(2, 4)]), (2**30, [(2,), (4,)])])
 def test_an_allocator_is_replayed_from_the_first_step_of_each_training(
-    with_allocator: bool, trainings: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    limit_bytes: int | None, trainings: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trap: state that is made before the first step lies at the beginning, and nothing is in pieces."""
     traced: list[tuple[int, ...]] = []
@@ -81,6 +82,6 @@ def test_an_allocator_is_replayed_from_the_first_step_of_each_training(
 
     monkeypatch.setattr(predicting, "_traced", trace)
     monkeypatch.setattr(predicting, "are_alike", lambda *_: True)
-    asked = SimpleNamespace(policy=Policy(micro_batch=4), stands_for=None, with_allocator=with_allocator)
+    asked = SimpleNamespace(policy=Policy(micro_batch=4), stands_for=None, allocator_limit_bytes=limit_bytes)
     assert len(predicting._traces(SimpleNamespace(spec=asked), (2, 4))) == 2  # type: ignore[arg-type]
     assert traced == trainings

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -16,13 +16,14 @@ from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import SizeResult
+from advisor.trial.spec import ConfirmTrial, SizeTrial, TimeTrial, Trial, TrialSpec
 from advisor.trial.worker import prepared as preparing
 from advisor.trial.worker.forked_trial import end_children, run_forked
 from advisor.trial.worker.prepared import prepare, wants_process_of_its_own
-from advisor.trial.worker.work import run_trial
+from advisor.trial.worker.run_trial import run_trial
 from tests.trial.logged import Logged
-from tests.trial.specs import my_children, spec
+from tests.trial.specs import my_children, spec, up_to
 
 _THREADS = "torch.set_num_threads(2)\nONES = torch.ones(1024, 1024)\nONES @ ONES\n(ONES + ONES).sum()"
 _PYTHON_THREAD = """
@@ -75,10 +76,10 @@ def found(spec: TrialSpec, folder: Path) -> dict[str, Any] | None:
 # ---- which trials have a process of their own
 
 
-@pytest.mark.parametrize("kind", TrialKind)
-def test_every_trial_on_a_cpu_but_a_confirmation_wants_a_process_of_its_own(kind: TrialKind) -> None:
+@pytest.mark.parametrize("kind", get_args(TrialSpec))
+def test_every_trial_on_a_cpu_but_a_confirmation_wants_a_process_of_its_own(kind: type[Trial[Any]]) -> None:
     """A confirmation has a worker to itself."""
-    assert wants_process_of_its_own(spec(kind=kind)) is (kind is not TrialKind.CONFIRM)
+    assert wants_process_of_its_own(spec(kind=kind)) is (kind is not ConfirmTrial)
 
 
 def test_a_trial_on_a_gpu_stays_in_the_worker() -> None:
@@ -194,12 +195,12 @@ def make_batch(batch_size):
     ],
     ids=["plain", "a table beside the model", "a data set", "two steps to build"],
 )
-@pytest.mark.parametrize("kind", [TrialKind.TIME, TrialKind.SIZE])
+@pytest.mark.parametrize("kind", [TimeTrial, SizeTrial])
 def test_a_model_that_was_built_before_trains_and_needs_what_one_built_in_the_trial_does(
-    runner: Runner, tmp_path: Path, added: str, kind: TrialKind
+    runner: Runner, tmp_path: Path, added: str, kind: type[Trial[Any]]
 ) -> None:
     workload = Logged(tmp_path / "workload", added)
-    trial = workload.spec(kind=kind, micro_batch=8, largest_batch=32, measure_seconds=0.2)
+    trial = workload.spec(kind=kind, micro_batch=8, measure_seconds=0.2, **up_to(32, kind))
     before = runner.run(trial)
     inside, _ = run_trial(trial, lambda text: None)
     assert (before.outcome, inside.outcome) == (Outcome.OK, Outcome.OK), (before, inside)
@@ -222,9 +223,9 @@ def test_parameters_that_a_method_draws_are_the_same_whenever_the_model_was_buil
     assert figures(before)[0] == figures(inside)[0]
 
 
-def figures(result: TrialResult) -> tuple[tuple[float, ...], dict[int, MemoryMeasurement]]:
+def figures(result: Any) -> tuple[tuple[float, ...], dict[int, MemoryMeasurement]]:
     """First losses, and memory by batch but for what the whole process held."""
-    if result.sizing is not None:
+    if isinstance(result, SizeResult):
         losses, memories = result.sizing.loss_trace, {one.micro_batch: one.memory for one in result.sizing.points}
     else:
         assert result.measurement is not None

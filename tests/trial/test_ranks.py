@@ -22,7 +22,7 @@ from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import ConfirmTrial, FidelityTrial, SizeTrial, TrialSpec
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import WORKLOADS, is_running, my_children, read_number, spec, wait_until
 
@@ -78,7 +78,7 @@ def test_ranks_serve_trial_after_trial(runner: Runner, ranks: Ranks) -> None:
     assert first.outcome is Outcome.OK, first
     assert not first.warm
     before = ranks.processes(2)
-    sized = runner.run(ranks.spec(2, kind=TrialKind.SIZE, largest_batch=8))
+    sized = runner.run(ranks.spec(2, kind=SizeTrial, largest_batch=8))
     assert sized.outcome is Outcome.OK, sized
     assert sized.warm
     assert sized.sizing is not None
@@ -102,7 +102,7 @@ def test_ways_to_distribute_have_the_first_gradient_and_the_losses_of_ddp(runner
     def steps(uses: MethodUse, **changes: Any) -> TrialSpec:
         policy = Policy(methods=(uses,), micro_batch=2, gpu_count=2)
         changed: dict[str, Any] = {"workload": source, "policy": policy, "fidelity_steps": 12, **changes}
-        return spec(kind=TrialKind.FIDELITY, **changed)
+        return spec(kind=FidelityTrial, **changed)
 
     def recorded(trial: TrialSpec) -> FidelityRecord:
         result = runner.run(trial)
@@ -113,12 +113,12 @@ def test_ways_to_distribute_have_the_first_gradient_and_the_losses_of_ddp(runner
     plain = steps(use("ddp", bucket_views=True, static_graph=False))
     gradient = str(runner.gradient_file(plain.key))
     exact = recorded(msgspec.structs.replace(plain, write_gradient_to=gradient))
-    own = recorded(steps(setting, exact_gradient=gradient))
+    own = recorded(steps(setting, reference_gradient=gradient))
     assert own.gradient is not None, own.gradient_reason
     assert own.gradient.error < 1e-5
     assert len(own.losses) == 12
     assert own.losses == pytest.approx(exact.losses, rel=1e-3)
-    by_chance = recorded(steps(setting, exact_gradient=gradient, other_chance=True))
+    by_chance = recorded(steps(setting, reference_gradient=gradient, other_chance=True))
     assert by_chance.gradient is not None
     assert own.gradient.error < by_chance.gradient.error < 1e-3, "each slice begins one rounding off"
 
@@ -181,7 +181,7 @@ def test_a_rank_that_loses_another_is_not_blamed(runner: Runner, ranks: Ranks) -
 def test_memory_that_runs_out_on_one_rank_at_a_larger_batch_keeps_the_smaller_ones(
     runner: Runner, ranks: Ranks
 ) -> None:
-    growing = ranks.spec(2, how="outgrows", who=(0,), kind=TrialKind.SIZE, memory_limit_bytes=100 * 2**20)
+    growing = ranks.spec(2, how="outgrows", who=(0,), kind=SizeTrial, memory_limit_bytes=100 * 2**20)
     result = runner.run(growing)
     assert result.outcome is Outcome.OK, result
     assert result.sizing is not None
@@ -230,7 +230,7 @@ Runner(Path({str(tmp_path)!r})).run(msgspec.json.decode(Path({str(stopping)!r}).
 
 
 def test_the_emitted_wrapper_is_confirmed_on_all_ranks(runner: Runner, ranks: Ranks, tmp_path: Path) -> None:
-    trial = ranks.spec(2, kind=TrialKind.CONFIRM, wrapper_path=str(tmp_path / "wrapper.py"))
+    trial = ranks.spec(2, kind=ConfirmTrial, wrapper_path=str(tmp_path / "wrapper.py"))
     write_wrapper(trial.policy, tmp_path / "wrapper.py", headline="For a test.", details="Nothing measured.")
     result = runner.run(trial)
     assert result.outcome is Outcome.OK, (result, runner.tail_of_log(trial.key))

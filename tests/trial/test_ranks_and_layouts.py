@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import FidelityTrial, ProbeTrial, Trial, TrialSpec
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import my_children, spec
@@ -95,15 +95,16 @@ def test_two_ranks_have_the_losses_of_one_process(runner: Runner, tmp_path: Path
     digest = hashlib.sha256(text.encode()).hexdigest()
     source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="layouts", fingerprint=digest)
 
-    def trial(kind: TrialKind, policy: Policy, layout: BatchLayout | None = None) -> TrialSpec:
-        return msgspec.structs.replace(spec(kind=kind, fidelity_steps=8), workload=source, policy=policy, layout=layout)
+    def trial(kind: type[Trial[Any]], policy: Policy, layout: BatchLayout | None = None) -> TrialSpec:
+        steps = {"fidelity_steps": 8} if kind is FidelityTrial else {}
+        return spec(kind=kind, workload=source, policy=policy, layout=layout, **steps)
 
-    probed = runner.run(trial(TrialKind.PROBE, Policy(micro_batch=4)))
+    probed = runner.run(trial(ProbeTrial, Policy(micro_batch=4)))
     assert probed.facts is not None, probed
     layout = probed.facts.batch_layout
 
     def losses(policy: Policy) -> tuple[float, ...]:
-        result = runner.run(trial(TrialKind.FIDELITY, policy, layout))
+        result = runner.run(trial(FidelityTrial, policy, layout))
         assert result.outcome is Outcome.OK, (result, runner.tail_of_log(result.key))
         assert result.fidelity is not None
         return result.fidelity.losses

@@ -25,7 +25,8 @@ from advisor.trial.process.connection import Connection
 from advisor.trial.process.interruption import interruptions_kept
 from advisor.trial.process.runner import CutShortError, Runner, RunnerEvent, RunnerEventKind
 from advisor.trial.protocol import Answer, Finished
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import TimeResult
+from advisor.trial.spec import ConfirmTrial
 from tests.trial.specs import FAKE_WORKER, is_running, my_children, read_number, spec, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -58,7 +59,7 @@ def test_one_worker_runs_many_trials(runner: Runner, events: list[RunnerEvent]) 
 
 def test_a_confirmation_has_a_process_of_its_own(runner: Runner, events: list[RunnerEvent]) -> None:
     before = runner.run(spec("well"))
-    confirmed = runner.run(spec("well", kind=TrialKind.CONFIRM))
+    confirmed = runner.run(spec("well", kind=ConfirmTrial))
     after = runner.run(spec("well", repeat=1))
     assert len({before.reason, confirmed.reason, after.reason}) == 3
     assert not confirmed.warm
@@ -361,7 +362,7 @@ def test_a_result_that_was_complete_is_not_lost_to_an_interrupt(
         monkeypatch.setattr(Connection, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             runner.run(trial)
-        kept = folder.read_result()
+        kept = folder.read_result(trial)
         assert kept is not None
         assert kept.outcome is Outcome.OK
         assert kept.wall_seconds > 0
@@ -374,7 +375,7 @@ def test_the_result_of_another_request_is_not_kept(tmp_path: Path, monkeypatch: 
     folder = StudyFolder(tmp_path).trial(trial.key)
 
     def interrupted(self: Connection, deadline: float) -> Answer:
-        folder.write_result(TrialResult(key="of another", outcome=Outcome.OK))
+        folder.write_result(TimeResult(key="of another", outcome=Outcome.OK))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Connection, "receive", interrupted)

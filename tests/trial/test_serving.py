@@ -12,7 +12,8 @@ import pytest
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.protocol import Answer, Finished, Ready, Request, Unwritten, encode_line
-from advisor.trial.spec import TrialResult, TrialSpec
+from advisor.trial.result import TrialResult
+from advisor.trial.spec import TrialSpec
 from advisor.trial.worker import serving
 from tests.trial.specs import spec
 
@@ -33,7 +34,7 @@ def served(requests: list[Request]) -> list[Answer]:
 
 def test_a_full_disk_is_told_and_the_worker_serves_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(spec: TrialSpec, tell: object, **options: object) -> tuple[TrialResult, str]:
-        return TrialResult(key=spec.key, outcome=Outcome.OK), ""
+        return spec.ended(Outcome.OK), ""
 
     full = iter([True])
 
@@ -57,8 +58,8 @@ def test_a_full_disk_is_told_and_the_worker_serves_on(tmp_path: Path, monkeypatc
     assert isinstance(unwritten, Unwritten)
     assert "No space left on device" in unwritten.reason
     assert isinstance(finished, Finished)
-    assert study.trial(requests[0].spec.key).read_result() is None
-    assert study.trial(finished.key).read_result() is not None
+    assert study.trial(requests[0].spec.key).read_result(requests[0].spec) is None
+    assert study.trial(finished.key).read_result(requests[1].spec) is not None
 
 
 def test_a_log_that_cannot_be_opened_is_told(tmp_path: Path) -> None:

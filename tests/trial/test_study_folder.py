@@ -3,13 +3,15 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from advisor.errors import OutputFolderError
 from advisor.trial.folder import StudyFolder, write_atomically
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind, TrialResult
+from advisor.trial.result import TimeResult
+from advisor.trial.spec import CountTrial, ProbeTrial, Trial
 from tests.trial.specs import spec
 
 
@@ -52,27 +54,27 @@ def test_a_result_that_cannot_be_understood_is_not_finished(tmp_path: Path, text
     trial.path.mkdir(parents=True)
     if text is not None:
         trial.result.write_text(text)
-    assert trial.read_result() is None
+    assert trial.read_result(spec()) is None
     assert trial.finished(spec()) is None
 
 
 def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
     trial = StudyFolder(tmp_path).trial("time-1")
     trial.path.mkdir(parents=True)
-    result = TrialResult(key="time-1", outcome=Outcome.OUT_OF_MEMORY, reason="too large", wall_seconds=1.5)
+    result = TimeResult(key="time-1", outcome=Outcome.OUT_OF_MEMORY, reason="too large", wall_seconds=1.5)
     trial.write_result(result)
-    assert trial.read_result() == result
+    assert trial.read_result(spec()) == result
     assert trial.finished(spec()) == result
 
 
-@pytest.mark.parametrize("kind", [TrialKind.PROBE, TrialKind.COUNT])
-def test_what_a_study_rests_on_is_looked_at_again_unless_it_went_well(tmp_path: Path, kind: TrialKind) -> None:
+@pytest.mark.parametrize("kind", [ProbeTrial, CountTrial])
+def test_what_a_study_rests_on_is_looked_at_again_unless_it_went_well(tmp_path: Path, kind: type[Trial[Any]]) -> None:
     """A data file that was missing is there now, and nothing that is compared has changed."""
     asked = spec(kind=kind)
     trial = StudyFolder(tmp_path).trial(asked.key)
     trial.path.mkdir(parents=True)
-    trial.write_result(TrialResult(key=asked.key, outcome=Outcome.FAILED, reason="no train.bin"))
+    trial.write_result(asked.ended(Outcome.FAILED, "no train.bin"))
     assert trial.finished(asked) is None
-    well = TrialResult(key=asked.key, outcome=Outcome.OK)
+    well = asked.ended(Outcome.OK)
     trial.write_result(well)
     assert trial.finished(asked) == well

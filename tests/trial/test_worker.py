@@ -13,7 +13,7 @@ from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import ConfirmTrial, ProbeTrial, SizeTrial
 from tests.trial.specs import my_children, spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -28,7 +28,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 
 def test_a_study_of_three_trials_in_one_noisy_worker(runner: Runner) -> None:
-    probed = runner.run(spec(kind=TrialKind.PROBE))
+    probed = runner.run(spec(kind=ProbeTrial))
     assert probed.outcome is Outcome.OK, probed
     assert probed.facts is not None
     assert probed.facts.parameter_count == 64 * 256 + 256 + 256 * 10 + 10
@@ -36,7 +36,7 @@ def test_a_study_of_three_trials_in_one_noisy_worker(runner: Runner) -> None:
     assert probed.facts.has_dropout
     assert probed.facts.custom_loss
 
-    sized = runner.run(spec(kind=TrialKind.SIZE))
+    sized = runner.run(spec(kind=SizeTrial))
     assert sized.warm
     assert sized.sizing is not None
     assert len(sized.sizing.points) >= 2
@@ -94,7 +94,7 @@ def test_the_emitted_wrapper_is_confirmed_in_a_fresh_process(runner: Runner, tmp
     policy = Policy(methods=(use("precision", dtype="bf16"),), micro_batch=4, accumulation_steps=2)
     wrapper = tmp_path / "wrapper.py"
     write_wrapper(policy, wrapper, headline="For a test.", details="Nothing measured.")
-    trial = spec(kind=TrialKind.CONFIRM, wrapper_path=str(wrapper), repeat=int(shared))
+    trial = spec(kind=ConfirmTrial, wrapper_path=str(wrapper), repeat=int(shared))
     trial = msgspec.structs.replace(trial, policy=policy, wrapper_text=wrapper.read_text())
     if not shared:
         wrapper.unlink()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import ProbeTrial
 from advisor.workload.batch_layout import BatchLayout
-from tests.trial.test_work import Bed
+from tests.trial.test_run_trial import Bed
 from tests.truth.catalogue import Workload
 
 Probe = Callable[[Workload], BatchLayout]
@@ -22,7 +22,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
 
     def probed(workload: Workload) -> BatchLayout:
         if workload.source not in known:
-            result = bed.run(workload.source, kind=TrialKind.PROBE, micro_batch=2)
+            result = bed.run(workload.source, kind=ProbeTrial, micro_batch=2)
             assert result.facts is not None, result
             known[workload.source] = result.facts.batch_layout
         return known[workload.source]

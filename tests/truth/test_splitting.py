@@ -16,9 +16,9 @@ from advisor.policy.wrapper import write_wrapper
 from advisor.training.batch.tree import map_tensors
 from advisor.training.loss import default_loss
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import ProbeTrial
 from advisor.workload.batch_layout import BatchLayout
-from tests.trial.test_work import Bed
+from tests.trial.test_run_trial import Bed
 from tests.truth.catalogue import REFUSED, WORKLOADS, Workload
 
 RANDOM = {
@@ -41,7 +41,7 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BatchLayout]:
     bed = Bed(tmp_path_factory.mktemp("probed"))
     found = {}
     for name, workload in WORKLOADS.items():
-        result = bed.run(workload.source, kind=TrialKind.PROBE, micro_batch=2)
+        result = bed.run(workload.source, kind=ProbeTrial, micro_batch=2)
         assert result.facts is not None, (name, result)
         found[name] = result.facts.batch_layout
     return found
@@ -97,7 +97,7 @@ def test_what_draws_random_numbers_is_cut_as_well(name: str, layouts: dict[str, 
 @pytest.mark.parametrize("name", REFUSED)
 def test_batches_that_do_not_follow_are_refused_with_the_lines_to_write(name: str, tmp_path: Path) -> None:
     source = Workload(REFUSED[name]).source
-    result = Bed(tmp_path).run(source, kind=TrialKind.PROBE, micro_batch=2)
+    result = Bed(tmp_path).run(source, kind=ProbeTrial, micro_batch=2)
     assert result.outcome is Outcome.FAILED
     assert "must return batch_size samples" in result.reason
 

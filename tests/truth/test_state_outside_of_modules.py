@@ -12,8 +12,8 @@ from advisor.decide.guard import observed_class, why_worse
 from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement, compared
 from advisor.methods.use import use
-from advisor.trial.spec import TrialKind
-from tests.trial.test_work import Bed
+from advisor.trial.spec import FidelityTrial, ProbeTrial
+from tests.trial.test_run_trial import Bed
 
 _HEAD = """
 import torch
@@ -96,13 +96,15 @@ def compare(tmp_path_factory: pytest.TempPathFactory) -> Compare:
 
     def beside(text: str) -> FidelityMeasurement:
         def record(**more: Any) -> Any:
-            result = bed.run(text, kind=TrialKind.FIDELITY, micro_batch=2, fidelity_steps=3, **more)
+            result = bed.run(text, kind=FidelityTrial, micro_batch=2, fidelity_steps=3, **more)
             assert result.fidelity is not None, result
             return result.fidelity
 
         gradient = str(bed.folder / "trials" / "gradient.pt")
         exact = record(write_gradient_to=gradient)
-        own = record(methods=(use("checkpoint", every=1),), exact_gradient=gradient, watched_state=tuple(exact.state))
+        own = record(
+            methods=(use("checkpoint", every=1),), reference_gradient=gradient, watched_state=tuple(exact.state)
+        )
         found = compared(own, exact, reference="plain", micro_batch=2)
         assert found is not None
         return found
@@ -125,6 +127,6 @@ def test_and_without_such_state_it_is_exact(compare: Compare) -> None:
 
 
 def test_micro_batches_count_in_a_global_as_often_as_there_are_any(tmp_path: Path) -> None:
-    result = Bed(tmp_path).run(model(body="CALLS[0] += 1"), kind=TrialKind.PROBE, micro_batch=2)
+    result = Bed(tmp_path).run(model(body="CALLS[0] += 1"), kind=ProbeTrial, micro_batch=2)
     assert result.facts is not None
     assert "a forward pass changes sum(the global CALLS)" in result.facts.batch_layout.changes_when_split

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind
-from tests.trial.test_work import Bed
+from advisor.trial.spec import ProbeTrial
+from tests.trial.test_run_trial import Bed
 from tests.truth.catalogue import Workload, with_loss
 
 _TEACHER = """
@@ -93,7 +93,7 @@ def build_model():
 @pytest.mark.parametrize("name", CHANGED)
 def test_what_every_pass_changes_is_named(name: str, tmp_path: Path) -> None:
     text, place = CHANGED[name]
-    result = Bed(tmp_path).run(Workload(text).source, kind=TrialKind.PROBE, micro_batch=2)
+    result = Bed(tmp_path).run(Workload(text).source, kind=ProbeTrial, micro_batch=2)
     assert result.facts is not None, result
     assert place in result.facts.batch_layout.changes_when_split
 
@@ -101,7 +101,7 @@ def test_what_every_pass_changes_is_named(name: str, tmp_path: Path) -> None:
 def test_an_average_that_pieces_leave_as_the_batch_does_is_no_reason(tmp_path: Path) -> None:
     """A teacher that is moved after the update is moved once in a step, however many pieces that has."""
     text = with_loss("return F.cross_entropy(model(batch[0]), model.teacher(batch[0]).softmax(-1))", _TEACHER)
-    result = Bed(tmp_path).run(Workload(text).source, kind=TrialKind.PROBE, micro_batch=2)
+    result = Bed(tmp_path).run(Workload(text).source, kind=ProbeTrial, micro_batch=2)
     assert result.facts is not None, result
     assert not result.facts.batch_layout.changes_when_split
 
@@ -115,7 +115,7 @@ def make_batch(batch_size):
     return torch.randn(batch_size, 8), y
 """
     loss = "there = ~batch[1].isnan()\nreturn F.mse_loss(model(batch[0])[there], batch[1][there])"
-    result = Bed(tmp_path).run(Workload(with_loss(loss, batch=batch)).source, kind=TrialKind.PROBE, micro_batch=2)
+    result = Bed(tmp_path).run(Workload(with_loss(loss, batch=batch)).source, kind=ProbeTrial, micro_batch=2)
     assert result.facts is not None, result
     off = result.facts.batch_layout.changes_when_split.partition("off by ")[2].partition(" %")[0]
     assert float(off) > 0.1
@@ -136,7 +136,7 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_cannot_be_trained_so_is_one_line(name: str, tmp_path: Path) -> None:
     text, line = MISTAKES[name]
-    result = Bed(tmp_path).run(Workload(text).source, kind=TrialKind.PROBE, micro_batch=2)
+    result = Bed(tmp_path).run(Workload(text).source, kind=ProbeTrial, micro_batch=2)
     assert result.outcome is Outcome.FAILED
     assert line in result.reason
     assert "\n" not in result.reason

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from advisor.measure.batches.reductions import candidates, targets_in
+from advisor.measure.batches.loss_reductions import candidates, targets_in
 from advisor.training.batch.targets import count_targets
 from advisor.training.batch.tree import cut, with_leaf
 from advisor.workload.batch_layout import SampleDims

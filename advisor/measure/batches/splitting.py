@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.measure.batches.looks import Look, emptied_looks
-from advisor.measure.batches.reductions import by_class, candidates
+from advisor.measure.batches.loss_reductions import by_class, candidates
 from advisor.measure.batches.weighing import Looked, error_of, is_number, passed, some_of
 from advisor.measure.state.model_state import ModelState
 from advisor.measure.state.no_dropout import without_dropout

@@ -116,7 +116,7 @@ class FirstGradient:
 
 
 def save_gradient(model: torch.nn.Module, path: Path) -> None:
-    """Write the gradients that a model's parameters have now, of a loop without a training, as the exact run's.
+    """Write the gradients that a model's parameters have now, of a loop without a training, as the reference run's.
 
     Args:
         model: The plain model, between its backward pass and the optimizer step.
@@ -170,7 +170,7 @@ def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Pat
 
 
 def _why_not(parameters: set[str], caught: _Values, exact: dict[str, torch.Tensor]) -> str:
-    # A parameter that the exact run's loss does not depend on has no gradient there, and need not have one here.
+    # A parameter that the reference run's loss does not depend on has no gradient there, and need not have one here.
     trained = [name for name in parameters ^ exact.keys() if name in exact or name in caught]
     shapes = [name for name in exact if name in caught and caught[name].size != exact[name].numel()]
     if trained or shapes:

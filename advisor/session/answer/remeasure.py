@@ -29,7 +29,7 @@ from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 
 __all__ = ["MOST", "ROUNDS", "measure_leaders_again", "times_measured"]
 
@@ -169,7 +169,7 @@ def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], 
     return found
 
 
-def _rule_out(policy: Policy, ledger: Ledger, again: TrialResult) -> None:
+def _rule_out(policy: Policy, ledger: Ledger, again: TimeResult) -> None:
     """Replace the figures of a policy that does not run a second time by how that ended."""
 
     def ended(one: Candidate) -> Candidate:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from advisor.text.units import format_count
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import (
+    ConfirmTrial,
+    CountTrial,
+    FidelityTrial,
+    PredictTrial,
+    ProbeTrial,
+    SizeTrial,
+    TimeTrial,
+    Trial,
+)
 
 __all__ = ["timings_of"]
 
-_NAMES = {
-    TrialKind.PROBE: "loading the libraries, the probe",
-    TrialKind.COUNT: "counting parameters",
-    TrialKind.SIZE: "profiling runs and comparisons",
-    TrialKind.TIME: "timing",
-    TrialKind.FIDELITY: "comparing losses",
-    TrialKind.CONFIRM: "confirming",
-    TrialKind.PREDICT: "tracing where time goes",
+_NAMES: dict[type[Trial[Any]], str] = {
+    ProbeTrial: "loading the libraries, the probe",
+    CountTrial: "counting parameters",
+    SizeTrial: "profiling runs and comparisons",
+    TimeTrial: "timing",
+    FidelityTrial: "comparing losses",
+    ConfirmTrial: "confirming",
+    PredictTrial: "tracing where time goes",
 }
 
 
-def timings_of(spent: Mapping[TrialKind, Sequence[float]], elapsed_seconds: float) -> dict[str, float]:
+def timings_of(spent: Mapping[type[Trial[Any]], Sequence[float]], elapsed_seconds: float) -> dict[str, float]:
     """What a run was busy with.
 
     Args:

@@ -17,7 +17,8 @@ from advisor.text.records import encode_record, read_record
 from advisor.trial.folder import StudyFolder, write_atomically
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import ProbeResult
+from advisor.trial.spec import LookTrial
 from advisor.workload.fingerprint import digest_of
 from advisor.workload.identity import Identity
 
@@ -27,7 +28,7 @@ _SECONDS = 300.0
 """For a start that imports and builds; one that takes longer says nothing."""
 
 
-def keep_identity(folder: StudyFolder, probed: TrialResult) -> None:
+def keep_identity(folder: StudyFolder, probed: ProbeResult) -> None:
     """Write down what the measurements hold for, once."""
     if probed.reads is not None and not folder.identity.exists():
         identity = Identity.of(probed.reads, probed.identity)
@@ -52,8 +53,7 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
     if _looked_at(folder):
         return []
     progress.note("looking whether the model is what it was")
-    look = TrialSpec(
-        kind=TrialKind.LOOK,
+    look = LookTrial(
         workload=request.source,
         policy=Policy(micro_batch=2),
         device="cpu",  # a model is built there, wherever it is trained

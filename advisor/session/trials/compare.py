@@ -16,11 +16,12 @@ from advisor.report.wording import comparison_words
 from advisor.search.sizing.batching import Batch, choose_batch
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
-from advisor.session.trials.evaluate import Evaluation, Evaluator
+from advisor.session.trials.evaluate import Evaluator
+from advisor.session.trials.evaluation import Evaluation
 from advisor.session.trials.expected import expected_at
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 
 __all__ = ["ComparingEvaluator"]
 
@@ -79,10 +80,10 @@ class ComparingEvaluator(Evaluator):
         self._turns.compare_at = self._batch_to_compare_at(own, model, sizing)
         found = []
         if self._turns.compare_at > own.micro_batch:
-            policy = self._at_most(self._policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
+            policy = self._at_most(self._make.policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
             self._progress.trial_started(self.number, policy, "in turn with the baseline")
             result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.limits.turn_seconds)
-            found.append(self._candidate(policy, Role.SEARCHED, result, result.measurement))
+            found.append(self._make.timed(policy, Role.SEARCHED, result, result.measurement))
         self._go_on_from(earlier)
         return found
 
@@ -108,7 +109,7 @@ class ComparingEvaluator(Evaluator):
         """A first idea of its samples per second: what counts is how many times as many others have in turn with it."""
         self._progress.trial_started(self.number, policy, "measuring")
         result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.limits.turn_seconds)
-        return self._candidate(policy, Role.BASELINE, result, result.measurement)
+        return self._make.timed(policy, Role.BASELINE, result, result.measurement)
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:
         """Hold a combination against another by short steps in turn, instead of timing it at length.
@@ -127,8 +128,8 @@ class ComparingEvaluator(Evaluator):
         comparison = self._expected(policy)
         if comparison is None:  # plain training does not run even at the smallest batch: figures are absolute
             return self.evaluate(combination, 1.0, role, best=None)
-        candidate = self._unmeasured(policy, role, Outcome.COMPARED, comparison_words(comparison), None)
-        candidate = msgspec.structs.replace(candidate, comparison=comparison, notes=self._effects(combination))
+        candidate = self._make.unmeasured(policy, role, Outcome.COMPARED, comparison_words(comparison), None)
+        candidate = msgspec.structs.replace(candidate, comparison=comparison, notes=self._make.effects(combination))
         return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
 
     def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
@@ -142,7 +143,9 @@ class ComparingEvaluator(Evaluator):
         if isinstance(found, Evaluation):
             return found
         largest, _ = found
-        return self.time_leader(self._unmeasured(self._aimed(largest), role, Outcome.COMPARED, "", None), best=None)
+        return self.time_leader(
+            self._make.unmeasured(self._aimed(largest), role, Outcome.COMPARED, "", None), best=None
+        )
 
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
         """Time what was compared and may lead, batch by batch.
@@ -201,9 +204,9 @@ class ComparingEvaluator(Evaluator):
             self._turns.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
 
     def _candidate_at(
-        self, policy: Policy, leader: Candidate, result: TrialResult, measurement: Measurement | None
+        self, policy: Policy, leader: Candidate, result: TimeResult, measurement: Measurement | None
     ) -> Candidate:
-        candidate = self._candidate(policy, leader.role, result, measurement)
+        candidate = self._make.timed(policy, leader.role, result, measurement)
         return msgspec.structs.replace(candidate, comparison=leader.comparison)
 
     def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
@@ -234,7 +237,7 @@ class ComparingEvaluator(Evaluator):
             following = self._at_most(largest, _LADDER * before.micro_batch)
             if following.micro_batch <= before.micro_batch:
                 following = largest
-            if self._refusal(following) is not None:
+            if self._make.refusal(following) is not None:
                 break
             ladder.append(following)
             before = following
@@ -248,7 +251,7 @@ class ComparingEvaluator(Evaluator):
             gpu_count=largest.gpu_count,
         )
         assert batch is not None, "at least one sample fits"
-        return self._policy(Combination.of(largest), batch)
+        return self._make.policy(Combination.of(largest), batch)
 
 
 def _efficient_batch(model: MemoryModel, sizing: Sizing) -> int:

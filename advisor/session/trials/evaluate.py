@@ -7,21 +7,20 @@ import math
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.decide.effects import changed_nothing
-from advisor.goal import Fidelity, GoalKind
-from advisor.measure.measurement import Measurement
+from advisor.goal import GoalKind
 from advisor.measure.timing import NEAR
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
 from advisor.policy.policy import Policy
-from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, does_not_fit
+from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
+from advisor.session.trials.candidates import CandidateMaker
+from advisor.session.trials.evaluation import Evaluation
 from advisor.session.trials.trials import Trials
-from advisor.text.units import format_bytes, format_count, format_rate
+from advisor.text.units import format_count, format_rate
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import TimeResult
 
 __all__ = ["Evaluation", "Evaluator"]
 
@@ -37,26 +36,8 @@ _HALF = 0.5
 """Share of a batch that is timed beside it: where memory bandwidth or caches decide, less is faster at times."""
 
 _HOPELESS = 0.5
-"""A combination whose short runs predict less than this share of the best throughput is not timed: predictions from
+"""A combination whose profiling runs predict less than this share of the best throughput is not timed: predictions from
 two measured batches are about 10 % off, so that nothing near the best is lost."""
-
-
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate, and whether it settles its combination.
-
-    Attributes:
-        candidate: What became of the policy.
-        settles_combination: Whether no other batch of the same methods needs to be tried.
-        before: Candidates that were tried on the way to it.
-        smaller: The same methods at a smaller batch, timed in the same trial.
-        expected_rate: Samples per second that short runs promise, where it was not measured for being too slow.
-    """
-
-    candidate: Candidate
-    settles_combination: bool = False
-    before: tuple[Candidate, ...] = ()
-    smaller: Candidate | None = None
-    expected_rate: float | None = None
 
 
 class Evaluator:
@@ -87,7 +68,7 @@ class Evaluator:
         self._budget = context.budget
         self._goal = context.goal
         self._facts = context.facts
-        self._hardware = context.hardware
+        self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
         self._progress = context.progress
         self._pace = pace
         self._where = where
@@ -137,10 +118,10 @@ class Evaluator:
         if self._facts.default_batch is None and self._goal.global_batch is None:
             within = self._batch(model, 1.0, plain.gpu_count)
             batch = Batch(min(batch.micro_batch, 1 if within is None else within.micro_batch))
-        policy = self._policy(plain, batch)
+        policy = self._make.policy(plain, batch)
         if fits < batch.micro_batch:
-            return self._too_big(policy, Role.BASELINE, model)
-        return self._timed_baseline(policy)
+            return self._make.too_big(policy, Role.BASELINE, model)
+        return self.time(policy, Role.BASELINE, best=None)
 
     def explain_baseline(self, baseline: Candidate) -> None:
         """Note where its batch is from, unless that is the user's: whether it was run just now or read back."""
@@ -152,9 +133,6 @@ class Evaluator:
             f"the model file states no BATCH_SIZE: {samples} a step, a usual batch, was taken for the "
             "baseline. Add BATCH_SIZE = N to be compared with yours"
         )
-
-    def _timed_baseline(self, policy: Policy) -> Candidate:
-        return self.time(policy, Role.BASELINE, best=None)
 
     def evaluate(self, combination: Combination, fraction: float, role: Role, *, best: float | None) -> Evaluation:
         """Take a combination at a fraction of its largest batch to its end.
@@ -172,7 +150,7 @@ class Evaluator:
         predicted_rate = policy.global_batch / model.seconds(policy.micro_batch, policy.accumulation_steps)
         if best is not None and role is Role.SEARCHED and predicted_rate < _HOPELESS * best:
             reason = f"profiling predicts {format_rate(predicted_rate)} samples/s, and {self._pace} {format_rate(best)}"
-            slow = self._unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
+            slow = self._make.unmeasured(policy, role, Outcome.SCREENED, reason, model.predict(policy.micro_batch))
             return Evaluation(candidate=slow, settles_combination=True, expected_rate=predicted_rate)
         evaluation = self._timed(policy, role, best=best)
         only_try = self._times_half or role is not Role.SEARCHED
@@ -193,7 +171,7 @@ class Evaluator:
             combination: The methods and the number of devices.
             fraction: Share of the largest feasible micro-batch.
             role: Why it is tried.
-            alone: Whether its short runs take turns with nothing.
+            alone: Whether its profiling runs take turns with nothing.
         """
         model, failure = self._size(combination, role, alone=alone)
         if model is None:
@@ -201,12 +179,12 @@ class Evaluator:
             return Evaluation(candidate=failure, settles_combination=True)
         batch = self._batch(model, fraction, combination.gpu_count)
         if batch is None:
-            too_big = self._too_big(self._policy(combination, Batch(1)), role, model)
+            too_big = self._make.too_big(self._make.policy(combination, Batch(1)), role, model)
             return Evaluation(candidate=too_big, settles_combination=True)
-        policy = self._policy(combination, batch)
-        refusal = self._refusal(policy)
+        policy = self._make.policy(combination, batch)
+        refusal = self._make.refusal(policy)
         if refusal is not None:
-            return Evaluation(candidate=self._unmeasured(policy, role, Outcome.REFUSED, refusal, None))
+            return Evaluation(candidate=self._make.unmeasured(policy, role, Outcome.REFUSED, refusal, None))
         return policy, model
 
     def _retried(self, failed: Candidate, best: float | None) -> Evaluation:
@@ -263,23 +241,23 @@ class Evaluator:
         )
         if batch is None or batch.micro_batch >= policy.micro_batch:
             return None
-        smaller = self._policy(combination, batch)
-        return smaller if self._refusal(smaller) is None else None
+        smaller = self._make.policy(combination, batch)
+        return smaller if self._make.refusal(smaller) is None else None
 
     def time(self, policy: Policy, role: Role, *, best: float | None) -> Candidate:
         """Measure a policy."""
         result = self._run(policy, role, best=best)
-        return self._candidate(policy, role, result, result.measurement)
+        return self._make.timed(policy, role, result, result.measurement)
 
     def _timed(self, policy: Policy, role: Role, *, best: float | None) -> Evaluation:
         """Measure a policy, and in the same trial half of its batch where nobody else would."""
         half = self._half(policy)
         result = self._run(policy, role, best=best, half=half)
-        candidate = self._candidate(policy, role, result, result.measurement)
+        candidate = self._make.timed(policy, role, result, result.measurement)
         smaller = None
         if half is not None and result.smaller is not None:
             # Whatever role the larger one has: it is the batch that makes it a baseline, or hand-tuned.
-            smaller = self._candidate(half, Role.SEARCHED, result, result.smaller)
+            smaller = self._make.timed(half, Role.SEARCHED, result, result.smaller)
         return Evaluation(
             candidate=candidate,
             settles_combination=candidate.outcome in _ANOTHER_BATCH_WILL_NOT_HELP,
@@ -301,30 +279,16 @@ class Evaluator:
             gpu_count=policy.gpu_count,
         )
         assert batch is not None, "at least one sample fits"
-        half = self._policy(Combination.of(policy), batch)
-        return half if half.micro_batch < policy.micro_batch and self._refusal(half) is None else None
+        half = self._make.policy(Combination.of(policy), batch)
+        return half if half.micro_batch < policy.micro_batch and self._make.refusal(half) is None else None
 
-    def _run(self, policy: Policy, role: Role, *, best: float | None, half: Policy | None = None) -> TrialResult:
+    def _run(self, policy: Policy, role: Role, *, best: float | None, half: Policy | None = None) -> TimeResult:
         self._progress.trial_started(self.number, policy, f"measuring{self._where}")
         return self._trials.time(
             policy,
             # What is near the best is timed to its end: which of them is better is for a second look to say.
             outpaced_below=(1 - NEAR) * best if role is Role.SEARCHED and best is not None else None,
             smaller=half,
-        )
-
-    def _candidate(self, policy: Policy, role: Role, result: TrialResult, measurement: Measurement | None) -> Candidate:
-        return Candidate(
-            policy=policy,
-            role=role,
-            outcome=result.outcome,
-            reason=result.reason,
-            measurement=measurement,
-            fidelity=self._fidelity(policy),
-            loss_drift=self._drift(policy),
-            notes=(*self._effects(Combination.of(policy)), *result.notes),
-            trial_key=result.key,
-            speedup=result.speedup if measurement is result.measurement else result.smaller_speedup,
         )
 
     def _size(
@@ -342,22 +306,12 @@ class Evaluator:
             # A continued study has plain training in its records but not in its memory: without it no loss could be
             # compared, and a method that breaks the training would pass.
             self._trials.size(plain, largest)
-        policy = self._policy(combination, Batch(self._trials.first_batch))
+        policy = self._make.policy(combination, Batch(self._trials.first_batch))
         self._progress.trial_started(self.number, policy, f"profiling runs for its memory and time{self._where}")
         model, result = self._trials.size(combination, largest, alone=alone)
         if model is not None:
             return model, None
-        return None, self._failed_sizing(policy, role, result)
-
-    def _failed_sizing(self, policy: Policy, role: Role, result: TrialResult) -> Candidate:
-        outcome = result.outcome
-        reason = result.reason
-        if outcome is Outcome.OK:
-            # The trial went well and its finding is that not one sample fits.
-            outcome = Outcome.OUT_OF_MEMORY
-        if outcome is Outcome.OUT_OF_MEMORY and not reason:
-            reason = does_not_fit(need_bytes=None, limit_bytes=self._trials.limit_on(policy.gpu_count))
-        return self._unmeasured(policy, role, outcome, reason, None)
+        return None, self._make.failed_sizing(policy, role, result)
 
     def _batch(self, model: MemoryModel, fraction: float, gpu_count: int) -> Batch | None:
         """The batch of a trial: bound by memory and, on a slow device, by what a trial has time for."""
@@ -371,8 +325,8 @@ class Evaluator:
             in_time = round_batch(model.largest_within_seconds(self._budget.limits.longest_step_seconds))
             if in_time < largest:
                 self._note(
-                    f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a "
-                    "trial ends in time; memory would allow larger ones (raise --time-limit to try them)"
+                    f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a trial ends "
+                    "in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
                 largest = in_time
         return choose_batch(
@@ -382,87 +336,3 @@ class Evaluator:
     def _note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
-
-    def _refusal(self, policy: Policy) -> str | None:
-        """What forbids this policy although its methods apply: accumulation, or the fidelity of accumulation."""
-        verdict = judge(
-            policy.methods,
-            facts=self._facts,
-            hardware=self._hardware,
-            accumulation_steps=policy.accumulation_steps,
-            gpu_count=policy.gpu_count,
-        )
-        if not verdict.applicable:
-            return verdict.reason
-        uncut = self._facts.batch_layout.why_uncut
-        if uncut and policy.accumulation_steps * policy.gpu_count > 1:
-            return f"a batch must be cut into parts, and this one cannot be: {uncut}"
-        fidelity = self._fidelity(policy)
-        if not self._goal.fidelity.allows(fidelity):
-            parts = "micro-batches per step" if policy.gpu_count == 1 else "parts of a step, over all devices,"
-            changes = self._facts.batch_layout.changes_when_split
-            why = f"; {changes}" if changes else ""
-            why = "; BatchNorm takes its statistics over each" if self._facts.has_batchnorm else why
-            return (
-                f"with {policy.accumulation_steps * policy.gpu_count} {parts} its fidelity is {fidelity.value}, "
-                f"and at most {self._goal.fidelity.value} is allowed{why} (--fidelity {fidelity.value} allows it)"
-            )
-        return None
-
-    def _too_big(self, policy: Policy, role: Role, model: MemoryModel) -> Candidate:
-        predicted, limit = model.predict(policy.micro_batch), self._trials.limit_on(policy.gpu_count)
-        if model.out_of_memory_at is not None and predicted <= limit:
-            # Something else has the memory, or takes it at that batch: what is predicted says nothing of it.
-            reason = f"a micro-batch of {model.out_of_memory_at} ran out of memory, below {format_bytes(limit)}"
-            return self._unmeasured(policy, role, Outcome.OUT_OF_MEMORY, reason, None)
-        reason = does_not_fit(need_bytes=predicted, limit_bytes=limit, micro_batch=policy.micro_batch)
-        return self._unmeasured(policy, role, Outcome.SCREENED, reason, predicted)
-
-    def _unmeasured(
-        self, policy: Policy, role: Role, outcome: Outcome, reason: str, predicted_peak_bytes: int | None
-    ) -> Candidate:
-        return Candidate(
-            policy=policy,
-            role=role,
-            outcome=outcome,
-            reason=reason,
-            predicted_peak_bytes=predicted_peak_bytes,
-            fidelity=self._fidelity(policy),
-            loss_drift=self._drift(policy),
-        )
-
-    def _drift(self, policy: Policy) -> float | None:
-        """The first look at its losses; ``None`` where they differ from plain training's by chance alone."""
-        if draws_other_masks(policy.methods, self._facts):
-            return None
-        return self._trials.drift(Combination.of(policy))
-
-    def _fidelity(self, policy: Policy) -> Fidelity:
-        return worst_fidelity(
-            policy.methods,
-            accumulation_steps=policy.accumulation_steps,
-            facts=self._facts,
-            gpu_count=policy.gpu_count,
-        )
-
-    def _effects(self, combination: Combination) -> tuple[str, ...]:
-        """Methods that were applied and changed nothing say so."""
-        reference = self._trials.reference(combination.gpu_count)
-        if reference is None or combination == reference:
-            return ()
-        own, plain = self._trials.sizing_of(combination), self._trials.sizing_of(reference)
-        if own is None or plain is None:
-            return ()
-        methods = [get_method(use.name) for use in combination.uses if use not in reference.uses]
-        return changed_nothing([method for method in methods if not method.distributes], own, plain)
-
-    def _policy(self, combination: Combination, batch: Batch) -> Policy:
-        """With what its methods settled on in the short runs, which foretell the memory of that and nothing else."""
-        sizing = self._trials.sizing_of(combination)
-        return Policy(
-            methods=combination.uses,
-            micro_batch=batch.micro_batch,
-            accumulation_steps=batch.accumulation_steps,
-            gpu_count=combination.gpu_count,
-            settled={} if sizing is None else sizing.settled,
-        )

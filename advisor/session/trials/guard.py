@@ -14,7 +14,7 @@ from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import FidelityResult
 from advisor.workload.sizes import size_words
 
 __all__ = ["Guard"]
@@ -93,7 +93,7 @@ class Guard:
 
     def _beside(
         self,
-        exact_run: TrialResult,
+        exact_run: FidelityResult,
         candidate: Candidate,
         reference: Combination,
         trials: Trials,
@@ -128,7 +128,7 @@ class Guard:
         return (None, f"at {format_count(micro_batch, 'sample')} {idle[0]}") if idle else (found, "")
 
 
-def _exact_run(trials: Trials, reference: Combination) -> tuple[TrialResult, int]:
+def _exact_run(trials: Trials, reference: Combination) -> tuple[FidelityResult, int]:
     """The reference run and its batch: the first of every sizing, or one sample."""
     result = trials.fidelity(reference, trials.first_batch)
     if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
@@ -136,11 +136,11 @@ def _exact_run(trials: Trials, reference: Combination) -> tuple[TrialResult, int
     return trials.fidelity(reference, 1), 1
 
 
-def _noise(chance: TrialResult, exact: FidelityRecord) -> NoiseFloor | None:
+def _noise(chance: FidelityResult, exact: FidelityRecord) -> NoiseFloor | None:
     return None if chance.fidelity is None else noise_floor(chance.fidelity, exact)
 
 
-def _end(result: TrialResult) -> str:
+def _end(result: FidelityResult) -> str:
     return result.outcome.value + (f": {result.reason.rstrip('.')}" if result.reason else "")
 
 

@@ -12,7 +12,7 @@ from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import SizeResult, TimeResult
 
 __all__ = ["Known", "ran_not_even_once"]
 
@@ -29,7 +29,7 @@ class Known:
         self._sizings: dict[str, Sizing] = {}
         self._models: dict[str, MemoryModel] = {}
 
-    def learn_sizing(self, combination: Combination, result: TrialResult) -> None:
+    def learn_sizing(self, combination: Combination, result: SizeResult) -> None:
         """Take in the short runs of a combination."""
         assert result.sizing is not None, "there were some"
         self._sizings[combination.label] = result.sizing
@@ -39,7 +39,7 @@ class Known:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
         self._models[combination.label] = model
 
-    def learn_timing(self, policy: Policy, result: TrialResult) -> None:
+    def learn_timing(self, policy: Policy, result: TimeResult) -> None:
         """Take in a timed trial, if its combination was sized."""
         label = Combination.of(policy).label
         model = self._models.get(label)
@@ -71,7 +71,7 @@ class Known:
         return loss_drift(own.loss_trace, plain.loss_trace)
 
 
-def ran_not_even_once(result: TrialResult) -> bool:
+def ran_not_even_once(result: SizeResult) -> bool:
     """Whether short runs had no room for a single step."""
     return result.outcome is Outcome.OUT_OF_MEMORY or (
         result.sizing is not None and not result.sizing.points and result.sizing.out_of_memory_at is not None

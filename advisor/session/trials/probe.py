@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypeVar
 
 import advisor.errors
 from advisor.errors import NothingMeasuredError, WorkloadError
@@ -12,11 +13,14 @@ from advisor.session.budget import TimeBudget
 from advisor.session.request import TuneRequest
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import ProbeResult, Result
+from advisor.trial.spec import CountTrial, ProbeTrial, Trial
 from advisor.workload.facts import Facts
 from advisor.workload.sizes import SizeCounts
 
 __all__ = ["count_parameters", "first_batch", "probe"]
+
+_S = TypeVar("_S", bound=Trial[Any])
 
 _FIRST_BATCH = 2
 """First micro-batch of every sizing: normalization over a batch of one sample is degenerate or an error."""
@@ -41,7 +45,7 @@ def probe(
     *,
     budget: TimeBudget,
     runner: Runner,
-) -> tuple[Facts, TrialResult]:
+) -> tuple[Facts, ProbeResult]:
     """Build the plain model, make one step, learn the facts.
 
     All that is free is offered: whether plain training fits below the limit is for the search to find out, and the
@@ -59,7 +63,7 @@ def probe(
         WorkloadError: The model does not make one step.
         NothingMeasuredError: The trial was ended from outside.
     """
-    spec = _spec(TrialKind.PROBE, request, hardware, usable_bytes, budget, libraries=libraries)
+    spec = _spec(ProbeTrial, request, hardware, usable_bytes, budget, libraries=libraries)
     result = runner.run(spec)
     budget.durations.learn_build_seconds(result.wall_seconds)
     if result.facts is not None:
@@ -84,7 +88,7 @@ def count_parameters(
         WorkloadError: They cannot be counted.
         NothingMeasuredError: The trial was ended from outside.
     """
-    counted = runner.run(_spec(TrialKind.COUNT, request, hardware, usable_bytes, budget))
+    counted = runner.run(_spec(CountTrial, request, hardware, usable_bytes, budget))
     if counted.counts is not None:
         return counted.counts
     rule = "The sizes in SIZES must be counted before one is run"
@@ -96,15 +100,9 @@ def count_parameters(
 
 
 def _spec(
-    kind: TrialKind,
-    request: TuneRequest,
-    hardware: Hardware,
-    usable_bytes: int,
-    budget: TimeBudget,
-    libraries: tuple[str, ...] = (),
-) -> TrialSpec:
-    return TrialSpec(
-        kind=kind,
+    kind: type[_S], request: TuneRequest, hardware: Hardware, usable_bytes: int, budget: TimeBudget, **asked: Any
+) -> _S:
+    return kind(
         workload=request.source,
         policy=Policy(micro_batch=first_batch(request)),
         device=hardware.device,
@@ -112,11 +110,11 @@ def _spec(
         seed=request.seed,
         measure_seconds=budget.limits.sizing_seconds,
         time_limit_seconds=budget.limits.probe_limit_seconds,
-        libraries=libraries,
+        **asked,
     )
 
 
-def _raise_if_lost(result: TrialResult, rule: str) -> None:
+def _raise_if_lost(result: Result, rule: str) -> None:
     """What ended a process from outside says nothing of the model: no mistake of the user's."""
     if result.outcome is Outcome.LOST:
         raise NothingMeasuredError(
@@ -124,7 +122,7 @@ def _raise_if_lost(result: TrialResult, rule: str) -> None:
         )
 
 
-def _why_probe_failed(result: TrialResult, runner: Runner, budget: TimeBudget) -> str:
+def _why_probe_failed(result: ProbeResult, runner: Runner, budget: TimeBudget) -> str:
     """The probe is plain training at the smallest batch: if it fails, nothing can be tuned."""
     rule = "The model must complete one plain training step before anything can be tuned"
     if result.outcome is Outcome.FAILED:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from advisor.decide.candidate import Candidate
 from advisor.goal import GoalKind
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.measurement import Sizing
@@ -25,9 +24,13 @@ from advisor.session.trials.probe import first_batch
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import ConfirmResult, FidelityResult, Result, SizeResult, TimeResult
+from advisor.trial.spec import ConfirmTrial, FidelityTrial, PredictTrial, SizeTrial, TimeTrial, Trial
 
 __all__ = ["Trials"]
+
+_R = TypeVar("_R", bound=Result)
+_S = TypeVar("_S", bound=Trial[Any])
 
 _REACH = 4
 """Short runs that are compared go up to so many times the batch of the comparison."""
@@ -87,7 +90,7 @@ class Trials:
         """The plainest combination on a number of devices: what losses there are compared with."""
         return self._context.reference(gpu_count)
 
-    def _run(self, spec: TrialSpec) -> TrialResult:
+    def _run(self, spec: Trial[_R]) -> _R:
         result = self._runner.run(spec)
         if result.most_samples is not None:
             most = result.most_samples
@@ -100,7 +103,7 @@ class Trials:
 
     def size(
         self, combination: Combination, largest_batch: int | None, *, alone: bool = False
-    ) -> tuple[MemoryModel | None, TrialResult]:
+    ) -> tuple[MemoryModel | None, SizeResult]:
         """Memory and time against the batch, for one combination; from memory if it was done.
 
         Args:
@@ -135,7 +138,7 @@ class Trials:
 
     def _size_from(
         self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool = False
-    ) -> TrialResult:
+    ) -> SizeResult:
         plain = self._known.model_of(Combination())
         pacesetter = self.turns.pacesetter
         beside = None
@@ -151,14 +154,15 @@ class Trials:
             limit_seconds = min(limit_seconds, self._limits.set_up_limit_seconds)
         return self._run(
             self._spec(
-                TrialKind.SIZE,
+                SizeTrial,
                 Policy(methods=combination.uses, micro_batch=first_batch, gpu_count=combination.gpu_count),
                 measure_seconds=self._limits.sizing_seconds,
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
-                beside=beside,
+                limit_of_timed_bytes=self.limit_on(combination.gpu_count),
                 compare_at=None if beside is None else self.turns.compare_at,
+                **self._taking_turns(beside),
             )
         )
 
@@ -182,7 +186,7 @@ class Trials:
         ladder: tuple[Policy, ...] = (),
         repeat: int = 0,
         measure_seconds: float | None = None,
-    ) -> TrialResult:
+    ) -> TimeResult:
         """Measure full steps, and let the combination's memory model learn from it.
 
         Args:
@@ -203,16 +207,16 @@ class Trials:
         beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
         result = self._run(
             self._spec(
-                TrialKind.TIME,
+                TimeTrial,
                 policy,
                 measure_seconds=measure_seconds,
                 hard_limit_seconds=limit_of(expected, slow_start=_starts_slowly(policy.methods)),
-                outpaced_below=outpaced_below,
+                outpaced_below_samples_per_second=outpaced_below,
+                outpaced_below_speedup=self.turns.pace(outpaced_below, leader),
                 smaller=smaller,
                 ladder=ladder,
                 repeat=repeat,
-                beside=beside,
-                leader=leader,
+                **self._taking_turns(beside),
             )
         )
         self.turns.learn(result)
@@ -225,14 +229,15 @@ class Trials:
     def count_work(self, policy: Policy) -> StepWork | None:
         """The work of a policy's step, from a trace that runs nothing; ``None`` where it cannot be counted."""
         spec = self._spec(
-            TrialKind.PREDICT,
+            PredictTrial,
             policy,
             hard_limit_seconds=self._limits.trace_limit_seconds,
             memory_limit_bytes=self._context.usable_bytes,
+            counts_work=True,
         )
-        return self._run(msgspec.structs.replace(spec, counts_work=True)).work
+        return self._run(spec).work
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> TrialResult:
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
         """Run an emitted wrapper in a fresh process.
 
         Args:
@@ -244,7 +249,7 @@ class Trials:
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         result = self._run(
             self._spec(
-                TrialKind.CONFIRM,
+                ConfirmTrial,
                 policy,
                 hard_limit_seconds=self._limits.confirmation_limit_seconds(
                     expected, slow_start=_starts_slowly(policy.methods)
@@ -253,6 +258,7 @@ class Trials:
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
                 beside=self.turns.baseline_beside(policy, self._need_bytes(policy)),
+                turn_seconds=self._limits.turn_seconds,
             )
         )
         self.turns.learn(result)
@@ -268,9 +274,9 @@ class Trials:
         combination: Combination,
         micro_batch: int,
         *,
-        exact: TrialResult | None = None,
+        exact: FidelityResult | None = None,
         other_chance: bool = False,
-    ) -> TrialResult:
+    ) -> FidelityResult:
         """Some tens of small steps; once for each combination, batch and size.
 
         Args:
@@ -281,7 +287,7 @@ class Trials:
         """
         sizing = self.sizing_of(combination)
         spec = self._spec(
-            TrialKind.FIDELITY,
+            FidelityTrial,
             Policy(
                 methods=combination.uses,
                 micro_batch=micro_batch,
@@ -291,13 +297,14 @@ class Trials:
             measure_seconds=self._limits.comparison_step_seconds,
             hard_limit_seconds=self._limits.comparison_limit_seconds(slow_start=_starts_slowly(combination.uses)),
             memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
+            fidelity_steps=_COMPARED_STEPS,
+            other_chance=other_chance,
         )
-        spec = msgspec.structs.replace(spec, fidelity_steps=_COMPARED_STEPS, other_chance=other_chance)
         if exact is None:
             return self._run(msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key))))
         assert exact.fidelity is not None, "there is something to compare with"
         gradient, state = str(self._runner.gradient_file(exact.key)), tuple(exact.fidelity.state)
-        return self._run(msgspec.structs.replace(spec, exact_gradient=gradient, watched_state=state))
+        return self._run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
 
     def drift(self, combination: Combination) -> float | None:
         """Loss drift of a combination over the first steps of its sizing, from the plainest on as many devices.
@@ -310,38 +317,36 @@ class Trials:
             return None
         return self._known.drift(combination, reference)
 
+    def _taking_turns(self, beside: Policy | None) -> dict[str, Any]:
+        """What a trial knows of the one that it takes turns with."""
+        return {
+            "beside": beside,
+            "turn_seconds": self._limits.turn_seconds,
+            "needs_all_memory": self.turns.wanted and beside is None,
+        }
+
     def _spec(
         self,
-        kind: TrialKind,
+        kind: type[_S],
         policy: Policy,
         *,
         hard_limit_seconds: float,
         measure_seconds: float | None = None,
         memory_limit_bytes: int | None = None,
-        outpaced_below: float | None = None,
-        beside: Policy | None = None,
-        leader: Candidate | None = None,
-        **others: Any,
-    ) -> TrialSpec:
-        limit_bytes = self.limit_on(policy.gpu_count)
-        return TrialSpec(
-            kind=kind,
+        **asked: Any,
+    ) -> _S:
+        """A trial of this study; ``asked`` are the fields that its kind alone has."""
+        return kind(
             workload=self._context.request.source,
             policy=policy,
             model_size=self._model_size,
             device=self._context.hardware.device,
-            memory_limit_bytes=limit_bytes if memory_limit_bytes is None else memory_limit_bytes,
+            memory_limit_bytes=self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes,
             seed=self._context.request.seed,
             layout=self._layout,
-            limit_of_timed_bytes=limit_bytes if kind is TrialKind.SIZE else None,
             measure_seconds=self._limits.measure_seconds if measure_seconds is None else measure_seconds,
             time_limit_seconds=hard_limit_seconds,
-            outpaced_below_samples_per_second=outpaced_below,
-            outpaced_below_speedup=self.turns.pace(outpaced_below, leader),
-            beside=beside,
-            needs_all_memory=self.turns.wanted and beside is None and kind in (TrialKind.TIME, TrialKind.SIZE),
-            turn_seconds=self._limits.turn_seconds,
-            **others,
+            **asked,
         )
 
 

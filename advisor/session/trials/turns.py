@@ -14,7 +14,7 @@ from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import ComparedResult, TimeResult
 
 __all__ = ["Turns"]
 
@@ -123,7 +123,7 @@ class Turns:
         of_leader = 1.0 if leader is None or leader.speedup is None else leader.speedup.value
         return outpaced_below / baseline.samples_per_second / of_leader
 
-    def over_baseline(self, result: TrialResult, leader: Candidate | None) -> TrialResult:
+    def over_baseline(self, result: TimeResult, leader: Candidate | None) -> TimeResult:
         """A timed trial's result with speedups over the baseline, and with the times that follow from them.
 
         Args:
@@ -145,7 +145,7 @@ class Turns:
             ),
         )
 
-    def learn(self, result: TrialResult) -> None:
+    def learn(self, result: ComparedResult) -> None:
         """Remember how fast the training beside a trial was."""
         for pace in result.paces:
             self._rates.setdefault(pace.policy.key, []).append(pace.samples_per_second)
@@ -155,7 +155,7 @@ class Turns:
         return tuple(self._rates.get(policy.key, ()))
 
 
-def _times(result: TrialResult, leader: Speedup) -> TrialResult:
+def _times(result: TimeResult, leader: Speedup) -> TimeResult:
     """A result whose speedups are over a leader of that speedup, with those over the baseline."""
     return msgspec.structs.replace(
         result,

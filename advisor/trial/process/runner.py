@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -23,9 +24,12 @@ from advisor.trial.outcome import Outcome, how_it_ended, outcome_without_result
 from advisor.trial.process.connection import WORKER_COMMAND, Connection, SilenceError
 from advisor.trial.process.starting import WorkerStarter
 from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, Unwritten
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import Result
+from advisor.trial.spec import ConfirmTrial, ProbeTrial, Trial, TrialSpec
 
 __all__ = ["CutShortError", "Runner", "RunnerEvent", "RunnerEventKind"]
+
+_R = TypeVar("_R", bound=Result)
 
 _LOOK_SECONDS = 1.0
 _LOG_TAIL_BYTES = 8192
@@ -93,7 +97,7 @@ class Runner:
         self._nodes = nodes
         self._ranks = 1
         self._ended: set[str] = set()
-        self.spent: dict[TrialKind, list[float]] = {}
+        self.spent: dict[type[Trial[Any]], list[float]] = {}
         """Kind of trial -> the seconds of each that was run, not read back."""
 
     def __enter__(self) -> Runner:
@@ -109,7 +113,7 @@ class Runner:
         self._end_worker("no longer needed")
         self._starter.close()
 
-    def run(self, spec: TrialSpec, *, until: float = math.inf) -> TrialResult:
+    def run(self, spec: Trial[_R], *, until: float = math.inf) -> _R:
         """Run a trial, or return its stored result if it has finished before.
 
         What ended by chance is run again by the next runner, and not over and over by this one.
@@ -128,14 +132,14 @@ class Runner:
             CutShortError: That moment came first; the worker is ended, and nothing is stored.
             OutputFolderError: The study folder cannot be written.
         """
-        assert spec.kind is not TrialKind.PROBE or spec.policy.gpu_count == 1, "one process alone learns the facts"
+        assert not isinstance(spec, ProbeTrial) or spec.policy.gpu_count == 1, "one process alone learns the facts"
         folder = self._folder.trial(spec.key)
         with writing(folder.path):
             stored = folder.finished(spec)
         if stored is not None and (spec.key in self._ended or not stored.outcome.is_by_chance):
             return stored
         _clear(folder, spec)
-        fresh = spec.kind is TrialKind.CONFIRM
+        fresh = isinstance(spec, ConfirmTrial)
         if fresh:
             self._end_worker("a confirmation runs in a fresh process")
         if self._connection is not None and self._ranks != spec.ranks:
@@ -143,7 +147,7 @@ class Runner:
         begin = time.monotonic()
         warm = self._connection is not None
 
-        def completed(result: TrialResult) -> TrialResult:
+        def completed(result: _R) -> _R:
             return msgspec.structs.replace(result, wall_seconds=time.monotonic() - begin, warm=warm)
 
         try:
@@ -152,7 +156,7 @@ class Runner:
             # Ctrl-C above all. The worker may have finished a moment before, and what is finished is not lost: the
             # old result went before this request was written, so a complete one belongs to it.
             self._end_worker("interrupted")
-            complete = folder.read_result()
+            complete = folder.read_result(spec)
             if complete is None or complete.key != spec.key:
                 folder.result.unlink(missing_ok=True)
             else:
@@ -162,7 +166,7 @@ class Runner:
                     return completed(complete)
             raise
         result = completed(result)
-        self.spent.setdefault(spec.kind, []).append(result.wall_seconds)
+        self.spent.setdefault(type(spec), []).append(result.wall_seconds)
         if not healthy or fresh:
             self._end_worker(why)
         if why != _NOT_STARTED:
@@ -172,7 +176,7 @@ class Runner:
         return result
 
     def gradient_file(self, key: str) -> Path:
-        """Where the first gradient of an exact run is kept."""
+        """Where the first gradient of a reference run is kept."""
         return self._folder.trial(key).gradient
 
     def tail_of_log(self, key: str, lines: int = 20) -> str:
@@ -185,7 +189,7 @@ class Runner:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def _run(self, spec: TrialSpec, folder: TrialFolder, until: float) -> tuple[TrialResult, bool, str]:
+    def _run(self, spec: Trial[_R], folder: TrialFolder, until: float) -> tuple[_R, bool, str]:
         """The result, whether the worker can be used again, and why not."""
         connection = self._connection
         if connection is not None and not self._accepts(connection, spec, folder):
@@ -202,14 +206,14 @@ class Runner:
         self._tell(RunnerEventKind.TRIAL_STARTED, spec.key)
         return self._wait(connection, spec, folder, until)
 
-    def _accepts(self, connection: Connection, spec: TrialSpec, folder: TrialFolder) -> bool:
+    def _accepts(self, connection: Connection, spec: Trial[Any], folder: TrialFolder) -> bool:
         try:
-            connection.send(Request(spec=spec, folder=str(folder.path)))
+            connection.send(Request(spec=cast("TrialSpec", spec), folder=str(folder.path)))
         except BrokenPipeError:
             return False
         return True
 
-    def _start(self, spec: TrialSpec, folder: TrialFolder, until: float) -> TrialResult | None:
+    def _start(self, spec: Trial[_R], folder: TrialFolder, until: float) -> _R | None:
         """Start a worker; how the trial ended if that did not work."""
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
         self._ranks = spec.ranks
@@ -229,22 +233,20 @@ class Runner:
                     f"; do all of the other {self._nodes.count - 1} machines run the same command with a --node-rank "
                     f"of their own, and do they reach {self._nodes.endpoint}?"
                 )
-            return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason)
+            return spec.ended(Outcome.TIMEOUT, reason)
         if isinstance(answer, Ready):
             return None
         assert isinstance(answer, Exited), f"a worker that starts says so first, but it said {answer}"
         reason = f"the worker did not start: it {how_it_ended(answer.status)}; see {folder.log}"
-        return TrialResult(key=spec.key, outcome=Outcome.LOST, reason=reason)
+        return spec.ended(Outcome.LOST, reason)
 
-    def _start_limit_of(self, spec: TrialSpec) -> float:
+    def _start_limit_of(self, spec: Trial[Any]) -> float:
         """Where time is short, ranks that do not find each other take no more of it than a trial may."""
         if spec.ranks == 1:
             return self._start_limit_seconds
         return min(self._start_limit_seconds, max(self._shortest_start_limit_seconds, spec.time_limit_seconds))
 
-    def _wait(
-        self, connection: Connection, spec: TrialSpec, folder: TrialFolder, until: float
-    ) -> tuple[TrialResult, bool, str]:
+    def _wait(self, connection: Connection, spec: Trial[_R], folder: TrialFolder, until: float) -> tuple[_R, bool, str]:
         evidence = OutOfMemoryEvidence()
         deadline = time.monotonic() + spec.time_limit_seconds
         while True:
@@ -253,7 +255,7 @@ class Runner:
                 raise CutShortError
             if now >= deadline:
                 reason = f"it took longer than its limit of {round(spec.time_limit_seconds, 1):g} s"
-                return TrialResult(key=spec.key, outcome=Outcome.TIMEOUT, reason=reason), False, "out of time"
+                return spec.ended(Outcome.TIMEOUT, reason), False, "out of time"
             evidence.look()
             try:
                 answer = connection.receive(min(deadline, until, now + _LOOK_SECONDS))
@@ -263,7 +265,7 @@ class Runner:
                 case Progress(text=text):
                     self._tell(RunnerEventKind.PROGRESS, spec.key, text)
                 case Finished(key=key, clean=clean, why=why, isolated=isolated) if key == spec.key:
-                    result = folder.read_result()
+                    result = folder.read_result(spec)
                     if result is None:
                         return self._crashed(spec, 0, evidence), False, "its result cannot be read"
                     if not isolated and result.outcome is not Outcome.OK:
@@ -273,20 +275,16 @@ class Runner:
                     raise OutputFolderError(reason)
                 case Exited(status=status):
                     # Its result counts if it was complete before the end.
-                    result = folder.read_result() or self._crashed(spec, status, evidence)
+                    result = folder.read_result(spec) or self._crashed(spec, status, evidence)
                     return result, False, f"it {how_it_ended(status)}"
                 case _:
                     raise AssertionError(f"a worker at work on {spec.key} must not say {answer}")
 
-    def _crashed(self, spec: TrialSpec, status: int, evidence: OutOfMemoryEvidence) -> TrialResult:
+    def _crashed(self, spec: Trial[_R], status: int, evidence: OutOfMemoryEvidence) -> _R:
         if status == -signal.SIGKILL and evidence.found():
             reason = "the kernel ended the worker because host memory ran out"
-            return TrialResult(key=spec.key, outcome=Outcome.HOST_OUT_OF_MEMORY, reason=reason)
-        return TrialResult(
-            key=spec.key,
-            outcome=outcome_without_result(status),
-            reason=f"the worker {how_it_ended(status)} without a result",
-        )
+            return spec.ended(Outcome.HOST_OUT_OF_MEMORY, reason)
+        return spec.ended(outcome_without_result(status), f"the worker {how_it_ended(status)} without a result")
 
     def _end_worker(self, why: str) -> None:
         connection, self._connection = self._connection, None
@@ -303,7 +301,7 @@ _NOT_STARTED = "it did not start"
 """Says nothing about the trial, so that nothing is stored for it."""
 
 
-def _clear(folder: TrialFolder, spec: TrialSpec) -> None:
+def _clear(folder: TrialFolder, spec: Trial[Any]) -> None:
     """Make the folder ready for a first or another attempt.
 
     The old result goes first: it must never be read together with the new request.

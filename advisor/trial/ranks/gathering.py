@@ -14,7 +14,8 @@ import msgspec
 from advisor.trial.outcome import Outcome, how_it_ended, outcome_without_result
 from advisor.trial.protocol import Reported
 from advisor.trial.ranks.merging import merged
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import SizeResult, TrialResult
+from advisor.trial.spec import TrialSpec
 
 __all__ = ["Gathering", "Verdict"]
 
@@ -38,13 +39,13 @@ class Gathering:
     """Collects how the ranks of one trial end.
 
     Args:
-        key: The trial.
+        spec: The trial.
         size: Number of ranks.
         memory_ran_out: Whether there is evidence that the kernel ended a process for want of host memory.
     """
 
-    def __init__(self, key: str, size: int, memory_ran_out: Callable[[], bool]) -> None:
-        self._key = key
+    def __init__(self, spec: TrialSpec, size: int, memory_ran_out: Callable[[], bool]) -> None:
+        self._spec = spec
         self._size = size
         self._memory_ran_out = memory_ran_out
         self._reports: dict[int, Reported] = {}
@@ -83,7 +84,7 @@ class Gathering:
         """How the trial has ended; ``None`` while there is something to wait for."""
         for rank, report in self._reports.items():  # in the order of their arrival
             if report.result.outcome is not Outcome.OK and not report.secondary:
-                return _failed(rank, report.result, self._key)
+                return _failed(rank, report.result, self._spec.key)
         for rank in self._deaths:
             if rank not in self._reports:
                 return self._crashed(rank)
@@ -95,7 +96,7 @@ class Gathering:
             return self._succeeded() if len(self._reports) == self._size or self._short() else None
         if self._deaths:  # of ranks that were done themselves, but not with the others
             return self._crashed(next(iter(self._deaths)))
-        return None if patient else _failed(secondary, self._reports[secondary].result, self._key)
+        return None if patient else _failed(secondary, self._reports[secondary].result, self._spec.key)
 
     def _trouble(self, now: float) -> None:
         if self._trouble_since is None:
@@ -106,7 +107,7 @@ class Gathering:
 
     def _succeeded(self) -> Verdict:
         ranks = sorted(self._reports)
-        result = merged(self._key, [self._reports[rank].result for rank in ranks])
+        result = merged(self._spec.key, [self._reports[rank].result for rank in ranks])
         if len(ranks) < self._size:
             return Verdict(result=result, why="a rank ran out of memory while others waited for it")
         if self._deaths:
@@ -122,12 +123,12 @@ class Gathering:
             how = "went away" if status is None else how_it_ended(status)
             without = "before the others had theirs" if rank in self._reports else "without a result"
             outcome, reason = outcome_without_result(status), f"it {how} {without}"
-        return _failed(rank, TrialResult(key=self._key, outcome=outcome, reason=reason), self._key)
+        return _failed(rank, self._spec.ended(outcome, reason), self._spec.key)
 
 
 def _stopped_short(result: TrialResult) -> bool:
     """Whether a rank ended well, but not where the others do."""
-    return result.sizing is not None and result.sizing.out_of_memory_at is not None
+    return isinstance(result, SizeResult) and result.sizing is not None and result.sizing.out_of_memory_at is not None
 
 
 def _failed(rank: int, result: TrialResult, key: str) -> Verdict:

@@ -140,7 +140,7 @@ def _run(group: RankGroup, size: int, request: Request, answers: int) -> None:
     spec = request.spec
     assert spec.policy.gpu_count == size, f"{size} ranks cannot run a trial of {spec.policy.gpu_count}"
     evidence = OutOfMemoryEvidence()
-    gathering = Gathering(spec.key, size, evidence.found)
+    gathering = Gathering(spec, size, evidence.found)
     group.send(request)
     while (verdict := gathering.verdict(time.monotonic())) is None:
         evidence.look()

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, SizePoint, Sizing
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import (
+    ConfirmResult,
+    FidelityResult,
+    SizeResult,
+    TimedResult,
+    TimeResult,
+    TrialResult,
+)
 
 __all__ = ["merged"]
 
@@ -23,22 +31,41 @@ def merged(key: str, results: Sequence[TrialResult]) -> TrialResult:
     """
     assert results, "at least one rank reports"
     assert all(result.outcome is Outcome.OK for result in results), results
-    measurements = [result.measurement for result in results if result.measurement is not None]
-    smaller = [result.smaller for result in results if result.smaller is not None]
-    sizings = [result.sizing for result in results if result.sizing is not None]
-    records = [result.fidelity for result in results if result.fidelity is not None]
-    return TrialResult(
+    return msgspec.structs.replace(
+        _found(results),
         key=key,
-        outcome=Outcome.OK,
-        sizing=_sizing(sizings) if sizings else None,
-        measurement=_measurement(measurements) if measurements else None,
-        smaller=_measurement(smaller) if len(smaller) == len(results) else None,
-        # The first rank has the whole gradient.
-        fidelity=msgspec.structs.replace(records[0], losses=_mean([rank.losses for rank in records]))
-        if records
-        else None,
         most_samples=min((one.most_samples for one in results if one.most_samples is not None), default=None),
         notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
+    )
+
+
+def _found(results: Sequence[TrialResult]) -> TrialResult:
+    """The first rank's result with what all of them found."""
+    match results[0]:
+        case SizeResult() as first:
+            sizings = [one.sizing for one in results if isinstance(one, SizeResult) and one.sizing is not None]
+            return msgspec.structs.replace(first, sizing=_sizing(sizings), prediction=None)
+        case TimeResult() as first:
+            smaller = [one.smaller for one in results if isinstance(one, TimeResult) and one.smaller is not None]
+            return msgspec.structs.replace(
+                first,
+                measurement=_measured(results),
+                smaller=_measurement(smaller) if len(smaller) == len(results) else None,
+                ladder=(),
+            )
+        case ConfirmResult() as first:
+            return msgspec.structs.replace(first, measurement=_measured(results))
+        case FidelityResult(fidelity=FidelityRecord() as record) as first:
+            losses = [one.fidelity.losses for one in results if isinstance(one, FidelityResult) and one.fidelity]
+            # The first rank has the whole gradient.
+            return msgspec.structs.replace(first, fidelity=msgspec.structs.replace(record, losses=_mean(losses)))
+        case other:
+            raise AssertionError(f"several ranks do not run such a trial: {other}")
+
+
+def _measured(results: Sequence[TrialResult]) -> Measurement:
+    return _measurement(
+        [one.measurement for one in results if isinstance(one, TimedResult) and one.measurement is not None]
     )
 
 

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -111,8 +111,8 @@ def _serve(seat: Seat, channel: socket.socket) -> None:
     from advisor.trial.outcome import Outcome
     from advisor.trial.protocol import LineReader, Progress, Reported, Request, Unwritten, encode_line
     from advisor.trial.worker.failure import is_secondary
+    from advisor.trial.worker.run_trial import run_trial
     from advisor.trial.worker.serving import print_into, settings_kept
-    from advisor.trial.worker.work import run_trial
 
     def tell(text: str) -> None:
         if seat.rank == 0:  # one of them is enough for a display
@@ -126,6 +126,7 @@ def _serve(seat: Seat, channel: socket.socket) -> None:
             if torch.device(spec.device).type == "cuda":
                 spec = msgspec.structs.replace(spec, device=f"cuda:{seat.local_rank}")
             errors: list[BaseException] = []
+            result: Any
             try:
                 if Path(request.folder).is_dir():  # another node need not have it
                     print_into(TrialFolder(Path(request.folder)).log)

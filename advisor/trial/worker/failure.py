@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,10 +13,13 @@ from advisor.errors import DeviceOutOfMemoryError, FewerSamplesError, MethodRefu
 from advisor.text.units import format_bytes
 from advisor.training import out_of_memory
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialResult
+from advisor.trial.result import Result
+from advisor.trial.spec import Trial
 from advisor.workload.traceback_text import user_traceback
 
 __all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_memory", "is_secondary"]
+
+_R = TypeVar("_R", bound=Result)
 
 _PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
 """What cuDNN and cuBLAS say when they get no workspace, among other reasons: the allocator's counter decides."""
@@ -54,24 +58,21 @@ def _refusals(device: torch.device) -> int:
 
 
 def failed_result(
-    key: str,
+    spec: Trial[_R],
     error: BaseException,
     *,
-    device: torch.device,
-    limit_bytes: int,
     refusals: AllocatorRefusals | None = None,
     free_device_bytes: Callable[[], int] | None = None,
-) -> TrialResult:
+) -> _R:
     """Describe how a trial ended that raised.
 
     Args:
-        key: The trial.
+        spec: The trial.
         error: What it raised.
-        device: Where it ran.
-        limit_bytes: Its memory limit.
         refusals: Made when the trial began.
         free_device_bytes: Free memory of the device, for errors that do not say which memory ran out.
     """
+    device = torch.device(spec.device)
     free = free_device_bytes or (lambda: int(torch.cuda.mem_get_info(device)[0]))
     memory = _memory_outcome(error, device, free, refusals)
     if memory is not None:
@@ -79,31 +80,27 @@ def failed_result(
         if isinstance(cause, DeviceOutOfMemoryError):
             reason = str(cause)  # names the limit and the figure
         elif outcome is Outcome.OUT_OF_MEMORY:
-            reason = f"memory must stay within {format_bytes(limit_bytes)}, but: {_first_line(cause)}"
+            reason = f"memory must stay within {format_bytes(spec.memory_limit_bytes)}, but: {_first_line(cause)}"
         else:
             reason = f"host memory ran out: {_first_line(cause)}"
-        return TrialResult(key=key, outcome=outcome, reason=reason)
+        return spec.ended(outcome, reason)
     full = next((cause for cause in _chain(error) if isinstance(cause, OSError) and cause.errno in _FULL), None)
     if full is not None:
         where = f"{full.filename}: " if full.filename else ""
-        return TrialResult(key=key, outcome=Outcome.LOST, reason=f"the disk is full: {where}{full.strerror}")
+        return spec.ended(Outcome.LOST, f"the disk is full: {where}{full.strerror}")
     if isinstance(error, DivergedError):
-        return TrialResult(key=key, outcome=Outcome.DIVERGED, reason=str(error))
+        return spec.ended(Outcome.DIVERGED, str(error))
     if isinstance(error, FewerSamplesError):
-        return TrialResult(key=key, outcome=Outcome.REFUSED, reason=str(error), most_samples=error.made)
+        return spec.ended(Outcome.REFUSED, str(error), most_samples=error.made)
     if isinstance(error, MethodRefusedError):
-        return TrialResult(key=key, outcome=Outcome.REFUSED, reason=str(error))
+        return spec.ended(Outcome.REFUSED, str(error))
     if isinstance(error, WorkloadError):
-        return TrialResult(key=key, outcome=Outcome.FAILED, reason=str(error), traceback_text=error.traceback_text)
+        return spec.ended(Outcome.FAILED, str(error), traceback_text=error.traceback_text)
     if isinstance(error, SystemExit):
         reason = f"the model's code called sys.exit({error.code!r}); a model must not end its process"
-        return TrialResult(key=key, outcome=Outcome.FAILED, reason=reason, traceback_text=user_traceback(error))
-    return TrialResult(
-        key=key,
-        outcome=Outcome.FAILED,
-        reason=f"{type(error).__name__}: {_first_line(error)}",
-        traceback_text=user_traceback(error),
-    )
+        return spec.ended(Outcome.FAILED, reason, traceback_text=user_traceback(error))
+    reason = f"{type(error).__name__}: {_first_line(error)}"
+    return spec.ended(Outcome.FAILED, reason, traceback_text=user_traceback(error))
 
 
 def is_out_of_memory(error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None) -> bool:

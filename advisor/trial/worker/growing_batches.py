@@ -1,4 +1,4 @@
-"""Which batch to try next so that short runs tell how memory and time grow, and when they suffice; pure logic."""
+"""Which batch to try next so that profiling runs tell how memory and time grow, and when they suffice; pure logic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 
 from advisor.measure.measurement import SizePoint
-from advisor.trial.spec import TrialSpec
+from advisor.trial.spec import SizeTrial
 
 __all__ = ["QUICK_REPETITIONS", "QUICK_SECONDS", "next_batch", "suffice", "telling"]
 
@@ -30,12 +30,12 @@ _TIME_SHARE = 0.6
 
 def next_batch(
     points: list[SizePoint],
-    spec: TrialSpec,
+    spec: SizeTrial,
     spent: float,
     making: float,
     settling: float = 0.0,
     *,
-    foretold_largest: float | None = None,
+    predicted_largest: float | None = None,
     in_pieces: bool = False,
 ) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time.
@@ -47,20 +47,20 @@ def next_batch(
         making: Seconds that the batches of the last point took to make.
         settling: Seconds of ``spent`` in which a method set itself up (compiled, say). They are not taken from the
             stepping; but a second batch may cost them once more, and the hard limit counts all.
-        foretold_largest: Where the points foretell the memory of every batch: the largest that a timed trial may
+        predicted_largest: Where the points predict the memory of every batch: the largest that a timed trial may
             have; infinite for any.
-        in_pieces: Whether what small batches foretell must be looked at nearer to the largest one.
+        in_pieces: Whether what small batches predict must be looked at nearer to the largest one.
     """
     last = points[-1]
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
     steps = 1 + (QUICK_REPETITIONS if last.step_seconds < QUICK_SECONDS else 1)
     seconds_per_factor = steps * last.step_seconds + making
-    foretold = foretold_largest is not None
+    predicted = predicted_largest is not None
     wanted = 0.0
-    if not foretold:
+    if not predicted:
         wanted = _largest_by_line(points, spec) / _REACH
     elif in_pieces:
-        wanted = _bounded(foretold_largest, spec) / _REACH_IN_PIECES
+        wanted = _bounded(predicted_largest, spec) / _REACH_IN_PIECES
     factor = max(_factor(last, spec.memory_limit_bytes), _power_of_two(wanted / last.micro_batch))
     stepping = spent - settling
     while factor > 2 and stepping + seconds_per_factor * factor > spec.measure_seconds:
@@ -68,9 +68,9 @@ def next_batch(
     following = last.micro_batch * factor
     if spec.largest_batch is not None:
         following = min(following, spec.largest_batch)
-    if foretold_largest is not None and foretold_largest < math.inf:
-        following = min(following, math.floor(foretold_largest))
-    enough = (foretold or suffice(points)) and last.micro_batch >= wanted
+    if predicted_largest is not None and predicted_largest < math.inf:
+        following = min(following, math.floor(predicted_largest))
+    enough = (predicted or suffice(points)) and last.micro_batch >= wanted
     if following <= last.micro_batch or (enough and telling(last, spec)):
         return None
     further = seconds_per_factor * following / last.micro_batch
@@ -99,7 +99,7 @@ def _factor(point: SizePoint, limit_bytes: int) -> int:
     return factor
 
 
-def _largest_by_line(points: list[SizePoint], spec: TrialSpec) -> float:
+def _largest_by_line(points: list[SizePoint], spec: SizeTrial) -> float:
     """The largest batch by a line through the last two peaks; 0 where they do not suffice.
 
     What is set by one tensor at a small batch may be set by another, of which every sample needs more, at a large one.
@@ -115,7 +115,7 @@ def _largest_by_line(points: list[SizePoint], spec: TrialSpec) -> float:
     return _bounded(largest, spec)
 
 
-def _bounded(largest: float | None, spec: TrialSpec) -> float:
+def _bounded(largest: float | None, spec: SizeTrial) -> float:
     """The largest batch that there is a reason to come near to; 0 where nothing bounds it."""
     bounds = [bound for bound in (largest, spec.largest_batch) if bound is not None and bound < math.inf]
     return min(bounds, default=0.0)
@@ -126,7 +126,7 @@ def _power_of_two(factor: float) -> int:
     return 1 << max(1, math.ceil(math.log2(max(factor, 1.0))))
 
 
-def telling(point: SizePoint, spec: TrialSpec) -> bool:
+def telling(point: SizePoint, spec: SizeTrial) -> bool:
     """Whether a point says something about batches far above it.
 
     A small batch costs no more than launching its kernels, and its memory is mostly what every batch needs.

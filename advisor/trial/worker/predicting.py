@@ -1,4 +1,4 @@
-"""PREDICT: the memory of a policy at every batch, from two traces on fake tensors."""
+"""Predict the memory of a policy at every batch, from two traces on fake tensors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from torch._subclasses.fake_tensor import (
 )
 
 from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.measure.speed.device_rates import device_rates
 from advisor.predict.cuda.on_cuda import on_cuda, standing_for
 from advisor.predict.cuda.optimizers import optimizers_as_with_values
-from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.predict.prediction import CudaDevice
 from advisor.predict.step_work import StepWork, work_through
 from advisor.predict.trace.envelope import are_alike, predict_aligned, predict_fitted
 from advisor.predict.trace.grouped_products import grouped_products_of_all_types
@@ -27,7 +28,11 @@ from advisor.predict.trace.step_trace import StepTrace, faked, faked_model, trac
 from advisor.predict.trace.transformers_masks import mask_facts, masks_as_with_values
 from advisor.training.batch.tree import leaves_of
 from advisor.training.training import Training
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import PredictResult
+from advisor.trial.spec import PredictTrial
 from advisor.trial.worker.bench import Bench
+from advisor.workload.reads import reads_so_far
 
 __all__ = ["predict", "traced_batches"]
 
@@ -47,12 +52,10 @@ def traced_batches(around: int) -> tuple[int, int]:
     return max(2, high // 2), high
 
 
-def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str]:
+def predict(bench: Bench[PredictTrial]) -> PredictResult:
     """Run the trial.
 
-    Returns:
-        The prediction, the work of a step where it is asked for or the trace stands for another device, and it could
-        be counted, and an empty reason; or nothing and the reason why.
+    The work of a step is counted where it is asked for or the trace stands for another device, and it can be.
 
     Raises:
         MethodRefusedError: A method does not apply.
@@ -64,7 +67,7 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
     try:
         first, second = _traces(bench, traced_batches(around))
     except _CannotTraceError as error:
-        return None, None, str(error)
+        return spec.ended(Outcome.OK, str(error), reads=reads_so_far())
     work = None
     if bench.device.type == "cpu" and spec.stands_for is None:
         bench.tell("what convolutions take inside")
@@ -75,11 +78,11 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
         prediction = predict_aligned(first, second, accumulation_steps=passes)
     else:
         prediction = predict_fitted((first, second), accumulation_steps=passes)
-    if spec.with_allocator:
+    if spec.allocator_limit_bytes is not None:
         bench.tell("what the allocator would take")
         device = spec.stands_for or _device(bench.device)
         prediction = on_cuda(
-            prediction, first, second, micro_batch=around, limit_bytes=spec.memory_limit_bytes, device=device
+            prediction, first, second, micro_batch=around, limit_bytes=spec.allocator_limit_bytes, device=device
         )
     if spec.stands_for is not None:
         bench.notes.append(_what_a_sample_was(bench))
@@ -88,7 +91,12 @@ def predict(bench: Bench) -> tuple[MemoryPrediction | None, StepWork | None, str
         counted = passes == spec.policy.accumulation_steps and bench.world.size == 1
         work = _work(first, second, passes) if counted else None
     seconds = time.perf_counter() - begin
-    return msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch), work, ""
+    rates = None
+    if spec.measures_rates and work is not None:
+        bench.tell("what the device can do")
+        rates = device_rates(bench.device)
+    prediction = msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch)
+    return spec.ended(Outcome.OK, prediction=prediction, work=work, device_rates=rates, reads=reads_so_far())
 
 
 def _device(device: torch.device) -> CudaDevice:
@@ -98,12 +106,12 @@ def _device(device: torch.device) -> CudaDevice:
     )
 
 
-def _what_a_sample_was(bench: Bench) -> str:
+def _what_a_sample_was(bench: Bench[PredictTrial]) -> str:
     """What the model's file made here, in words: people see if it is not what they will train on."""
-    dims = bench.layout.dims
+    dims = bench.data.layout.dims
     tensors = [
         f"{leaf.path or 'the batch'} of {'x'.join(map(str, _of_a_sample(leaf.value, dims.get(leaf.path)))) or '1'}"
-        for leaf in leaves_of(bench.batches(2 * bench.world.size)[0])
+        for leaf in leaves_of(bench.data.batches(2 * bench.world.size)[0])
         if isinstance(leaf.value, torch.Tensor)
     ]
     return (
@@ -120,7 +128,7 @@ def _of_a_sample(tensor: torch.Tensor, dim: int | str | None) -> list[int]:
     return sizes
 
 
-def _traced_passes(bench: Bench) -> int:
+def _traced_passes(bench: Bench[PredictTrial]) -> int:
     """A third pass adds nothing to what the second does."""
     return min(2, bench.spec.policy.accumulation_steps)
 
@@ -131,11 +139,11 @@ def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
     return work_through((first.micro_batch * passes, first.works), (second.micro_batch * passes, second.works))
 
 
-def _traces(bench: Bench, micro_batches: tuple[int, int]) -> list[StepTrace]:
+def _traces(bench: Bench[PredictTrial], micro_batches: tuple[int, int]) -> list[StepTrace]:
     """A trace at each micro-batch: of one training where nothing but its optimizer keeps anything between steps."""
     spec = bench.spec
     # The order counts for an allocator: an optimizer's state that was made before the first step leaves no gaps.
-    if not spec.policy.methods and spec.stands_for is None and not spec.with_allocator:
+    if not spec.policy.methods and spec.stands_for is None and spec.allocator_limit_bytes is None:
         first, second = _traced(bench, micro_batches)
         if are_alike(first, second):
             return [first, second]
@@ -143,11 +151,11 @@ def _traces(bench: Bench, micro_batches: tuple[int, int]) -> list[StepTrace]:
     return [trace for micro_batch in micro_batches for trace in _traced(bench, (micro_batch,))]
 
 
-def _traced(bench: Bench, micro_batches: Sequence[int]) -> list[StepTrace]:
+def _traced(bench: Bench[PredictTrial], micro_batches: Sequence[int]) -> list[StepTrace]:
     """Traces of one training. A model that cannot be built without values is built with them, and traced then."""
     bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
     passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
-    batches = [bench.largest_batch(micro_batch * passes * bench.world.size) for micro_batch in micro_batches]
+    batches = [bench.data.largest(micro_batch * passes * bench.world.size) for micro_batch in micro_batches]
     policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
     stands_for = bench.spec.stands_for
     masks = mask_facts(batches[0])

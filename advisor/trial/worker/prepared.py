@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 import torch
@@ -20,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from advisor.measure.batches.batches import seed_everything
 from advisor.measure.memory.storages import HostData
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import ConfirmTrial, CountTrial, PredictTrial, Trial
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.reads import recording_reads
@@ -34,9 +35,6 @@ _ATTEMPT_SECONDS = 20.0
 """A forked process that takes longer for a few operators waits for a thread that is not there."""
 
 _POLL_SECONDS = 0.005
-
-_WITHOUT_VALUES = (TrialKind.PREDICT, TrialKind.COUNT)
-"""Trials that build the model on tensors without memory."""
 
 
 @dataclass(kw_only=True)
@@ -65,7 +63,7 @@ class Prepared:
     load_error: BaseException | None = None
     build_error: BaseException | None = None
 
-    def loaded(self, spec: TrialSpec) -> Workload:
+    def loaded(self, spec: Trial[Any]) -> Workload:
         """The workload of a trial, loaded now if it was not before.
 
         Raises:
@@ -77,13 +75,15 @@ class Prepared:
             return self.workload
         return load_workload(spec.workload)
 
-    def take_model(self, spec: TrialSpec) -> torch.nn.Module | None:
+    def take_model(self, spec: Trial[Any]) -> torch.nn.Module | None:
         """The model for a trial, if it is that one and was not taken yet.
+
+        Not for a trial that builds the model on tensors without memory.
 
         Raises:
             BaseException: What building it raised.
         """
-        if spec.model_size or spec.kind in _WITHOUT_VALUES or self.identity != _identity(spec):
+        if spec.model_size or isinstance(spec, PredictTrial | CountTrial) or self.identity != _identity(spec):
             return None
         if self.build_error is not None:
             raise self.build_error
@@ -93,17 +93,17 @@ class Prepared:
         return model
 
 
-def wants_process_of_its_own(spec: TrialSpec) -> bool:
+def wants_process_of_its_own(spec: Trial[Any]) -> bool:
     """Whether a trial shall run in a process that is forked for it.
 
     On a CPU what an earlier trial left in the C library's hands decides how long the next one's steps take, and a
     training begins with nothing. A GPU has an allocator of its own, which is emptied; and it cannot be used in a forked
     process once it was opened. A confirmation has a worker to itself anyway.
     """
-    return sys.platform == "linux" and spec.kind is not TrialKind.CONFIRM and torch.device(spec.device).type == "cpu"
+    return sys.platform == "linux" and not isinstance(spec, ConfirmTrial) and torch.device(spec.device).type == "cpu"
 
 
-def prepare(spec: TrialSpec) -> Prepared | None:
+def prepare(spec: Trial[Any]) -> Prepared | None:
     """Load the workload and build its model; ``None`` where no trial may be forked from this process afterwards.
 
     What the user's code raises is raised by every trial that is forked from here.
@@ -140,7 +140,7 @@ def cuda_is_open() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
-def _identity(spec: TrialSpec) -> tuple[str, int]:
+def _identity(spec: Trial[Any]) -> tuple[str, int]:
     return spec.workload.fingerprint, spec.seed
 
 

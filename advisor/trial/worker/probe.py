@@ -1,4 +1,4 @@
-"""PROBE: build, one plain step, and learn the facts that methods judge themselves by."""
+"""Build, one plain step, and learn the facts that methods judge themselves by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,17 +26,23 @@ from advisor.training.compiler import why_not_compiled
 from advisor.training.forward_probe import ChainProbe, FunctionCounts
 from advisor.training.loss import check_loss
 from advisor.training.training import Training
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import ProbeResult
+from advisor.trial.spec import ProbeTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import is_out_of_memory
 from advisor.workload._user_functions import Workload
+from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.facts import Facts
+from advisor.workload.identity import ModelIdentity
+from advisor.workload.reads import reads_so_far
 from advisor.workload.sizes import accepted
 from advisor.workload.workload import WorkloadKind
 
 __all__ = ["probe"]
 
 _TO_SPLIT = ((3, 2), (5, 3), (6, 4))
-"""Samples of the batch that is looked at whole, and of the first of two uneven pieces; the first that works. One sample
+"""Samples of the batch that is looked at whole, and of the first of two uneven chunks; the first that works. One sample
 alone is none that every model takes, nor is an odd number."""
 
 _LARGER = (16, 9)
@@ -44,7 +51,7 @@ _LARGER = (16, 9)
 _Option = bool | int | float | str | None
 
 
-def probe(bench: Bench) -> Facts:
+def probe(bench: Bench[ProbeTrial]) -> ProbeResult:
     """Run the trial.
 
     Nothing here times the model's steps, so that they are made with the threads that no other program gets in the way
@@ -55,77 +62,122 @@ def probe(bench: Bench) -> Facts:
         Exception: What the user's code raises.
     """
     threads = thread_rates(bench.device)
+    identities: list[ModelIdentity] = []
     with sharing_among(undisturbed_threads(threads)):
-        return _facts(bench, threads)
+        bench.data.look_at_sizes()
+        batch = bench.data.batches(bench.spec.policy.global_batch)[0]
+        with (
+            bench.meter() as meter,
+            bench.training(
+                bench.spec.policy, look=lambda model: identities.append(bench.data.identity_of(model))
+            ) as training,
+        ):
+            facts = _facts(bench, training, _first_step(bench, meter, training, batch), threads)
+    return bench.spec.ended(Outcome.OK, facts=facts, identity=identities[0], reads=reads_so_far())
 
 
-def _facts(bench: Bench, threads: dict[int, float]) -> Facts:
-    policy = bench.spec.policy
-    bench.look_at_sizes()
-    batch = bench.batches(policy.global_batch)[0]
-    with bench.meter() as meter, bench.training(policy) as training:
-        bench.tell("first step")
-        blocks = structure.find_blocks(training.model, bench.workload.blocks)
-        chain, functions = ChainProbe(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
-        first_loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
-        if first_loss is None:
-            bench.empty_cache()
-            linear_head, linear_head_reason = False, "plain training does not fit, so that its loss cannot be compared"
-            bench.notes.append(f"plain training does not fit at a batch of {policy.global_batch}")
-        else:
-            linear_head, linear_head_reason = exposes_linear_head(training, batch)
-        layout = bench.layout
-        if first_loss is not None and not layout.why_uncut:
-            bench.tell("a batch whole and in pieces")
+@dataclass(kw_only=True)
+class _FirstStep:
+    """What a plain step showed.
+
+    Attributes:
+        batch: What it trained on.
+        loss: ``None`` if it did not fit: methods on chains, and of the loss, then find out for themselves.
+        blocks: The model's.
+        chain_reason: Why they are no chain; empty where they are one.
+        shape_keeping: As the chain's watch has it.
+        function_counts: How often functions were called.
+        linear_head: Whether the loss can be computed from the last hidden states.
+        linear_head_reason: Why not.
+        layout: Where batches have their samples, and what cutting them does to the loss.
+    """
+
+    batch: Any
+    loss: float | None
+    blocks: Sequence[torch.nn.Module]
+    chain_reason: str
+    shape_keeping: int
+    function_counts: dict[str, int]
+    linear_head: bool
+    linear_head_reason: str
+    layout: BatchLayout
+
+
+def _first_step(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training, batch: Any) -> _FirstStep:
+    bench.tell("first step")
+    blocks = structure.find_blocks(training.model, bench.workload.blocks)
+    chain, functions = ChainProbe(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
+    loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
+    layout = bench.data.layout
+    if loss is None:
+        bench.empty_cache()
+        linear_head, linear_head_reason = False, "plain training does not fit, so that its loss cannot be compared"
+        bench.notes.append(f"plain training does not fit at a batch of {bench.spec.policy.global_batch}")
+    else:
+        linear_head, linear_head_reason = exposes_linear_head(training, batch)
+        if not layout.why_uncut:
+            bench.tell("a batch whole and in chunks")
             found = _splitting(bench, meter, training)
             layout = msgspec.structs.replace(layout, reduction=found.reduction, changes_when_split=found.changes)
-        bench.tell("looking at the model")
-        model = training.model
-        # What did not fit was not seen to its end: methods on chains then find out for themselves.
-        chain_reason = chain.broken if first_loss is None else chain.reason
-        bench.notes += bench.workload.notes
-        rates = device_rates(bench.device, threads)
-        return Facts(
-            model_class=type(model).__name__,
-            parameter_count=structure.parameter_count(model),
-            parameter_bytes=structure.parameter_bytes(model),
-            trainable_parameter_count=structure.trainable_parameter_count(model),
-            buffer_bytes=structure.buffer_bytes(model),
-            block_class=type(blocks[0]).__name__ if blocks else None,
-            block_count=len(blocks),
-            attention_count=len(structure.find_attention(model)),
-            has_batchnorm=structure.has_batchnorm(model),
-            has_dropout=structure.has_dropout(model),
-            optimizer_class=class_name_of(training.optimizer),
-            optimizer_options=_plain_options(training.optimizer),
-            max_grad_norm=bench.workload.max_grad_norm,
-            custom_loss=bench.workload.compute_loss is not None,
-            linear_head=linear_head,
-            linear_head_reason=linear_head_reason,
-            tokens_per_sample=tokens_per_sample(batch, bench.layout.dims),
-            default_batch=bench.workload.batch_size,
-            first_loss=first_loss,
-            module_counts=structure.module_counts(model),
-            function_counts=dict(functions.counts) if first_loss is not None else {},
-            matrices=structure.matrix_shapes(model),
-            hidden_matrices=len(structure.hidden_matrices(model, blocks)),
-            parameter_dtypes=structure.parameter_dtypes(model),
-            chain_length=0 if chain_reason else len(blocks),
-            chain_reason=chain_reason,
-            shape_keeping_blocks=chain.shape_keeping,
-            compiler=why_not_compiled(bench.device),
-            matmul_flops_per_second=rates.matmul_flops_per_second,
-            device_rates=rates,
-            torch_version=str(torch.__version__),  # a class of its own otherwise
-            workload_options=tuple(bench.options()),
-            size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
-            batch_layout=layout,
-            libraries=libraries(bench.spec.libraries),
-        )
+    return _FirstStep(
+        batch=batch,
+        loss=loss,
+        blocks=blocks,
+        chain_reason=chain.broken if loss is None else chain.reason,
+        shape_keeping=chain.shape_keeping,
+        function_counts=dict(functions.counts) if loss is not None else {},
+        linear_head=linear_head,
+        linear_head_reason=linear_head_reason,
+        layout=layout,
+    )
+
+
+def _facts(bench: Bench[ProbeTrial], training: Training, first: _FirstStep, threads: dict[int, float]) -> Facts:
+    bench.tell("looking at the model")
+    model, blocks = training.model, first.blocks
+    bench.notes += bench.workload.notes
+    rates = device_rates(bench.device, threads)
+    return Facts(
+        model_class=type(model).__name__,
+        parameter_count=structure.parameter_count(model),
+        parameter_bytes=structure.parameter_bytes(model),
+        trainable_parameter_count=structure.trainable_parameter_count(model),
+        buffer_bytes=structure.buffer_bytes(model),
+        block_class=type(blocks[0]).__name__ if blocks else None,
+        block_count=len(blocks),
+        attention_count=len(structure.find_attention(model)),
+        has_batchnorm=structure.has_batchnorm(model),
+        has_dropout=structure.has_dropout(model),
+        optimizer_class=class_name_of(training.optimizer),
+        optimizer_options=_plain_options(training.optimizer),
+        max_grad_norm=bench.workload.max_grad_norm,
+        custom_loss=bench.workload.compute_loss is not None,
+        linear_head=first.linear_head,
+        linear_head_reason=first.linear_head_reason,
+        tokens_per_sample=tokens_per_sample(first.batch, bench.data.layout.dims),
+        default_batch=bench.workload.batch_size,
+        first_loss=first.loss,
+        module_counts=structure.module_counts(model),
+        function_counts=first.function_counts,
+        matrices=structure.matrix_shapes(model),
+        hidden_matrices=len(structure.hidden_matrices(model, blocks)),
+        parameter_dtypes=structure.parameter_dtypes(model),
+        chain_length=0 if first.chain_reason else len(blocks),
+        chain_reason=first.chain_reason,
+        shape_keeping_blocks=first.shape_keeping,
+        compiler=why_not_compiled(bench.device),
+        matmul_flops_per_second=rates.matmul_flops_per_second,
+        device_rates=rates,
+        torch_version=str(torch.__version__),  # a class of its own otherwise
+        workload_options=tuple(bench.options()),
+        size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
+        batch_layout=first.layout,
+        libraries=libraries(bench.spec.libraries),
+    )
 
 
 def _first_loss(
-    bench: Bench,
+    bench: Bench[ProbeTrial],
     meter: MemoryMeter,
     training: Training,
     batch: Any,
@@ -150,24 +202,24 @@ def _first_loss(
     return first
 
 
-def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splitting:
+def _splitting(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training) -> Splitting:
     """What training on micro-batches does to the loss; nothing where no batch to look at fits."""
 
     def seed() -> None:
-        bench.reused.restore()
+        bench.data.reused.restore()
         bench.seed()
 
-    most = bench.layout.most_samples
+    most = bench.data.layout.most_samples
     raised: Exception | None = None
     for samples, first in _TO_SPLIT:
         if most is not None and samples > most:
             continue
         try:
-            drawn = bench.various_batches(samples)
-            looks = uneven_looks(drawn, first, samples, bench.layout.dims)
+            drawn = bench.data.various(samples)
+            looks = uneven_looks(drawn, first, samples, bench.data.layout.dims)
             with meter.guarding(drawn[0]):
                 return splitting_of(
-                    training, looks, bench.layout.dims, seed=seed, drawn=drawn, larger=lambda: _larger_look(bench)
+                    training, looks, bench.data.layout.dims, seed=seed, drawn=drawn, larger=lambda: _larger_look(bench)
                 )
         except Exception as error:  # one sample alone may be none that this model takes
             if is_out_of_memory(error, bench.device, bench.refusals):
@@ -180,11 +232,11 @@ def _splitting(bench: Bench, meter: MemoryMeter, training: Training) -> Splittin
     return Splitting(None, f"its pieces cannot be computed alone ({words})")
 
 
-def _larger_look(bench: Bench) -> Look | None:
+def _larger_look(bench: Bench[ProbeTrial]) -> Look | None:
     samples, first = _LARGER
-    if bench.layout.most_samples is not None and samples > bench.layout.most_samples:
+    if bench.data.layout.most_samples is not None and samples > bench.data.layout.most_samples:
         return None
-    return Look(bench.batches(samples)[0], first, samples)
+    return Look(bench.data.batches(samples)[0], first, samples)
 
 
 def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[str, ...]]:

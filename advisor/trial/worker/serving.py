@@ -16,12 +16,12 @@ from advisor.text.records import decode_record
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.guardian import adopt_orphans
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import ComparedTrial, TimeTrial, TrialSpec
 from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
+from advisor.trial.worker.partner import Partner
+from advisor.trial.worker.partner_process import fork_partner
 from advisor.trial.worker.prepared import Prepared, cuda_is_open, prepare, wants_process_of_its_own
-from advisor.trial.worker.reference import Reference
-from advisor.trial.worker.reference_process import fork_reference
-from advisor.trial.worker.work import run_trial
+from advisor.trial.worker.run_trial import run_trial
 
 __all__ = ["print_into", "serve", "settings_kept"]
 
@@ -51,7 +51,7 @@ class _Worker:
     def __init__(self, answers: int) -> None:
         self._answers = answers
         self._prepared: Prepared | None = None
-        self._references: dict[str, Reference] = {}
+        self._partners: dict[str, Partner] = {}
         self._forks = self._is_new = True
 
     def serve(self, request: Request) -> None:
@@ -72,48 +72,50 @@ class _Worker:
                 return
         elif self._is_new and _may_take_turns(request.spec):
             adopt_orphans()
-            self._fork_reference("")
+            self._fork_partner("")
         self._is_new = False
         with settings_kept():
-            self._run(request, None, self._reference_for(request.spec))
+            self._run(request, None, self._partner_for(request.spec))
 
-    def _fork_reference(self, methods: str) -> None:
+    def _fork_partner(self, methods: str) -> None:
         """Fork a process that takes turns with trials, as long as nothing has run in this one."""
         may = sys.platform == "linux" and not cuda_is_open() and threading.active_count() == 1
         if may and self._forks:
             with contextlib.suppress(OSError):
-                self._references[methods] = fork_reference(self._prepared)
+                self._partners[methods] = fork_partner(self._prepared)
 
-    def _reference_for(self, spec: TrialSpec) -> Reference | None:
+    def _partner_for(self, spec: TrialSpec) -> Partner | None:
         """The process that takes turns with a trial.
 
         Forked trials have one for each training that they are held against: what a method sets for a whole process
         stays there. Elsewhere there is a single one, which builds its training anew.
         """
+        if not isinstance(spec, ComparedTrial):
+            return None
         if spec.needs_all_memory:
-            for reference in self._references.values():
-                reference.rest()
+            for partner in self._partners.values():
+                partner.rest()
         if spec.beside is None:
             return None
         methods = spec.beside.combination_key
         if self._prepared is None:
-            return next(iter(self._references.values()), None)
-        if spec.kind is TrialKind.TIME:
+            return next(iter(self._partners.values()), None)
+        if isinstance(spec, TimeTrial):
             # Its batches are large ones: what is of no use to it holds no memory beside it.
-            for other, reference in self._references.items():
+            for other, partner in self._partners.items():
                 if other != methods:
-                    reference.rest()
-        if methods not in self._references:
-            self._fork_reference(methods)
-        return self._references.get(methods)
+                    partner.rest()
+        if methods not in self._partners:
+            self._fork_partner(methods)
+        return self._partners.get(methods)
 
     def _run_forked(self, request: Request, prepared: Prepared) -> bool:
         """Whether a process could be forked for it."""
-        reference = self._reference_for(request.spec)
+        partner = self._partner_for(request.spec)
 
         def work() -> None:
             torch.set_num_threads(prepared.threads)
-            self._run(request, prepared, reference)
+            self._run(request, prepared, partner)
 
         try:
             status = run_forked(work)
@@ -122,7 +124,7 @@ class _Worker:
             torch.set_num_threads(prepared.threads)
             self._forks = False
             return False
-        end_children(but=[one.process for one in self._references.values()])
+        end_children(but=[one.process for one in self._partners.values()])
         if status is not None:
             end_like(status)
         # Said only now: what happens to the process after its result is no affair of the next trial's.
@@ -130,12 +132,12 @@ class _Worker:
             self._tell(Finished(key=request.spec.key, clean=True, isolated=True))
         return True
 
-    def _run(self, request: Request, prepared: Prepared | None, reference: Reference | None) -> None:
+    def _run(self, request: Request, prepared: Prepared | None, partner: Partner | None) -> None:
         def tell(text: str) -> None:
             self._tell(Progress(text=text))
 
         try:
-            result, leftover = run_trial(request.spec, tell, prepared=prepared, reference=reference)
+            result, leftover = run_trial(request.spec, tell, prepared=prepared, partner=partner)
             TrialFolder(Path(request.folder)).write_result(result)
         except OutputFolderError as error:
             self._tell(Unwritten(reason=str(error)))
@@ -149,7 +151,7 @@ class _Worker:
 
 def _may_take_turns(spec: TrialSpec) -> bool:
     """Whether this worker may ever need another process beside it; on a GPU there will be no forking later."""
-    return spec.beside is not None or torch.device(spec.device).type == "cuda"
+    return (isinstance(spec, ComparedTrial) and spec.beside is not None) or torch.device(spec.device).type == "cuda"
 
 
 def print_into(log: Path) -> None:

@@ -1,6 +1,6 @@
-"""SIZE: short steps at growing batches, from which the memory model derives the largest batch that fits.
+"""Short steps at growing batches, from which the memory model derives the largest batch that fits.
 
-Two steps that were measured allocation by allocation, and differ in sizes alone, foretell every batch: then no more are
+Two steps that were measured allocation by allocation, and differ in sizes alone, predict every batch: then no more are
 made for memory's sake.
 """
 
@@ -23,10 +23,13 @@ from advisor.policy.policy import Policy
 from advisor.predict.prediction import MemoryPrediction
 from advisor.predict.trace.extrapolate import predict_between
 from advisor.training.training import Training
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import SizeResult
+from advisor.trial.spec import SizeTrial
+from advisor.trial.worker.alternate import speedup_in_turn
 from advisor.trial.worker.bench import Bench, finite
 from advisor.trial.worker.failure import is_out_of_memory
 from advisor.trial.worker.growing_batches import QUICK_REPETITIONS, QUICK_SECONDS, next_batch
-from advisor.trial.worker.turns import speedup_in_turn
 from advisor.trial.worker.updating import settling_steps, until_updated
 
 __all__ = ["size"]
@@ -44,11 +47,8 @@ _CLEARLY_SLOWER = 0.8
 far does not matter."""
 
 
-def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
+def size(bench: Bench[SizeTrial]) -> SizeResult:
     """Run the trial.
-
-    Returns:
-        The points, and what the last two foretell of the others, where they differ in sizes alone.
 
     Raises:
         DeviceOutOfMemoryError: Not even the first batch fits (``torch.OutOfMemoryError`` on CUDA).
@@ -72,8 +72,8 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
                 point = _further_point(bench, meter, training, micro_batch)
                 known = [*points, point]
                 timelines.append(meter.timeline)
-                found = _foretold(bench, known, timelines)
-                # Where the larger one only fills a piece more than the smaller, what an earlier pair foretold stands,
+                found = _predicted(bench, known, timelines)
+                # Where the larger one only fills a piece more than the smaller, what an earlier pair predicted stands,
                 # and what the last point takes beyond or below it is the memory model's to see.
                 prediction = found or (prediction if in_pieces else None)
                 is_timed = not _turns_would_time(point, bench) or (
@@ -93,11 +93,11 @@ def size(bench: Bench) -> tuple[Sizing, MemoryPrediction | None]:
             points[-1] = _compared_or_not(bench, meter, training, points, is_timed=is_timed)
         settled = dict(training.settled)
     sizing = Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses, settled=settled)
-    return sizing, prediction
+    return spec.ended(Outcome.OK, sizing=sizing, prediction=prediction, paces=tuple(bench.paces))
 
 
 def _compared_or_not(
-    bench: Bench, meter: MemoryMeter, training: Training, points: list[SizePoint], *, is_timed: bool
+    bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, points: list[SizePoint], *, is_timed: bool
 ) -> SizePoint:
     """The last point, compared if it fits at the batch of the comparison; what was measured before stands anyhow."""
     point = points[-1]
@@ -117,17 +117,17 @@ def _compared_or_not(
         return point
 
 
-def _compared(bench: Bench, meter: MemoryMeter, training: Training, point: SizePoint) -> SizePoint:
+def _compared(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, point: SizePoint) -> SizePoint:
     """The last point, with how fast its steps are beside those of another training at the same batch."""
     spec = bench.spec
-    if spec.beside is None or bench.reference is None:
+    if spec.beside is None or bench.partner is None:
         return point
     micro_batch = max(point.micro_batch, spec.compare_at or 0)
     bench.tell(f"batch {micro_batch}, in turn with {_name(spec.beside)}")
     policy = msgspec.structs.replace(spec.policy, micro_batch=micro_batch)
     beside = msgspec.structs.replace(spec.beside, micro_batch=micro_batch)
     training.micro_batch = micro_batch
-    batches = bench.batches(policy.global_batch)
+    batches = bench.data.batches(policy.global_batch)
     count = 0
 
     def step() -> None:
@@ -159,19 +159,23 @@ def _name(policy: Policy) -> str:
     return "a faster combination" if policy.methods else "plain training"
 
 
-def _foretold(bench: Bench, points: list[SizePoint], timelines: list[MemoryTimeline | None]) -> MemoryPrediction | None:
-    """What the last two points foretell; for one device alone, as ranks may differ."""
+def _predicted(
+    bench: Bench[SizeTrial], points: list[SizePoint], timelines: list[MemoryTimeline | None]
+) -> MemoryPrediction | None:
+    """What the last two points predict; for one device alone, as ranks may differ."""
     first, second = timelines[-2:]
     if first is None or second is None or bench.world.size > 1:
         return None
     return predict_between((points[-2].micro_batch, first), (points[-1].micro_batch, second))
 
 
-def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[tuple[float, ...], SizePoint, float]:
+def _first_point(
+    bench: Bench[SizeTrial], meter: MemoryMeter, training: Training
+) -> tuple[tuple[float, ...], SizePoint, float]:
     """The losses, the point, and the seconds that a method which settles in took for that."""
     spec = bench.spec
     agree = bench.world.agreed
-    batches = bench.batches(spec.policy.global_batch)
+    batches = bench.data.batches(spec.policy.global_batch)
     settling = settling_steps(training)
     count = max(_LEAST_STEPS, spec.fidelity_steps) + settling
     losses = []
@@ -190,7 +194,7 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
             )
             timed.append(seconds)
         else:
-            largest = bench.largest_batch(spec.policy.global_batch, index)
+            largest = bench.data.largest(spec.policy.global_batch, index)
             measured = functools.partial(_measured_step, bench, meter, training, largest, index)
             loss, memory = until_updated(training, measured, agree)
         losses.append(finite(loss, index))
@@ -205,23 +209,23 @@ def _first_point(bench: Bench, meter: MemoryMeter, training: Training) -> tuple[
     return tuple(losses[: spec.fidelity_steps]), point, settling_seconds
 
 
-def _turns_would_time(point: SizePoint, bench: Bench) -> bool:
+def _turns_would_time(point: SizePoint, bench: Bench[SizeTrial]) -> bool:
     """Whether turns with another training would be at its batch: a slow step for its time alone would be made twice."""
     spec = bench.spec
-    takes_turns = spec.beside is not None and bench.reference is not None
+    takes_turns = spec.beside is not None and bench.partner is not None
     # The step with instruments tells no time where it was on the largest of batches that differ.
     return (
         takes_turns
-        and bench.layout.sizes is None
+        and bench.data.layout.sizes is None
         and (spec.compare_at or 0) <= point.micro_batch
         and point.step_seconds >= QUICK_SECONDS
     )
 
 
-def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
+def _further_point(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
     """Its memory; and for its time that of the step with instruments, which is a little longer."""
     agree = bench.world.agreed
-    batch = bench.largest_batch(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
+    batch = bench.data.largest(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     training.micro_batch = micro_batch
     bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
     bench.tell(f"batch {micro_batch}, memory")
@@ -233,11 +237,11 @@ def _further_point(bench: Bench, meter: MemoryMeter, training: Training, micro_b
     return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=time.perf_counter() - begin)
 
 
-def _timed_point(bench: Bench, training: Training, point: SizePoint, before: SizePoint) -> SizePoint:
+def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, before: SizePoint) -> SizePoint:
     """The point with the time of a step without instruments."""
     agree = bench.world.agreed
     micro_batch = point.micro_batch
-    batches = bench.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
+    batches = bench.data.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     bench.tell(f"batch {micro_batch}, time")
     loss, seconds = _timed_step(bench, training, batches[1])
     finite(loss, 1)
@@ -254,12 +258,12 @@ def _is_quick(timed: list[float]) -> bool:
     return min(timed) < QUICK_SECONDS and len(timed) < QUICK_REPETITIONS
 
 
-def _seeded_step(bench: Bench, training: Training, batch: Any, step: int) -> torch.Tensor:
+def _seeded_step(bench: Bench[SizeTrial], training: Training, batch: Any, step: int) -> torch.Tensor:
     bench.seed(step)
     return training.step(batch)
 
 
-def _timed_step(bench: Bench, training: Training, batch: Any, step: int = 0) -> tuple[torch.Tensor, float]:
+def _timed_step(bench: Bench[SizeTrial], training: Training, batch: Any, step: int = 0) -> tuple[torch.Tensor, float]:
     bench.seed(step)
     begin = time.perf_counter()
     loss = training.step(batch)
@@ -268,7 +272,7 @@ def _timed_step(bench: Bench, training: Training, batch: Any, step: int = 0) -> 
 
 
 def _measured_step(
-    bench: Bench, meter: MemoryMeter, training: Training, batch: Any, step: int = 0
+    bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, batch: Any, step: int = 0
 ) -> tuple[torch.Tensor, MemoryMeasurement]:
     bench.seed(step)
     return meter.measured_step(training, batch)
@@ -276,7 +280,7 @@ def _measured_step(
 
 def _following(
     points: list[SizePoint],
-    bench: Bench,
+    bench: Bench[SizeTrial],
     begin: float,
     settling: float,
     prediction: MemoryPrediction | None,
@@ -284,11 +288,11 @@ def _following(
     in_pieces: bool,
 ) -> int | None:
     # The first batches may have loaded a whole data set: no measure for those that follow.
-    making = 2 * bench.making_seconds if len(points) >= 2 else 0.0  # of both batches
+    making = 2 * bench.data.making_seconds if len(points) >= 2 else 0.0  # of both batches
     spent = time.perf_counter() - begin
     largest = None
     if prediction is not None:
         limit = bench.spec.limit_of_timed_bytes
         largest = math.inf if limit is None else prediction.largest_batch(limit)
-    following = next_batch(points, bench.spec, spent, making, settling, foretold_largest=largest, in_pieces=in_pieces)
+    following = next_batch(points, bench.spec, spent, making, settling, predicted_largest=largest, in_pieces=in_pieces)
     return bench.world.agreed(following, int | None)

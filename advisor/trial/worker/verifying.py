@@ -1,4 +1,4 @@
-"""VERIFY: a few steps of a plain loop, and the same steps of an emitted wrapper held against them."""
+"""A few steps of a plain loop, and the same steps of an emitted wrapper compared with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from advisor.measure.state.first_gradient import FirstGradient, compare_gradient, save_gradient
@@ -18,27 +19,25 @@ from advisor.training.loss import default_loss, require_trainable
 from advisor.training.moving import on_device
 from advisor.training.training import Training
 from advisor.trial.folder import TrialFolder, writing
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import PlainLoopResult, VerifyResult
+from advisor.trial.spec import PlainLoopTrial, VerifyTrial
 from advisor.trial.worker.bench import Bench, finite
-from advisor.trial.worker.fidelity import OTHER_CHANCE, one_rounding_off
+from advisor.trial.worker.fidelity_run import OTHER_CHANCE, one_rounding_off
 from advisor.trial.worker.updating import until_updated
 
-__all__ = ["record_steps"]
+__all__ = ["plain_loop", "verify"]
 
 
-def record_steps(bench: Bench) -> StepRecord:
-    """Run the trial: the wrapper if there is one, else the plain loop.
+def plain_loop(bench: Bench[PlainLoopTrial]) -> PlainLoopResult:
+    """Run the loop that a user writes without any of this: the whole batch at once, and nothing but torch.
 
     Raises:
         DeviceOutOfMemoryError: The batch does not fit (``torch.OutOfMemoryError`` on CUDA).
         DivergedError: A loss was not finite.
     """
-    return _plain(bench) if bench.spec.wrapper_path is None else _wrapped(bench, Path(bench.spec.wrapper_path))
-
-
-def _plain(bench: Bench) -> StepRecord:
-    """The loop that a user writes without any of this: the whole batch at once, and nothing but torch."""
     spec, workload = bench.spec, bench.workload
-    batches = bench.batches(spec.policy.global_batch)
+    batches = bench.data.batches(spec.policy.global_batch)
     losses: list[float] = []
     gradient, gradient_reason = None, ""
     with bench.meter() as meter:
@@ -53,10 +52,10 @@ def _plain(bench: Bench) -> StepRecord:
         loss_of = workload.compute_loss or default_loss
         movement = Movement.of(model)
         movement.look(model.state_dict())
-        with _dropout(bench, model):
+        with _dropout(spec, model):
             for index in range(COMPARED_STEPS):
                 bench.tell(f"a plain loop, step {index + 1} of {COMPARED_STEPS}")
-                _seed(bench, index)
+                bench.seed(index + (OTHER_CHANCE if spec.other_chance else 0))
                 batch = batches[index % len(batches)]
                 with meter.guarding(batch):
                     loss = require_trainable(loss_of(model, move(batch, bench.device)))
@@ -64,30 +63,35 @@ def _plain(bench: Bench) -> StepRecord:
                     if index == 0 and spec.write_gradient_to is not None:
                         with writing(Path(spec.write_gradient_to)):
                             save_gradient(model, Path(spec.write_gradient_to))
-                    elif index == 0 and spec.exact_gradient is not None:
-                        gradient, gradient_reason = compare_gradient(model, Path(spec.exact_gradient))
+                    elif index == 0 and spec.reference_gradient is not None:
+                        gradient, gradient_reason = compare_gradient(model, Path(spec.reference_gradient))
                     if workload.max_grad_norm is not None:
                         torch.nn.utils.clip_grad_norm_(list(trained.values()), workload.max_grad_norm)
                     optimizer.step()
                     optimizer.zero_grad()
-                bench.reused.restore()
+                bench.data.reused.restore()
                 losses.append(finite(loss.detach(), index))
                 movement.look(model.state_dict())
     record = StepRecord(losses=tuple(losses), gradient=gradient, gradient_reason=gradient_reason)
-    return _held_against(bench, record, movement)
+    if spec.write_gradient_to is not None:
+        path = _movement_file(Path(spec.write_gradient_to))
+        with writing(path):
+            movement.save(path)
+    if spec.reference_gradient is not None:
+        record = _compared(record, movement, Path(spec.reference_gradient), same_bits=spec.same_bits)
+    return spec.ended(Outcome.OK, steps=record)
 
 
-def _wrapped(bench: Bench, wrapper: Path) -> StepRecord:
-    """The same steps through the wrapper, as a user takes them."""
-    assert bench.spec.exact_gradient is not None, "a plain loop has run before"
-    exact = Path(bench.spec.exact_gradient)
-    batches = bench.batches(bench.spec.policy.global_batch)
+def verify(bench: Bench[VerifyTrial]) -> VerifyResult:
+    """Run the same steps through the wrapper, as a user takes them; raises the same."""
+    reference = Path(bench.spec.reference_gradient)
+    batches = bench.data.batches(bench.spec.policy.global_batch)
     losses: list[float] = []
-    with bench.meter() as meter, bench.wrapped_training(wrapper) as training:
-        movement = Movement.like(_movement_file(exact))
+    with bench.meter() as meter, bench.wrapped_training(Path(bench.spec.wrapper_path)) as training:
+        movement = Movement.like(_movement_file(reference))
         movement.look(training.state_dict()["model"])
         first = FirstGradient(training)
-        with _dropout(bench, training.model):
+        with _dropout(bench.spec, training.model):
             for index in range(COMPARED_STEPS):
                 bench.tell(f"the wrapper, step {index + 1} of {COMPARED_STEPS}")
                 batch = batches[index % len(batches)]
@@ -96,29 +100,21 @@ def _wrapped(bench: Bench, wrapper: Path) -> StepRecord:
                     loss = until_updated(training, step, bench.world.agreed)
                 losses.append(finite(loss, index))
                 movement.look(training.state_dict()["model"])
-        gradient, reason = first.compare(exact)
+        gradient, reason = first.compare(reference)
     record = StepRecord(losses=tuple(losses), gradient=gradient, gradient_reason=reason)
-    return _held_against(bench, record, movement)
+    record = _compared(record, movement, reference, same_bits=bench.spec.same_bits)
+    return bench.spec.ended(Outcome.OK, steps=record)
 
 
-def _held_against(bench: Bench, record: StepRecord, movement: Movement) -> StepRecord:
-    """The record with what its movement shows; the plain loop's own is written down instead."""
-    spec = bench.spec
-    if spec.write_gradient_to is not None:
-        path = _movement_file(Path(spec.write_gradient_to))
-        with writing(path):
-            movement.save(path)
-    if spec.exact_gradient is None:
-        return record
-    file = _movement_file(Path(spec.exact_gradient))
+def _compared(record: StepRecord, movement: Movement, reference: Path, *, same_bits: bool) -> StepRecord:
+    """The record with how far its updates are from those of the loop whose gradient is in a file."""
+    file = _movement_file(reference)
     errors, reason = movement.compare(file)
-    return StepRecord(
-        losses=record.losses,
-        gradient=record.gradient,
-        gradient_reason=record.gradient_reason,
+    return msgspec.structs.replace(
+        record,
         update_errors=errors,
         update_reason=reason,
-        other_buffers=movement.other_buffers(file, exact=spec.same_bits),
+        other_buffers=movement.other_buffers(file, exact=same_bits),
     )
 
 
@@ -127,14 +123,10 @@ def _movement_file(gradient: Path) -> Path:
     return TrialFolder(gradient.parent).movement
 
 
-def _step(bench: Bench, training: Training, batch: Any, index: int) -> torch.Tensor:
-    _seed(bench, index)
+def _step(bench: Bench[VerifyTrial], training: Training, batch: Any, index: int) -> torch.Tensor:
+    bench.seed(index)
     return training.step(batch)
 
 
-def _seed(bench: Bench, index: int) -> None:
-    bench.seed(index + (OTHER_CHANCE if bench.spec.other_chance else 0))
-
-
-def _dropout(bench: Bench, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-    return without_dropout(model) if bench.spec.without_dropout else contextlib.nullcontext()
+def _dropout(spec: PlainLoopTrial | VerifyTrial, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+    return without_dropout(model) if spec.without_dropout else contextlib.nullcontext()

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -23,7 +24,8 @@ from advisor.session.request import TuneRequest
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
+from advisor.trial.result import CountResult, TimeResult
+from advisor.trial.spec import TimeTrial, TrialSpec
 from advisor.workload.missing_sizes import check_sizes
 from advisor.workload.sizes import CountedSize, SizeCounts
 from advisor.workload.source import resolve_source
@@ -221,15 +223,15 @@ def test_a_table_of_another_model_or_device_does_not_count(
 def test_the_harness_uses_the_answers_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     specs: list[TrialSpec] = []
 
-    def keep(self: Runner, spec: TrialSpec, *, until: float) -> TrialResult:
+    def keep(self: Runner, spec: TrialSpec, *, until: float) -> Any:
         specs.append(spec)
-        return TrialResult(key=spec.key, outcome=Outcome.OK, wall_seconds=2.0)
+        return spec.ended(Outcome.OK, wall_seconds=2.0)
 
     monkeypatch.setattr(Runner, "run", keep)
     one = arena(tmp_path)
     policy = Policy(methods=(CHECKPOINT,), micro_batch=2, accumulation_steps=3, settled={"checkpoint": "so"})
     one.time(policy, {"layers": 8})
-    assert (specs[0].kind, specs[0].policy, specs[0].model_size) == (TrialKind.TIME, policy, {"layers": 8})
+    assert (type(specs[0]), specs[0].policy, specs[0].model_size) == (TimeTrial, policy, {"layers": 8})
     one.time(policy, {"layers": 8})
     assert one.wall_seconds == 4, "what another goal has paid for counts all the same"
 
@@ -245,14 +247,14 @@ class Formats(Arena):
     ratios: Mapping[int, float | None] = {}
     step_seconds = 0.001
 
-    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
+    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TimeResult:
         self.wall_seconds += 1
         if policy.micro_batch >= 64:
-            return TrialResult(key="", outcome=Outcome.OUT_OF_MEMORY)
+            return TimeResult(key="", outcome=Outcome.OUT_OF_MEMORY)
         ratio = self.ratios.get(policy.micro_batch) if any(one.name == "precision" for one in policy.methods) else 1.0
         if ratio is None:
-            return TrialResult(key="", outcome=Outcome.TIMEOUT, reason="too long")
-        return TrialResult(
+            return TimeResult(key="", outcome=Outcome.TIMEOUT, reason="too long")
+        return TimeResult(
             key="",
             outcome=Outcome.OK,
             measurement=measurement(1 / (self.step_seconds * ratio), micro_batch=policy.micro_batch),
@@ -314,13 +316,13 @@ class Ladder(Arena):
 
     rates = (1.0, 2.0, 3.0)
 
-    def count(self) -> TrialResult:
+    def count(self) -> CountResult:
         sizes = [CountedSize(size={"layers": 2**power}, parameter_count=100 * 2**power) for power in range(7)]
-        return TrialResult(key="", outcome=Outcome.OK, counts=SizeCounts(own=sizes[0], listed=tuple(sizes)))
+        return CountResult(key="", outcome=Outcome.OK, counts=SizeCounts(own=sizes[0], listed=tuple(sizes)))
 
-    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TrialResult:
+    def time(self, policy: Policy, size: Mapping[str, int | float] | None = None) -> TimeResult:
         rate = self.rates[len(policy.methods)] / (size or {"layers": 1})["layers"]
-        return TrialResult(key="", outcome=Outcome.OK, measurement=measurement(rate))
+        return TimeResult(key="", outcome=Outcome.OK, measurement=measurement(rate))
 
     def largest(
         self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None

@@ -12,7 +12,7 @@ import pytest
 
 from advisor.trial.folder import StudyFolder
 from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
-from advisor.trial.spec import TrialKind
+from advisor.trial.spec import FidelityTrial, TimeTrial
 from benchmarks.papers.child import ask
 from benchmarks.papers.command import Options, TimeIsUpError, options_of, report
 from benchmarks.papers.figures import Figure, read
@@ -77,16 +77,16 @@ def test_a_run_that_must_not_be_cut_short_only_starts_if_its_time_is_left(option
 def test_a_trial_cut_short_by_the_end_of_the_call_is_not_a_result(options: Options, tmp_path: Path) -> None:
     tiny = WORKLOADS / "tiny_transformer.py"
     events: list[RunnerEvent] = []
-    endless = spec_of(TrialKind.FIDELITY, options, tiny, policy_of((), 2), seconds=600.0, steps=10**9)
+    endless = spec_of(FidelityTrial, options, tiny, policy_of((), 2), seconds=600.0, steps=10**9)
     with Runner(tmp_path, on_event=events.append) as runner:
-        completed(runner, options, spec_of(TrialKind.TIME, options, tiny, policy_of((), 2), seconds=0.05))
+        completed(runner, options, spec_of(TimeTrial, options, tiny, policy_of((), 2), seconds=0.05))
         soon = msgspec.structs.replace(options, minutes=0.03, begin=time.monotonic())
         with pytest.raises(TimeIsUpError):
             completed(runner, soon, endless)
     started = [event.key for event in events if event.kind is RunnerEventKind.TRIAL_STARTED]
     assert endless.key in started
     assert endless.time_limit_seconds == 120.0, "its own limit decides what a trial makes of its time"
-    assert StudyFolder(tmp_path).trial(endless.key).read_result() is None
+    assert StudyFolder(tmp_path).trial(endless.key).read_result(endless) is None
 
 
 def test_a_program_cut_short_by_the_end_of_the_call_is_not_an_answer() -> None:
@@ -124,7 +124,7 @@ def test_outcomes_that_may_change_are_retried(options: Options) -> None:
 def test_patience_lets_a_slow_device_take_longer_for_one_run(options: Options) -> None:
     patient = options_of("test", "A test.", ["--device", "cpu", "--patience", "20"])
     limits = [
-        spec_of(TrialKind.TIME, one, WORKLOADS / "tiny_transformer.py", policy_of((), 2), time_limit_seconds=7.0)
+        spec_of(TimeTrial, one, WORKLOADS / "tiny_transformer.py", policy_of((), 2), time_limit_seconds=7.0)
         for one in (options, patient)
     ]
     assert [one.time_limit_seconds for one in limits] == [7.0, 140.0]

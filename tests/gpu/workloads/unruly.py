@@ -33,9 +33,9 @@ def here():
     while frame is not None:
         found.add(frame.f_code.co_name)
         spec = frame.f_locals.get("spec")
-        if (frame.f_globals["__name__"], frame.f_code.co_name) == ("advisor.trial.worker.work", "_run"):
-            found |= {spec.kind.value, "methods" if spec.policy.methods else "plain"}
-        if (frame.f_globals["__name__"], frame.f_code.co_name) == ("advisor.trial.worker.reference_process", "answer"):
+        if (frame.f_globals["__name__"], frame.f_code.co_name) == ("advisor.trial.worker.run_trial", "run_trial"):
+            found |= {spec.kind, "methods" if spec.policy.methods else "plain"}
+        if (frame.f_globals["__name__"], frame.f_code.co_name) == ("advisor.trial.worker.partner_process", "answer"):
             found.add("beside")
         frame = frame.f_back
     if dist.is_available() and dist.is_initialized():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from advisor.measure.in_turn import TurnPlan
-from advisor.trial.worker import turns
-from advisor.trial.worker.turns import gain_in_turn
+from advisor.trial.worker import alternate
+from advisor.trial.worker.alternate import gain_in_turn
 
 PLAN = TurnPlan(min_rounds=2, max_rounds=3, target_spread=0.0, seconds=1000.0)
 
@@ -17,7 +17,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.steps: list[str] = []
-        monkeypatch.setattr(turns.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(alternate.time, "perf_counter", lambda: self.now)
 
     def larger(self) -> None:
         self.steps.append("larger")

@@ -11,11 +11,12 @@ import msgspec
 from advisor.measure.in_turn import Speedup, TurnPlan, take_turns
 from advisor.measure.typical import typical_seconds
 from advisor.policy.policy import Policy
-from advisor.trial.spec import Pace, TrialKind, TrialSpec
+from advisor.trial.result import Pace
+from advisor.trial.spec import ConfirmTrial, SizeTrial, TimeTrial
 from advisor.trial.worker.bench import Bench
-from advisor.trial.worker.reference import NoReferenceError
+from advisor.trial.worker.partner import NoPartnerError
 
-__all__ = ["gain_in_turn", "load_reference", "speedup_in_turn"]
+__all__ = ["gain_in_turn", "load_partner", "speedup_in_turn"]
 
 _TURN_SECONDS = 0.25
 """Whoever takes over finds the caches full of the other's data: a turn is many steps, or one long one."""
@@ -27,15 +28,19 @@ _SHARE_OF_OTHER = 0.5
 """Of the other's step that a turn takes at least."""
 
 
-def load_reference(bench: Bench) -> None:
+def load_partner(bench: Bench[ConfirmTrial]) -> None:
     """Have the other training built while the trial builds its own; where there is none, the trial finds out later."""
-    if bench.reference is not None and bench.spec.beside is not None:
-        with contextlib.suppress(NoReferenceError):
-            bench.reference.load(_spec_of(bench, bench.spec.beside))
+    if bench.partner is not None and bench.spec.beside is not None:
+        with contextlib.suppress(NoPartnerError):
+            bench.partner.load(msgspec.structs.replace(bench.spec, policy=bench.spec.beside))
 
 
 def speedup_in_turn(
-    bench: Bench, step: Callable[[], None], policy: Policy, beside: Policy, plan: TurnPlan
+    bench: Bench[SizeTrial] | Bench[TimeTrial] | Bench[ConfirmTrial],
+    step: Callable[[], None],
+    policy: Policy,
+    beside: Policy,
+    plan: TurnPlan,
 ) -> tuple[Speedup, list[float]] | None:
     """Alternate the trial's steps with those of another training.
 
@@ -50,10 +55,10 @@ def speedup_in_turn(
         The speedup, and the seconds of every step of the trial; ``None`` where there is nobody to take turns with. The
         trial's notes say why, where somebody was expected.
     """
-    reference = bench.reference
-    if reference is None or bench.world.size > 1:
+    partner = bench.partner
+    if partner is None or bench.world.size > 1:
         return None
-    spec = _spec_of(bench, beside)
+    spec = msgspec.structs.replace(bench.spec, policy=beside)
     steps: list[float] = []
     others: list[float] = []
 
@@ -64,12 +69,12 @@ def speedup_in_turn(
         return typical_seconds(turn) / policy.global_batch
 
     def other() -> float:
-        others.append(reference.turn(spec, _TURN_SECONDS))
+        others.append(partner.turn(spec, _TURN_SECONDS))
         return others[-1] / beside.global_batch
 
     try:
         speedup = take_turns(own, other, plan, time.perf_counter)
-    except NoReferenceError as error:
+    except NoPartnerError as error:
         bench.notes.append(f"not compared in turn: {error}")
         return None
     bench.paces.append(Pace(policy=beside, samples_per_second=beside.global_batch / typical_seconds(others)))
@@ -120,10 +125,3 @@ def _turn(step: Callable[[], None], enough_seconds: float, *, begun: Sequence[fl
         step()
         turn.append(time.perf_counter() - begin)
     return turn
-
-
-def _spec_of(bench: Bench, beside: Policy) -> TrialSpec:
-    """The trial that the process beside runs."""
-    return msgspec.structs.replace(
-        bench.spec, kind=TrialKind.TIME, policy=beside, beside=None, smaller=None, wrapper_path=None, wrapper_text=""
-    )

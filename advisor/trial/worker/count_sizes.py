@@ -1,4 +1,4 @@
-"""COUNT: how many parameters the model has at every size, found without giving them memory."""
+"""Count how many parameters the model has at every size, found without giving them memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from advisor.measure.memory.live_storage import LiveStorages
 from advisor.measure.memory.storages import HostData
 from advisor.training.batch.tree import leaves_of
 from advisor.training.structure import parameter_count
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import CountResult
+from advisor.trial.spec import CountTrial
 from advisor.trial.worker.bench import Bench
 from advisor.workload.missing_sizes import missing_sizes_message
 from advisor.workload.sizes import CountedSize, SizeCounts, accepted, check_taken, own_size, sizes_of
@@ -26,7 +29,7 @@ _HOST_SHARE = 0.5
 _Size = dict[str, int | float]
 
 
-def count_sizes(bench: Bench) -> SizeCounts:
+def count_sizes(bench: Bench[CountTrial]) -> CountResult:
     """Run the trial.
 
     Raises:
@@ -54,10 +57,10 @@ def count_sizes(bench: Bench) -> SizeCounts:
         raise WorkloadError(
             f"build_model must build at one of its SIZES at least, but all failed. The first: {counts.own.error}"
         )
-    return counts
+    return bench.spec.ended(Outcome.OK, counts=counts)
 
 
-def _check_that_sizes_differ(counts: SizeCounts, bench: Bench) -> None:
+def _check_that_sizes_differ(counts: SizeCounts, bench: Bench[CountTrial]) -> None:
     """Refuse sizes of which none is larger than another.
 
     Raises:

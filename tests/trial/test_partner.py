@@ -14,7 +14,7 @@ from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import TrialKind, TrialSpec
+from advisor.trial.spec import ConfirmTrial, SizeTrial, TrialSpec
 from tests.trial.logged import Logged
 from tests.trial.specs import my_children
 
@@ -38,7 +38,9 @@ def workload(tmp_path: Path) -> Logged:
 
 def beside(workload: Logged, *, plain: int = 4, **changes: Any) -> TrialSpec:
     """A short trial in turn with plain training."""
-    options: dict[str, Any] = {"measure_seconds": 1.0, "turn_seconds": 1.0, "target_spread": 1.0, **changes}
+    options: dict[str, Any] = {"measure_seconds": 1.0, "turn_seconds": 1.0, **changes}
+    if options.get("kind") is not SizeTrial:
+        options.setdefault("target_spread", 1.0)
     return workload.spec(beside=Policy(micro_batch=plain), **options)
 
 
@@ -84,7 +86,7 @@ def test_figures_of_a_trial_in_turn_are_of_its_own_steps(runner: Runner, workloa
 
 def test_it_is_built_once_and_kept_from_trial_to_trial(runner: Runner, workload: Logged) -> None:
     results = [runner.run(beside(workload, micro_batch=8, plain=plain)) for plain in (4, 2, 4)]
-    results.append(runner.run(beside(workload, micro_batch=16, kind=TrialKind.SIZE, largest_batch=32)))
+    results.append(runner.run(beside(workload, micro_batch=16, kind=SizeTrial, largest_batch=32)))
     assert all(result.outcome is Outcome.OK for result in results)
     assert len(workload.processes("build")) == 1, "the worker built for all of them"
     # One process for each trial that ran (the third had run before), and the one beside them.
@@ -92,7 +94,7 @@ def test_it_is_built_once_and_kept_from_trial_to_trial(runner: Runner, workload:
 
 
 def test_short_runs_compare_their_last_point_or_the_batch_that_is_asked_for(runner: Runner, workload: Logged) -> None:
-    short = {"kind": TrialKind.SIZE, "micro_batch": 2, "largest_batch": 4}
+    short = {"kind": SizeTrial, "micro_batch": 2, "largest_batch": 4}
     for compare_at, batch in ((None, None), (64, 64)):
         sizing = runner.run(beside(workload, plain=2, compare_at=compare_at, **short)).sizing
         assert sizing is not None
@@ -188,7 +190,7 @@ def test_a_confirmation_takes_turns_in_fresh_processes(runner: Runner, workload:
     searched = runner.run(beside(workload, policy=policy))
     before = set(workload.processes("import"))
     options: dict[str, Any] = {"wrapper_path": str(wrapper), "wrapper_text": wrapper.read_text()}
-    confirmed = runner.run(beside(workload, kind=TrialKind.CONFIRM, policy=policy, **options))
+    confirmed = runner.run(beside(workload, kind=ConfirmTrial, policy=policy, **options))
     assert searched.speedup is not None
     assert confirmed.outcome is Outcome.OK, confirmed
     assert confirmed.speedup is not None

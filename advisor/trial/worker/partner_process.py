@@ -9,7 +9,7 @@ import gc
 import os
 import socket
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -18,19 +18,19 @@ from advisor.text.records import decode_record
 from advisor.training.training import Training
 from advisor.trial.guardian import end_with_parent
 from advisor.trial.protocol import LineReader, encode_line
-from advisor.trial.spec import TrialSpec
+from advisor.trial.spec import ComparedSpec
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import AllocatorRefusals, failed_result
+from advisor.trial.worker.partner import Answer, Message, Partner, Rest, Turn
 from advisor.trial.worker.prepared import Prepared, cuda_is_open
-from advisor.trial.worker.reference import Answer, Message, Reference, Rest, Turn
 
-__all__ = ["fork_reference"]
+__all__ = ["fork_partner"]
 
 _MOST_STEPS = 200
 """In one turn."""
 
 
-def fork_reference(prepared: Prepared | None) -> Reference:
+def fork_partner(prepared: Prepared | None) -> Partner:
     """Fork the process from this worker, in which nothing has run.
 
     Args:
@@ -39,7 +39,7 @@ def fork_reference(prepared: Prepared | None) -> Reference:
     Raises:
         OSError: No process can be forked.
     """
-    return Reference(functools.partial(_serve, prepared))
+    return Partner(functools.partial(_serve, prepared))
 
 
 def _serve(prepared: Prepared | None, worker: int, channel: socket.socket) -> NoReturn:
@@ -63,7 +63,7 @@ class _Served:
         self._prepared = prepared
         self._holding = contextlib.ExitStack()
         self._identity: object = None
-        self._bench: Bench | None = None
+        self._bench: Bench[Any] | None = None
         self._training: Training | None = None
         self._warm_at = 0
 
@@ -73,20 +73,18 @@ class _Served:
             self._drop()
             return Answer(message.number)
         spec = message.spec
-        device = torch.device(spec.device)
-        refusals = AllocatorRefusals(device)
+        refusals = AllocatorRefusals(torch.device(spec.device))
         try:
             training, bench = self._loaded(spec)
             seconds = self._stepped(training, bench, message) if isinstance(message, Turn) else 0.0
             return Answer(message.number, seconds)
         except BaseException as error:  # SystemExit too, of the user's code
             self._drop()
-            limit = spec.memory_limit_bytes
-            failed = failed_result("", error, device=device, limit_bytes=limit, refusals=refusals)
+            failed = failed_result(spec, error, refusals=refusals)
             reason = f"the training beside it ended as {failed.outcome.value}: {failed.reason}"
             return Answer(message.number, failure=reason)
 
-    def _loaded(self, spec: TrialSpec) -> tuple[Training, Bench]:
+    def _loaded(self, spec: ComparedSpec) -> tuple[Training, Bench[Any]]:
         identity = (spec.workload.fingerprint, spec.policy.methods, spec.model_size, spec.seed, spec.device)
         if self._training is None or self._bench is None or identity != self._identity:
             self._drop()
@@ -95,9 +93,9 @@ class _Served:
             self._identity = identity
         return self._training, self._bench
 
-    def _stepped(self, training: Training, bench: Bench, turn: Turn) -> float:
+    def _stepped(self, training: Training, bench: Bench[Any], turn: Turn) -> float:
         policy = turn.spec.policy
-        batches = bench.batches(policy.global_batch)
+        batches = bench.data.batches(policy.global_batch)
         training.micro_batch = policy.micro_batch
         if self._warm_at != policy.global_batch:
             bench.empty_cache()

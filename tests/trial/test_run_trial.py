@@ -18,12 +18,13 @@ from advisor.methods.use import MethodUse, use
 from advisor.policy.policy import Policy
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind, TrialResult, TrialSpec
-from advisor.trial.worker import timed
+from advisor.trial.spec import FidelityTrial, PredictTrial, ProbeTrial, SizeTrial, TimeTrial, Trial
+from advisor.trial.worker import timed_steps
 from advisor.trial.worker.bench import Bench
-from advisor.trial.worker.work import run_trial
+from advisor.trial.worker.run_trial import run_trial
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.workload import WorkloadKind, WorkloadSource
+from tests.trial.specs import trial_of, up_to
 
 _PLAIN = """
 import torch
@@ -50,35 +51,37 @@ class Bed:
         self.leftover = ""
 
     def spec(
-        self, text: str = _PLAIN, *, kind: TrialKind, micro_batch: int, methods: tuple[MethodUse, ...], **changes: Any
-    ) -> TrialSpec:
+        self,
+        text: str = _PLAIN,
+        *,
+        kind: type[Trial[Any]],
+        micro_batch: int,
+        methods: tuple[MethodUse, ...],
+        **changes: Any,
+    ) -> Any:
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         path = self.folder / f"workload_{digest}.py"
         path.write_text(text)
         fields: dict[str, Any] = {"max_timed_steps": 4, "measure_seconds": 30.0, "time_limit_seconds": 120.0}
-        return TrialSpec(
-            kind=kind,
-            workload=WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="bed", fingerprint=digest),
-            policy=Policy(
-                methods=methods,
-                micro_batch=micro_batch,
-                accumulation_steps=changes.pop("accumulation_steps", 1),
-                settled=changes.pop("settled", {}),
-            ),
-            device="cpu",
-            memory_limit_bytes=changes.pop("memory_limit_bytes", 2**30),
-            **{**fields, **changes},
+        policy = Policy(
+            methods=methods,
+            micro_batch=micro_batch,
+            accumulation_steps=changes.pop("accumulation_steps", 1),
+            settled=changes.pop("settled", {}),
         )
+        source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="bed", fingerprint=digest)
+        fields |= {"workload": source, "policy": policy, "device": "cpu", "memory_limit_bytes": 2**30}
+        return trial_of(kind, fields, **changes)
 
     def run(
         self,
         text: str = _PLAIN,
         *,
-        kind: TrialKind = TrialKind.TIME,
+        kind: type[Trial[Any]] = TimeTrial,
         micro_batch: int = 8,
         methods: tuple[MethodUse, ...] = (),
         **changes: Any,
-    ) -> TrialResult:
+    ) -> Any:
         spec = self.spec(text, kind=kind, micro_batch=micro_batch, methods=methods, **changes)
         result, self.leftover = run_trial(spec, self.told.append)
         assert result.key == spec.key
@@ -91,7 +94,7 @@ class Bed:
         return result.measurement
 
     def size(self, text: str = _PLAIN, **changes: Any) -> Sizing:
-        result = self.run(text, kind=TrialKind.SIZE, **changes)
+        result = self.run(text, kind=SizeTrial, **changes)
         assert result.outcome is Outcome.OK, result
         assert result.sizing is not None
         return result.sizing
@@ -114,7 +117,7 @@ def test_a_timed_trial_reports_whole_steps(bed: Bed, monkeypatch: pytest.MonkeyP
     assert measured.step_seconds_low <= measured.step_seconds <= measured.step_seconds_high
     # Steps of a millisecond are repeated although four would do.
     assert 4 < measured.timed_steps <= 1000
-    assert measured.timed_steps * measured.step_seconds >= timed._TIMED_SECONDS["cpu"]
+    assert measured.timed_steps * measured.step_seconds >= timed_steps._TIMED_SECONDS["cpu"]
     assert measured.memory.breakdown.optimizer_state > 0  # the memory step comes after one that made it
     assert measured.tokens_per_second is None
     assert measured.joules_per_step is None
@@ -135,23 +138,23 @@ def compute_loss(model, batch):
 """
 
 
-@pytest.mark.parametrize("kind", [TrialKind.TIME, TrialKind.SIZE, TrialKind.PREDICT])
-def test_memory_is_that_of_the_longest_batch(bed: Bed, kind: TrialKind) -> None:
+@pytest.mark.parametrize("kind", [TimeTrial, SizeTrial, PredictTrial])
+def test_memory_is_that_of_the_longest_batch(bed: Bed, kind: type[Trial[Any]]) -> None:
     """The trap: two batches that happened to be short decided what fits."""
 
     def peaks(text: str) -> list[float]:
-        facts = bed.run(text, kind=TrialKind.PROBE, micro_batch=2).facts
+        facts = bed.run(text, kind=ProbeTrial, micro_batch=2).facts
         assert facts is not None
         assert (facts.batch_layout.sizes is not None) == ("rand(" in text)
-        result = bed.run(text, kind=kind, micro_batch=8, largest_batch=16, layout=facts.batch_layout)
-        if result.measurement is not None:
+        result = bed.run(text, kind=kind, micro_batch=8, layout=facts.batch_layout, **up_to(16, kind))
+        assert result.outcome is Outcome.OK, result
+        if kind is TimeTrial:
             assert result.measurement.tokens_per_second == pytest.approx(
                 result.measurement.samples_per_second * (64 if "rand(" in text else 512)
             ), "time is that of typical batches"
             return [result.measurement.memory.peak_bytes]
-        if result.sizing is not None:
+        if kind is SizeTrial:
             return [point.memory.peak_bytes for point in result.sizing.points]
-        assert result.prediction is not None
         return [result.prediction.peak(batch) for batch in (4, 8, 64)]
 
     rarely_long = _OF_ANY_LENGTH.replace("LENGTH", "512 if torch.rand(()) < 0.05 else 64")
@@ -176,13 +179,13 @@ def compute_loss(model, batch):
 """
 
 
-@pytest.mark.parametrize("kind", [TrialKind.PROBE, TrialKind.TIME, TrialKind.SIZE, TrialKind.FIDELITY])
-def test_every_step_has_the_batch_as_it_was_made(bed: Bed, kind: TrialKind) -> None:
+@pytest.mark.parametrize("kind", [ProbeTrial, TimeTrial, SizeTrial, FidelityTrial])
+def test_every_step_has_the_batch_as_it_was_made(bed: Bed, kind: type[Trial[Any]]) -> None:
     """The trap: a loss that masks its batch in place found nothing but masks in it after some steps."""
-    result = bed.run(_MASKING, kind=kind, micro_batch=4, largest_batch=8)
+    result = bed.run(_MASKING, kind=kind, micro_batch=4, **up_to(8, kind))
     assert result.outcome is Outcome.OK, result
     assert bed.leftover == ""
-    if result.facts is not None:
+    if kind is ProbeTrial:
         assert result.facts.batch_layout.changes_when_split == ""
 
 
@@ -308,7 +311,7 @@ def compute_loss(model, batch):
 
 def test_timed_steps_do_what_the_short_ones_settled_on_and_foretold(bed: Bed) -> None:
     planned = (use("optimal_checkpoint", budget=0.4),)
-    short = bed.run(_CHAIN, kind=TrialKind.SIZE, micro_batch=512, methods=planned)
+    short = bed.run(_CHAIN, kind=SizeTrial, micro_batch=512, methods=planned)
     assert short.sizing is not None
     assert short.prediction is not None
     assert set(short.sizing.settled) == {"optimal_checkpoint"}
@@ -325,7 +328,7 @@ def test_timed_steps_do_what_the_short_ones_settled_on_and_foretold(bed: Bed) ->
 
 
 def test_a_first_batch_that_does_not_fit_is_out_of_memory(bed: Bed) -> None:
-    result = bed.run(kind=TrialKind.SIZE, micro_batch=2048, memory_limit_bytes=10**6)
+    result = bed.run(kind=SizeTrial, micro_batch=2048, memory_limit_bytes=10**6)
     assert result.outcome is Outcome.OUT_OF_MEMORY
     assert "977 KiB" in result.reason
 
@@ -383,8 +386,8 @@ def test_no_second_batch_is_begun_that_the_time_limit_would_end(bed: Bed) -> Non
 # ---- sizes and settling
 
 
-@pytest.mark.parametrize("kind", [TrialKind.TIME, TrialKind.SIZE])
-def test_a_size_reaches_the_model_and_its_batches(bed: Bed, kind: TrialKind) -> None:
+@pytest.mark.parametrize("kind", [TimeTrial, SizeTrial])
+def test_a_size_reaches_the_model_and_its_batches(bed: Bed, kind: type[Trial[Any]]) -> None:
     text = """
 import torch
 
@@ -401,9 +404,9 @@ def compute_loss(model, batch):
     for size in ({}, {"width": 64}):
         result = bed.run(text, kind=kind, model_size=size)
         assert result.outcome is Outcome.OK, result
-        if result.measurement is not None:
+        if kind is TimeTrial:
             parameters.append(result.measurement.memory.breakdown.parameters)
-        elif result.sizing is not None:
+        else:
             parameters.append(result.sizing.points[0].memory.breakdown.parameters)
     assert parameters == [4 * (16 * 8 + 8), 4 * (64 * 8 + 8)]
 
@@ -442,10 +445,10 @@ def test_the_time_in_which_a_method_settles_is_not_taken_from_the_steps_that_are
         clock[0] += 100.0 if attempts[0] <= 2 else 0.01
         return step()
 
-    monkeypatch.setattr("advisor.trial.worker.fidelity.until_updated", attempt)
-    monkeypatch.setattr("advisor.trial.worker.fidelity.settling_steps", lambda training: 1)
-    monkeypatch.setattr("advisor.trial.worker.fidelity.time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
-    result = bed.run(kind=TrialKind.FIDELITY, fidelity_steps=12, measure_seconds=1.0)
+    monkeypatch.setattr("advisor.trial.worker.fidelity_run.until_updated", attempt)
+    monkeypatch.setattr("advisor.trial.worker.fidelity_run.settling_steps", lambda training: 1)
+    monkeypatch.setattr("advisor.trial.worker.fidelity_run.time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+    result = bed.run(kind=FidelityTrial, fidelity_steps=12, measure_seconds=1.0)
     assert result.fidelity is not None
     assert len(result.fidelity.losses) == 12
 
@@ -454,7 +457,7 @@ def test_the_time_in_which_a_method_settles_is_not_taken_from_the_steps_that_are
 
 
 def test_a_probe_learns_the_facts(bed: Bed) -> None:
-    result = bed.run(kind=TrialKind.PROBE)
+    result = bed.run(kind=ProbeTrial)
     assert result.facts is not None
     assert result.facts.model_class == "Sequential"
     assert result.facts.has_dropout
@@ -478,13 +481,13 @@ def test_a_probe_imports_the_libraries_that_are_asked_for_and_says_which_work(
     (tmp_path / "broken_library.py").write_text("raise OSError('libcuda.so is not there')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     asked = ("broken_library", "no_such_library", "sound_library")
-    facts = bed.run(kind=TrialKind.PROBE, libraries=asked).facts
+    facts = bed.run(kind=ProbeTrial, libraries=asked).facts
     assert facts is not None
     assert facts.libraries == {"broken_library": "error: OSError: libcuda.so is not there", "sound_library": "1.2"}
 
 
 def test_a_probe_learns_the_facts_of_a_model_that_only_fits_with_methods(bed: Bed) -> None:
-    result = bed.run(kind=TrialKind.PROBE, micro_batch=2048, memory_limit_bytes=10**6)
+    result = bed.run(kind=ProbeTrial, micro_batch=2048, memory_limit_bytes=10**6)
     assert result.outcome is Outcome.OK
     assert result.facts is not None
     assert result.facts.first_loss is None
@@ -503,7 +506,7 @@ def test_a_probe_learns_the_facts_of_a_model_that_only_fits_with_methods(bed: Be
 )
 def test_a_loss_that_cannot_be_trained_with_is_explained(bed: Bed, loss: str, message: str) -> None:
     text = _PLAIN[: _PLAIN.index("def compute_loss")] + f"def compute_loss(model, batch):\n    {loss}\n"
-    result = bed.run(text, kind=TrialKind.PROBE)
+    result = bed.run(text, kind=ProbeTrial)
     assert result.outcome is Outcome.FAILED
     assert message in result.reason
 
@@ -552,8 +555,8 @@ def test_a_model_that_exits_is_a_failure_not_the_end(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
-@pytest.mark.parametrize("kind", [TrialKind.TIME, TrialKind.SIZE])
-def test_a_loss_that_is_not_finite_any_more_has_diverged(bed: Bed, value: str, kind: TrialKind) -> None:
+@pytest.mark.parametrize("kind", [TimeTrial, SizeTrial])
+def test_a_loss_that_is_not_finite_any_more_has_diverged(bed: Bed, value: str, kind: type[Trial[Any]]) -> None:
     text = (
         _PLAIN
         + f"""

@@ -20,16 +20,16 @@ import msgspec
 
 from advisor.text.records import DamagedError, decode_record
 from advisor.trial.protocol import LineReader, encode_line
-from advisor.trial.spec import TrialSpec
+from advisor.trial.spec import ComparedSpec
 
-__all__ = ["Answer", "Load", "Message", "NoReferenceError", "Reference", "Rest", "Turn"]
+__all__ = ["Answer", "Load", "Message", "NoPartnerError", "Partner", "Rest", "Turn"]
 
 
 _LONGEST_ANSWER_SECONDS = 300.0
-"""Beyond it the reference is given up; the limits of the trial itself are shorter as a rule."""
+"""Beyond it the partner is given up; the limits of the trial itself are shorter as a rule."""
 
 
-class NoReferenceError(Exception):
+class NoPartnerError(Exception):
     """There is nothing to take turns with; its text says why."""
 
 
@@ -37,14 +37,14 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     """Build the training, make no step."""
 
     number: int
-    spec: TrialSpec
+    spec: ComparedSpec
 
 
 class Turn(msgspec.Struct, frozen=True, tag="turn"):
     """Make steps for so many seconds, one at least."""
 
     number: int
-    spec: TrialSpec
+    spec: ComparedSpec
     seconds: float
 
 
@@ -68,7 +68,7 @@ class Answer(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-class Reference:
+class Partner:
     """The process, as the worker and the trials forked from it hold it.
 
     Args:
@@ -90,28 +90,28 @@ class Reference:
         theirs.close()
         self._reader = LineReader(self._channel.fileno())
 
-    def load(self, spec: TrialSpec) -> None:
+    def load(self, spec: ComparedSpec) -> None:
         """Have the training built meanwhile; whoever asks for a turn waits for it."""
         self._send(Load(time.monotonic_ns(), spec))
 
-    def turn(self, spec: TrialSpec, seconds: float) -> float:
+    def turn(self, spec: ComparedSpec, seconds: float) -> float:
         """Let it step for so many seconds.
 
         Args:
-            spec: A trial of the reference's policy, at the batch to step with.
+            spec: A trial of the partner's policy, at the batch to step with.
             seconds: How long; one step is made however long it takes.
 
         Returns:
             Seconds per step in the long run.
 
         Raises:
-            NoReferenceError: It cannot.
+            NoPartnerError: It cannot.
         """
         return self._asked(Turn(time.monotonic_ns(), spec, seconds)).step_seconds
 
     def rest(self) -> None:
         """Have it give back its memory."""
-        with contextlib.suppress(NoReferenceError):
+        with contextlib.suppress(NoPartnerError):
             self._asked(Rest(time.monotonic_ns()))
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class Reference:
         try:
             self._channel.sendall(encode_line(message))
         except OSError as error:
-            raise NoReferenceError(f"the process beside it is gone: {error.strerror}") from error
+            raise NoPartnerError(f"the process beside it is gone: {error.strerror}") from error
 
     def _asked(self, message: Message) -> Answer:
         self._send(message)
@@ -133,18 +133,18 @@ class Reference:
         while True:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._channel], [], [], left)[0]:
-                raise NoReferenceError(f"no answer came within {_LONGEST_ANSWER_SECONDS:g} s")
+                raise NoPartnerError(f"no answer came within {_LONGEST_ANSWER_SECONDS:g} s")
             lines = None
             with contextlib.suppress(OSError):
                 lines = self._reader.read()
             if lines is None:
-                raise NoReferenceError("the process beside it has ended")
+                raise NoPartnerError("the process beside it has ended")
             try:
                 answers: list[Answer] = [decode_record(line, Answer) for line in lines]
             except DamagedError as error:
-                raise NoReferenceError(f"the process beside it says what nobody understands: {error}") from error
+                raise NoPartnerError(f"the process beside it says what nobody understands: {error}") from error
             for answer in answers:
                 if answer.number == message.number and answer.failure:
-                    raise NoReferenceError(answer.failure)
+                    raise NoPartnerError(answer.failure)
                 if answer.number == message.number:
                     return answer

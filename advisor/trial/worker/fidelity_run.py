@@ -1,9 +1,10 @@
-"""FIDELITY: some tens of steps, the same for the exact run and for those that are held against it."""
+"""Some tens of steps, the same for the reference run and for those that are compared with it."""
 
 from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from advisor.measure.state.outer_state import outer_places, outer_values
 from advisor.measure.state.sharded import own_part
 from advisor.training.training import Training
 from advisor.trial.folder import writing
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import FidelityResult
+from advisor.trial.spec import FidelityTrial
 from advisor.trial.worker.bench import Bench, finite
 from advisor.trial.worker.updating import settling_steps, until_updated
 
@@ -31,7 +35,7 @@ _ROUNDING = 2.0**-23
 """Spacing of float32 numbers, relative."""
 
 
-def record_fidelity(bench: Bench) -> FidelityRecord:
+def record_fidelity(bench: Bench[FidelityTrial]) -> FidelityResult:
     """Run the trial.
 
     Every step has its own seed, the same in every run, whatever a method draws. The steps end early when they take
@@ -42,12 +46,16 @@ def record_fidelity(bench: Bench) -> FidelityRecord:
         DivergedError: A loss was not finite.
     """
     spec = bench.spec
-    batches = bench.batches(spec.policy.global_batch)
+    batches = bench.data.batches(spec.policy.global_batch)
     agree = bench.world.agreed
     losses: list[float] = []
     gradient, reason = None, ""
     state: dict[str, float] = {}
-    with bench.meter() as meter, bench.training(spec.policy) as training:
+    built: dict[str, torch.nn.Module] = {}
+    with (
+        bench.meter() as meter,
+        bench.training(spec.policy, look=lambda model: built.update(model.named_modules())) as training,
+    ):
         if spec.other_chance:
             one_rounding_off(training.model)
         settling = settling_steps(training)
@@ -72,7 +80,8 @@ def record_fidelity(bench: Bench) -> FidelityRecord:
                 step = functools.partial(_step, bench, training, batch, index)
                 losses.append(finite(until_updated(training, step, agree), index))
                 continue
-            first, changed = FirstGradient(training), _StateChanges(bench, training)
+            first, changed = FirstGradient(training), _StateChanges(bench, training, built)
+            built.clear()
             step = functools.partial(changed.step, batch, index)
             with meter.guarding(batch), first.catching():
                 loss = until_updated(training, step, agree)
@@ -81,23 +90,23 @@ def record_fidelity(bench: Bench) -> FidelityRecord:
             if spec.write_gradient_to is not None:
                 with writing(Path(spec.write_gradient_to)):
                     first.save(Path(spec.write_gradient_to))
-            if spec.exact_gradient is not None:
-                gradient, reason = first.compare(Path(spec.exact_gradient))
+            if spec.reference_gradient is not None:
+                gradient, reason = first.compare(Path(spec.reference_gradient))
             del first, changed
-    return FidelityRecord(
+    record = FidelityRecord(
         losses=tuple(losses), distinct_batches=len(batches), gradient=gradient, gradient_reason=reason, state=state
     )
+    return spec.ended(Outcome.OK, fidelity=record)
 
 
 class _StateChanges:
     """What a step changes in the modules that the user built, those that are still part of the model."""
 
-    def __init__(self, bench: Bench, training: Training) -> None:
+    def __init__(self, bench: Bench[FidelityTrial], training: Training, built: Mapping[str, torch.nn.Module]) -> None:
         self._bench = bench
         self._training = training
         there = set(training.model.modules())
-        self._modules = {name: module for name, module in bench.built_modules.items() if module in there}
-        bench.built_modules = {}
+        self._modules = {name: module for name, module in built.items() if module in there}
         self.found: dict[str, float] = {}
 
     def step(self, batch: Any, index: int) -> torch.Tensor:
@@ -114,7 +123,7 @@ class _StateOutside:
     A condition that every step sets anew is then no change, and a counter is one in every training.
     """
 
-    def __init__(self, bench: Bench, training: Training) -> None:
+    def __init__(self, bench: Bench[FidelityTrial], training: Training) -> None:
         self._bench = bench
         self._training = training
         self._places = outer_places(training.model.modules(), bench.user_functions())
@@ -128,7 +137,7 @@ class _StateOutside:
         return loss
 
 
-def _step(bench: Bench, training: Training, batch: Any, index: int) -> torch.Tensor:
+def _step(bench: Bench[FidelityTrial], training: Training, batch: Any, index: int) -> torch.Tensor:
     # Another run of the same training by chance: other random numbers in every step, on the same batches.
     bench.seed(index + (OTHER_CHANCE if bench.spec.other_chance else 0))
     return training.step(batch)

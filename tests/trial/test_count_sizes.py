@@ -5,21 +5,22 @@ from pathlib import Path
 import pytest
 
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import TrialKind, TrialResult
-from advisor.trial.worker.work import run_trial
+from advisor.trial.result import CountResult
+from advisor.trial.spec import CountTrial
+from advisor.trial.worker.run_trial import run_trial
 from advisor.workload.sizes import SizeCounts
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.trial.specs import spec
 
 
-def count(tmp_path: Path, text: str) -> TrialResult:
+def count(tmp_path: Path, text: str) -> CountResult:
     path = tmp_path / "model.py"
     path.write_text("import torch\n" + text)
     source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="model", fingerprint="model")
-    return run_trial(spec(kind=TrialKind.COUNT, workload=source), lambda text: None)[0]
+    return run_trial(spec(kind=CountTrial, workload=source), lambda text: None)[0]
 
 
-def counted(result: TrialResult) -> SizeCounts:
+def counted(result: CountResult) -> SizeCounts:
     assert result.outcome is Outcome.OK, result
     assert result.counts is not None
     return result.counts
@@ -29,7 +30,7 @@ BATCH = "def make_batch(batch_size):\n    return torch.randn(batch_size, 8)\n"
 
 
 def test_every_size_is_counted_and_the_own_one_is_that_of_the_defaults() -> None:
-    counts = counted(run_trial(spec("sized", kind=TrialKind.COUNT), lambda text: None)[0])
+    counts = counted(run_trial(spec("sized", kind=CountTrial), lambda text: None)[0])
     assert counts.own.size == {"layers": 2, "width": 16, "length": 8}
     assert counts.own.parameter_count == 2 * (16 * 16 + 16)
     assert len(counts.listed) == 12

@@ -1,0 +1,75 @@
+"""Whether a policy file is one of this model, device and versions. Called by verify."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from advisor.errors import MethodRefusedError, PolicyError
+from advisor.hardware.hardware import Hardware
+from advisor.methods.compose import judge
+from advisor.policy.file import PolicyFile
+from advisor.policy.policy import Policy
+from advisor.session.setup.versions import versions
+from advisor.workload.facts import Facts
+from advisor.workload.workload import WorkloadSource
+
+__all__ = ["changes_since", "check_applies", "check_meant", "on_same_device"]
+
+
+def check_meant(file: PolicyFile, path: Path, source: WorkloadSource) -> None:
+    """The policy must be one of this model, for one device.
+
+    Raises:
+        PolicyError: It is not.
+    """
+    if file.policy.gpu_count > 1:
+        raise PolicyError(
+            f"A policy for one device can be verified beside a plain loop, but {path} has "
+            f"gpu_count={file.policy.gpu_count}. "
+            "Tune again for that: the wrapper is run on all devices before it is recommended."
+        )
+    if file.fingerprints is None:
+        return
+    name = file.fingerprints.workload.get("name", source.name)
+    if name != source.name:
+        raise PolicyError(
+            f"A policy must be of the model that it is verified with, but {path} is of {name!r} and the model is "
+            f"{source.name!r}. Name that model, or leave `fingerprints` out of the file to try it on another."
+        )
+
+
+def check_applies(policy: Policy, facts: Facts | None, hardware: Hardware) -> None:
+    """The policy's methods must apply.
+
+    Raises:
+        MethodRefusedError: One does not.
+    """
+    verdict = judge(policy.methods, facts=facts, hardware=hardware, accumulation_steps=policy.accumulation_steps)
+    if not verdict.applicable:
+        raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
+
+
+def on_same_device(file: PolicyFile, hardware: Hardware) -> bool:
+    """Whether the policy was measured on this kind of device, as far as its file says."""
+    return file.fingerprints is None or file.fingerprints.hardware.get("name", hardware.name) == hardware.name
+
+
+def changes_since(file: PolicyFile, source: WorkloadSource, hardware: Hardware) -> list[str]:
+    """What has changed since the policy was measured."""
+    if file.fingerprints is None:
+        return []
+    notes = []
+    if file.fingerprints.workload.get("fingerprint", source.fingerprint) != source.fingerprint:
+        notes.append("the model's file has changed since the policy was measured")
+    if not on_same_device(file, hardware):
+        notes.append(f"the policy was measured on {file.fingerprints.hardware['name']}; peak and speed are of this one")
+    now = versions()
+    changed = _changed(file.fingerprints.versions, now)
+    if changed:
+        notes.append("since the policy was measured other versions were installed: " + ", ".join(changed))
+    return notes
+
+
+def _changed(before: dict[str, str], now: dict[str, str]) -> Sequence[str]:
+    return [f"{name} {now[name]} (was {was})" for name, was in before.items() if name in now and now[name] != was]

@@ -1,0 +1,151 @@
+"""What becomes of a policy, as a candidate: from the result of its trial, or from why there was none."""
+
+from __future__ import annotations
+
+from advisor.decide.candidate import Candidate, Role
+from advisor.decide.effects import changed_nothing
+from advisor.goal import Fidelity, Goal
+from advisor.hardware.hardware import Hardware
+from advisor.measure.measurement import Measurement
+from advisor.methods.catalogue import get_method
+from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
+from advisor.policy.policy import Policy
+from advisor.search.sizing.batching import Batch, does_not_fit
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
+from advisor.session.trials.trials import Trials
+from advisor.text.units import format_bytes
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import SizeResult, TimeResult
+from advisor.workload.facts import Facts
+
+__all__ = ["CandidateMaker"]
+
+
+class CandidateMaker:
+    """Describes policies as candidates. It runs no trial.
+
+    Args:
+        trials: Know what the profiling runs found.
+        goal: The goal and its limits.
+        facts: What the probe learned.
+        hardware: The device.
+    """
+
+    def __init__(self, trials: Trials, goal: Goal, facts: Facts, hardware: Hardware) -> None:
+        self._trials = trials
+        self._goal = goal
+        self._facts = facts
+        self._hardware = hardware
+
+    def timed(self, policy: Policy, role: Role, result: TimeResult, measurement: Measurement | None) -> Candidate:
+        """What a timed trial found of a policy, at its own batch or at the smaller one."""
+        return Candidate(
+            policy=policy,
+            role=role,
+            outcome=result.outcome,
+            reason=result.reason,
+            measurement=measurement,
+            fidelity=self._fidelity(policy),
+            loss_drift=self._drift(policy),
+            notes=(*self.effects(Combination.of(policy)), *result.notes),
+            trial_key=result.key,
+            speedup=result.speedup if measurement is result.measurement else result.smaller_speedup,
+        )
+
+    def failed_sizing(self, policy: Policy, role: Role, result: SizeResult) -> Candidate:
+        """A combination whose profiling runs did not get past the first batch."""
+        outcome = result.outcome
+        reason = result.reason
+        if outcome is Outcome.OK:
+            # The trial went well and its finding is that not one sample fits.
+            outcome = Outcome.OUT_OF_MEMORY
+        if outcome is Outcome.OUT_OF_MEMORY and not reason:
+            reason = does_not_fit(need_bytes=None, limit_bytes=self._trials.limit_on(policy.gpu_count))
+        return self.unmeasured(policy, role, outcome, reason, None)
+
+    def refusal(self, policy: Policy) -> str | None:
+        """What forbids this policy although its methods apply: accumulation, or the fidelity of accumulation."""
+        verdict = judge(
+            policy.methods,
+            facts=self._facts,
+            hardware=self._hardware,
+            accumulation_steps=policy.accumulation_steps,
+            gpu_count=policy.gpu_count,
+        )
+        if not verdict.applicable:
+            return verdict.reason
+        uncut = self._facts.batch_layout.why_uncut
+        if uncut and policy.accumulation_steps * policy.gpu_count > 1:
+            return f"a batch must be cut into parts, and this one cannot be: {uncut}"
+        fidelity = self._fidelity(policy)
+        if not self._goal.fidelity.allows(fidelity):
+            parts = "micro-batches per step" if policy.gpu_count == 1 else "parts of a step, over all devices,"
+            changes = self._facts.batch_layout.changes_when_split
+            why = f"; {changes}" if changes else ""
+            why = "; BatchNorm takes its statistics over each" if self._facts.has_batchnorm else why
+            return (
+                f"with {policy.accumulation_steps * policy.gpu_count} {parts} its fidelity is {fidelity.value}, "
+                f"and at most {self._goal.fidelity.value} is allowed{why} (--fidelity {fidelity.value} allows it)"
+            )
+        return None
+
+    def too_big(self, policy: Policy, role: Role, model: MemoryModel) -> Candidate:
+        """A policy that is predicted not to fit."""
+        predicted, limit = model.predict(policy.micro_batch), self._trials.limit_on(policy.gpu_count)
+        if model.out_of_memory_at is not None and predicted <= limit:
+            # Something else has the memory, or takes it at that batch: what is predicted says nothing of it.
+            reason = f"a micro-batch of {model.out_of_memory_at} ran out of memory, below {format_bytes(limit)}"
+            return self.unmeasured(policy, role, Outcome.OUT_OF_MEMORY, reason, None)
+        reason = does_not_fit(need_bytes=predicted, limit_bytes=limit, micro_batch=policy.micro_batch)
+        return self.unmeasured(policy, role, Outcome.SCREENED, reason, predicted)
+
+    def unmeasured(
+        self, policy: Policy, role: Role, outcome: Outcome, reason: str, predicted_peak_bytes: int | None
+    ) -> Candidate:
+        """A policy without figures."""
+        return Candidate(
+            policy=policy,
+            role=role,
+            outcome=outcome,
+            reason=reason,
+            predicted_peak_bytes=predicted_peak_bytes,
+            fidelity=self._fidelity(policy),
+            loss_drift=self._drift(policy),
+        )
+
+    def _drift(self, policy: Policy) -> float | None:
+        """The first look at its losses; ``None`` where they differ from plain training's by chance alone."""
+        if draws_other_masks(policy.methods, self._facts):
+            return None
+        return self._trials.drift(Combination.of(policy))
+
+    def _fidelity(self, policy: Policy) -> Fidelity:
+        return worst_fidelity(
+            policy.methods,
+            accumulation_steps=policy.accumulation_steps,
+            facts=self._facts,
+            gpu_count=policy.gpu_count,
+        )
+
+    def effects(self, combination: Combination) -> tuple[str, ...]:
+        """Methods that were applied and changed nothing say so."""
+        reference = self._trials.reference(combination.gpu_count)
+        if reference is None or combination == reference:
+            return ()
+        own, plain = self._trials.sizing_of(combination), self._trials.sizing_of(reference)
+        if own is None or plain is None:
+            return ()
+        methods = [get_method(use.name) for use in combination.uses if use not in reference.uses]
+        return changed_nothing([method for method in methods if not method.distributes], own, plain)
+
+    def policy(self, combination: Combination, batch: Batch) -> Policy:
+        """With what its methods settled on in the profiling runs, which predict the memory of that and nothing else."""
+        sizing = self._trials.sizing_of(combination)
+        return Policy(
+            methods=combination.uses,
+            micro_batch=batch.micro_batch,
+            accumulation_steps=batch.accumulation_steps,
+            gpu_count=combination.gpu_count,
+            settled={} if sizing is None else sizing.settled,
+        )

@@ -1,0 +1,249 @@
+"""One batch of a training that is measured: its memory in one step, its time in many others."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from advisor.measure.batches.batches import tokens_per_sample
+from advisor.measure.in_turn import Speedup, TurnPlan
+from advisor.measure.measurement import Measurement, MemoryMeasurement, StopReason
+from advisor.measure.memory.cuda import nvml_device
+from advisor.measure.memory.meter import MemoryMeter
+from advisor.measure.speed.energy import EnergyMeter
+from advisor.measure.timing import Timing, TimingPlan, time_steps
+from advisor.measure.typical import typical_seconds
+from advisor.policy.policy import Policy
+from advisor.training.training import Training
+from advisor.trial.result import Rung
+from advisor.trial.spec import ConfirmTrial, TimeTrial
+from advisor.trial.worker.alternate import gain_in_turn, speedup_in_turn
+from advisor.trial.worker.bench import Bench, finite
+from advisor.trial.worker.updating import settling_steps, until_updated
+
+__all__ = ["Earlier", "Limits", "measured"]
+
+_TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
+"""Least seconds of timed steps: a GPU's clocks take about a second to settle, a CPU's less."""
+
+_FEWEST_ROUNDS = 2
+_MOST_ROUNDS = 12
+
+_SPREAD_OF_RUNG = 0.03
+"""Of the ratio of two batches: more turns would take the time of other combinations."""
+
+_SLOW_SECONDS = 0.5
+"""A step that takes so long needs no other one to warm up for it than that whose memory was measured."""
+
+TimedBench = Bench[TimeTrial] | Bench[ConfirmTrial]
+
+
+class Limits(NamedTuple):
+    """When to stop timing.
+
+    Attributes:
+        seconds: Of stepping, at most.
+        pace: Samples per second below which steps by themselves stop early.
+        slower_than: Speedup below which steps in turn stop early.
+    """
+
+    seconds: float
+    pace: float | None = None
+    slower_than: float | None = None
+
+
+class Earlier(NamedTuple):
+    """The best batch before one of a ladder: its policy, a batch of it on the host, and its figures."""
+
+    policy: Policy
+    batch: Any
+    rung: Rung
+
+
+def measured(
+    bench: TimedBench,
+    meter: MemoryMeter,
+    training: Training,
+    policy: Policy,
+    limits: Limits,
+    *,
+    before: Earlier | None = None,
+) -> Rung:
+    """Measure a training at the batch of a policy; on several ranks what this one sees of it.
+
+    Args:
+        bench: The trial's workbench.
+        meter: Entered already, so that the limit held while the model was built.
+        training: What to measure.
+        policy: Its batch.
+        limits: When to stop.
+        before: A batch that it takes turns with in this process; else that of the process beside, or none.
+
+    Raises:
+        DeviceOutOfMemoryError: It does not fit (``torch.OutOfMemoryError`` on CUDA).
+        DivergedError: A loss was not finite.
+    """
+    samples = policy.global_batch
+    batches = bench.data.batches(samples)
+    # A larger batch of a training that has stepped needs no step to make the optimizer's state.
+    losses = _settled(bench, meter, training, batches) if before is None else []
+    memory, is_slow = _memory(bench, meter, training, samples, losses)
+
+    def step() -> None:
+        losses.append(float(training.step(batches[len(losses) % len(batches)])))
+        bench.synchronize()
+
+    bench.tell("timing")
+    joules: float | None = None
+    speedup: Speedup | None = None
+    gain: Speedup | None = None
+    with meter.watching() as completed:
+        if before is not None:
+            begin = time.perf_counter()
+            step()  # alone: what the smaller batch reserves beside it is not what it takes
+            alone = time.perf_counter() - begin
+        else:
+            timing, speedup, joules = _timed(bench, step, policy, limits, warms_up=not is_slow)
+        memory = completed(memory)
+    if before is not None:
+        timing, gain = _beside_smaller(bench, training, step, policy, limits, before, alone)
+        speedup = None if before.rung.speedup is None else before.rung.speedup.times(gain)
+    tokens = tokens_per_sample(batches[0], bench.data.layout.dims)
+    rate = samples / timing.typical_seconds
+    measurement = Measurement(
+        micro_batch=policy.micro_batch,
+        accumulation_steps=policy.accumulation_steps,
+        step_seconds=timing.typical_seconds,
+        step_seconds_low=timing.low_seconds,
+        step_seconds_high=timing.high_seconds,
+        timed_steps=len(timing.step_seconds),
+        stop_reason=timing.stop_reason,
+        samples_per_second=rate,
+        tokens_per_second=None if tokens is None else rate * tokens,
+        memory=memory,
+        making_seconds=bench.data.making_seconds,
+        joules_per_step=None if joules is None else joules / len(timing.step_seconds),
+        loss_trace=tuple(finite(loss, index) for index, loss in enumerate(losses)),
+    )
+    return Rung(measurement=measurement, speedup=speedup, gain=gain)
+
+
+def _settled(bench: TimedBench, meter: MemoryMeter, training: Training, batches: list[Any]) -> list[float]:
+    """Losses of the first steps, which make the optimizer's state, and of those in which a method settles."""
+    losses: list[float] = []  # no tensors: a training does not keep them on the device
+    bench.tell("first step")
+    for index in range(1 + settling_steps(training)):
+        batch = batches[index % len(batches)]
+        with meter.guarding(batch):
+            step = functools.partial(training.step, batch)
+            losses.append(float(until_updated(training, step, bench.world.agreed)))
+        finite(losses[index], index)
+    return losses
+
+
+def _memory(
+    bench: TimedBench, meter: MemoryMeter, training: Training, samples: int, losses: list[float]
+) -> tuple[MemoryMeasurement, bool]:
+    """The memory of a step, whose loss joins the others; and whether the step was slow."""
+    bench.tell("memory")
+    step = functools.partial(meter.measured_step, training, bench.data.largest(samples, len(losses)))
+    begin = time.perf_counter()
+    loss, memory = until_updated(training, step, bench.world.agreed)
+    is_slow = bench.world.agreed(time.perf_counter() - begin > _SLOW_SECONDS)  # ranks take equally many steps
+    losses.append(finite(loss, len(losses)))
+    del loss
+    return memory, is_slow
+
+
+def _timed(
+    bench: TimedBench, step: Callable[[], None], policy: Policy, limits: Limits, *, warms_up: bool
+) -> tuple[Timing, Speedup | None, float | None]:
+    """The steps' times, in turn with another training if there is one to take turns with; and their joules if not.
+
+    The device's energy of seconds in turn is that of two trainings.
+    """
+    beside = bench.spec.beside
+    if beside is not None and bench.partner is not None:
+        if warms_up:
+            step()
+        turns = _turn_plan(bench, limits)
+        found = speedup_in_turn(bench, step, policy, beside, turns)
+        if found is not None:
+            speedup, steps = found
+            return _timing_in_turn(speedup, steps, turns), speedup, None
+    energy = EnergyMeter(nvml_device(bench.device))
+    plan = _plan(bench, limits, policy.global_batch, warms_up=warms_up)
+    timing = time_steps(step, plan, time.perf_counter, before_timed=energy.start, agree=bench.world.agreed)
+    return timing, None, energy.joules(sum(timing.step_seconds))
+
+
+def _plan(bench: TimedBench, limits: Limits, samples: int, *, warms_up: bool) -> TimingPlan:
+    spec = bench.spec
+    return TimingPlan(
+        warmup_steps=spec.warmup_steps if warms_up else 0,
+        min_timed_steps=spec.min_timed_steps,
+        max_timed_steps=spec.max_timed_steps,
+        target_spread=spec.target_spread,
+        measure_seconds=limits.seconds,
+        min_timed_seconds=_TIMED_SECONDS.get(bench.device.type, _TIMED_SECONDS["cpu"]),
+        outpaced_above_seconds=None if limits.pace is None else samples / limits.pace,
+    )
+
+
+def _beside_smaller(
+    bench: TimedBench,
+    training: Training,
+    step: Callable[[], None],
+    policy: Policy,
+    limits: Limits,
+    before: Earlier,
+    alone: float,
+) -> tuple[Timing, Speedup]:
+    """Time the steps in turn with those at a smaller batch of the same training, after one of ``alone`` seconds."""
+    bench.data.reused.keep_too([before.batch])
+
+    def larger_step() -> None:
+        training.micro_batch = policy.micro_batch
+        step()
+
+    def smaller_step() -> None:
+        training.micro_batch = before.policy.micro_batch
+        training.step(before.batch)
+        bench.synchronize()
+
+    plan = _turn_plan(bench, limits, target_spread=max(_SPREAD_OF_RUNG, bench.spec.target_spread))
+    samples, fewer = policy.global_batch, before.policy.global_batch
+    gain, steps = gain_in_turn(larger_step, samples, smaller_step, fewer, plan, begun=(alone,))
+    training.micro_batch = policy.micro_batch
+    # At the speed that the machine had for the smaller one: figures of two moments do not compare.
+    rate = before.rung.measurement.samples_per_second * gain.value
+    return _timing_in_turn(gain, steps, plan, middle=policy.global_batch / rate), gain
+
+
+def _turn_plan(bench: TimedBench, limits: Limits, *, target_spread: float | None = None) -> TurnPlan:
+    return TurnPlan(
+        min_rounds=_FEWEST_ROUNDS,
+        max_rounds=_MOST_ROUNDS,
+        target_spread=bench.spec.target_spread if target_spread is None else target_spread,
+        seconds=limits.seconds,
+        slower_than=limits.slower_than,
+    )
+
+
+def _timing_in_turn(speedup: Speedup, steps: list[float], plan: TurnPlan, *, middle: float | None = None) -> Timing:
+    """The steps' times, or ``middle`` in place of what is typical of them; their interval is that of the ratio."""
+    if plan.slower_than is not None and speedup.high < plan.slower_than:
+        reason = StopReason.OUTPACED
+    else:
+        reason = StopReason.STEADY if speedup.relative_spread <= plan.target_spread else StopReason.BUDGET
+    middle = typical_seconds(steps) if middle is None else middle
+    return Timing(
+        typical_seconds=middle,
+        low_seconds=middle * speedup.value / speedup.high,
+        high_seconds=middle * speedup.value / speedup.low,
+        step_seconds=tuple(steps),
+        warmup_seconds=(),
+        stop_reason=reason,
+    )
