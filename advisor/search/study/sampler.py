@@ -49,7 +49,7 @@ class Proposer:
     """Asks Optuna for untried combinations and tells it what became of them.
 
     A study is continued when its storage has it: what was completed is not proposed again, and what was under way when
-    its process ended may be.
+    its process ended may be. It has many methods since no other class of a session knows Optuna.
 
     Args:
         space: What may be proposed.
