@@ -3,7 +3,7 @@
     python -m tests.cuda_device.prediction_table MODEL    # in a process that sees a GPU
 
 Every policy at both batches is measured and predicted, on the device and by profile, by the functions that trials
-call. The models are those of the benchmark with fewer blocks: two, one of a Mamba, and one in the largest stage of a
+call. The models are those of the benchmark with fewer blocks: two, and one in the largest stage of a
 convolutional network. Widths and batches stay, so that the same kernels run, and one segment is less than 3 % of the
 memory.
 """
@@ -33,8 +33,8 @@ from tests.cuda_device.machine import Machine
 
 __all__ = ["check"]
 
-_BLOCKS = {"mobilenet": {}, "convnext": {"blocks": 1}, "regnet": {"blocks": 1}, "mamba": {"blocks": 1}}
-"""The blocks of a MobileNet are all different; each of a Mamba is a loop over its tokens."""
+_BLOCKS = {"mobilenet": {}, "convnext": {"blocks": 1}, "regnet": {"blocks": 1}}
+"""The blocks of a MobileNet are all different."""
 
 
 def check(model: str) -> None:
