@@ -27,7 +27,7 @@ __all__ = [
     "judge",
     "judge_alone",
     "misplaced",
-    "missing_company",
+    "missing_dependency",
     "settings_of",
     "validate_use",
     "worst_fidelity",
@@ -91,7 +91,7 @@ def judge(
     for use in uses:
         validate_use(use)
     # First what holds for every setting of a method alike: one reason says it for all of them.
-    reason = missing_company(uses) or misplaced(uses, gpu_count)
+    reason = missing_dependency(uses) or misplaced(uses, gpu_count)
     if reason:
         return Verdict.no(reason)
     for use in uses:
@@ -150,8 +150,8 @@ def conflict_between(uses: Sequence[MethodUse]) -> str | None:
     return None
 
 
-def missing_company(uses: Sequence[MethodUse]) -> str | None:
-    """Why a method cannot be used without another one that is not in use; ``None`` if each has its company."""
+def missing_dependency(uses: Sequence[MethodUse]) -> str | None:
+    """Why a method cannot be used without another one that is not in use; ``None`` if nothing is missing."""
     names = {use.name for use in uses}
     for use in uses:
         wanted = get_method(use.name).builds_on
@@ -219,7 +219,7 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     """
     for use in uses:
         validate_use(use)
-    reason = conflict_between(uses) or missing_company(uses) or misplaced(uses, training.world.size)
+    reason = conflict_between(uses) or missing_dependency(uses) or misplaced(uses, training.world.size)
     if reason:
         raise MethodRefusedError(reason)
     ordered = sorted(uses, key=lambda use: (get_method(use.name).stage, use.name))

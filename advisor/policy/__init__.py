@@ -1,1 +1,1 @@
-"""A choice of methods and batch: the record, its file, its application, the emitted wrapper."""
+"""A choice of methods and batch: the record, its file, its application, its wrapper. For trials and for users."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 
 import msgspec
 
-from advisor.methods.use import MethodUse, ParameterValue
+from advisor.methods.use import MethodUse
 from advisor.text.records import CountFromOne
 
 __all__ = ["Policy"]
@@ -57,7 +56,3 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Identity of the methods alone, whatever the batch."""
         canonical = msgspec.json.encode(self.methods, order="deterministic")
         return hashlib.sha256(canonical).hexdigest()[:16]
-
-    def parameters_of(self, name: str) -> Mapping[str, ParameterValue] | None:
-        """The parameters of a method in use, or ``None`` if it is not in use."""
-        return next((method.parameters for method in self.methods if method.name == name), None)

@@ -3,41 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from advisor.training.training import Training
+from advisor.training.distribution import Distribution
+from advisor.training.state_part import StatePart
 
-__all__ = ["load_state", "state_of"]
-
-
-def state_of(training: Training) -> dict[str, Any]:
-    """What :meth:`Training.state_dict` returns."""
-    state = {
-        "model": training.distribution.model_state(training.model),
-        "optimizer": training.distribution.optimizer_state(training.optimizer),
-    }
-    if training.gradient_scaler is not None:
-        state["scaler"] = training.gradient_scaler.state_dict()
-    if training.world.rank == 0:
-        for name, part in reversed(training.state_parts.items()):
-            state["model"] = part.to_plain(state["model"])
-            state[name] = part.state_dict()
-    return state
+__all__ = ["TrainingState"]
 
 
-def load_state(training: Training, state: Mapping[str, Any]) -> None:
-    """Do what :meth:`Training.load_state_dict` does."""
-    model_state: Mapping[str, Any] = state["model"]
-    for name, part in training.state_parts.items():
-        model_state = part.from_plain(model_state, state.get(name))
-    training.distribution.load_model_state(training.model, model_state)
-    training.distribution.load_optimizer_state(training.optimizer, state["optimizer"])
-    _lay_out(training.optimizer)
-    if training.gradient_scaler is not None and "scaler" in state:
-        training.gradient_scaler.load_state_dict(state["scaler"])
+class TrainingState:
+    """Saves and loads what a training consists of.
+
+    Args:
+        model: The model, as methods left it.
+        optimizer: Its optimizer.
+        distribution: How both are spread over processes.
+        scaler: Of the loss, or ``None``.
+        parts: Name -> what a method adds.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        distribution: Distribution,
+        scaler: torch.amp.GradScaler | None,
+        parts: dict[str, StatePart],
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._distribution = distribution
+        self._scaler = scaler
+        self._parts = parts
+
+    def save(self, *, rank: int) -> dict[str, Any]:
+        """The whole state on rank 0, and empty dictionaries on the others; every process must call it."""
+        state = {
+            "model": self._distribution.model_state(self._model),
+            "optimizer": self._distribution.optimizer_state(self._optimizer),
+        }
+        if self._scaler is not None:
+            state["scaler"] = self._scaler.state_dict()
+        if rank == 0:
+            for name, part in reversed(self._parts.items()):
+                state["model"] = part.to_plain(state["model"])
+                state[name] = part.state_dict()
+        return state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`save` gave rank 0."""
+        model_state: Mapping[str, Any] = state["model"]
+        for name, part in self._parts.items():
+            model_state = part.from_plain(model_state, state.get(name))
+        self._distribution.load_model_state(self._model, model_state)
+        self._distribution.load_optimizer_state(self._optimizer, state["optimizer"])
+        _lay_out(self._optimizer)
+        if self._scaler is not None and "scaler" in state:
+            self._scaler.load_state_dict(state["scaler"])
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:

@@ -23,7 +23,7 @@ from advisor.training.loss import default_loss, is_causal_loss, require_trainabl
 from advisor.training.moving import on_device
 from advisor.training.replaced_optimizers import ReplacedOptimizers
 from advisor.training.saved.pipeline import SavedTensorPipeline
-from advisor.training.state import load_state, state_of
+from advisor.training.state import TrainingState
 from advisor.training.state_part import StatePart
 from advisor.training.workload_optimizer import built_optimizer, step_without_closure
 from advisor.training.world import World
@@ -233,11 +233,10 @@ class Training:
         if len(pieces) == 1 and self.world.size == 1:
             return pieces
         if len(pieces) > 1 and not self.accumulates:
-            samples = batches.sample_count(batch, self.sample_dims)
             raise MethodRefusedError(
-                f"a batch of {samples} samples needs {len(pieces)} micro-batches of "
-                f"{self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
-                "give batches of at most micro_batch samples"
+                f"a batch of {batches.sample_count(batch, self.sample_dims)} samples needs {len(pieces)} "
+                f"micro-batches of {self.micro_batch}, but an applied method needs the whole gradient in one backward "
+                "pass; give batches of at most micro_batch samples"
             )
         pieces = self.micro_batch_weights.begin(pieces)
         if self._unchecked_weights:
@@ -320,9 +319,7 @@ class Training:
             self.gradient_scaler.unscale_(self.optimizer)
             self._unscaled = True
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        if self.clip_gradients is not None:
-            return self.clip_gradients(parameters, max_norm)
-        return self.distribution.clip_grad_norm(parameters, max_norm)
+        return (self.clip_gradients or self.distribution.clip_grad_norm)(parameters, max_norm)
 
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
@@ -330,15 +327,18 @@ class Training:
         Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several
         processes every one must call it: rank 0 gets the whole of all, the others empty dictionaries.
         """
-        return state_of(self)
+        return self._state().save(rank=self.world.rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.
 
         With several processes every one must be given the whole of what rank 0 got.
         """
-        load_state(self, state)
+        self._state().load(state)
         self._replaced.share_groups(self.optimizer)  # Loading gives an optimizer new ones.
+
+    def _state(self) -> TrainingState:
+        return TrainingState(self.model, self.optimizer, self.distribution, self.gradient_scaler, self.state_parts)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` undo something outside the training (a process-wide flag) on :meth:`close`."""

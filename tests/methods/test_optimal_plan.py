@@ -17,7 +17,7 @@ from advisor.methods.recompute.optimal_plan import (
     optimal_plan,
     seconds_again,
 )
-from advisor.methods.recompute.plans import Plan, blocks_in, runs
+from advisor.methods.recompute.plan import Plan, blocks_in, runs
 
 
 @functools.cache

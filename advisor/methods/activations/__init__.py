@@ -1,1 +1,1 @@
-"""Methods that keep activations in fewer bytes, or on the host."""
+"""Methods that keep activations in fewer bytes, or on the host. In the catalogue."""

@@ -1,1 +1,1 @@
-"""Methods that change which weights are trained."""
+"""Methods that change which weights are trained. In the catalogue."""

@@ -1,1 +1,1 @@
-"""Methods that spread a training over several devices."""
+"""Methods that spread a training over several devices. In the catalogue."""

@@ -1,1 +1,1 @@
-"""Methods that compute or store weights in lower number formats."""
+"""Methods that compute or store weights in lower number formats. In the catalogue."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from advisor.goal import Fidelity
-from advisor.hardware.hardware import Hardware
-from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.formats.short_training import SLICED, judge_short
-from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
+from advisor.methods.base import Conflict, Parameter
+from advisor.methods.formats.short_training import SLICED, ShortTraining
+from advisor.methods.number_formats import refuse_device
 from advisor.methods.use import ParameterValue
-from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
     from advisor.training.training import Training
@@ -21,7 +17,7 @@ __all__ = ["HalfWeights"]
 _OVERFLOW = "float16 lets gradients overflow now and then"
 
 
-class HalfWeights(Method):
+class HalfWeights(ShortTraining):
     """Parameters, gradients and the optimizer's state in float16, with a loss that is scaled as high as it goes.
 
     As in the paper, normalizations with running statistics stay in float32, the scale is found as training goes (steps
@@ -30,15 +26,11 @@ class HalfWeights(Method):
     update only. Adam's epsilon needs no change: 1e-8 is zero in float16, but it is added in float32.
 
     Beyond the paper, the state is held as its root: squares of gradients do not fit into float16 however they are
-    scaled. Optimizers that are not of torch.optim keep their state in the format that they choose themselves.
+    scaled. Optimizers with a state format of their own keep it.
     """
 
     name = "half_weights"
     summary = "Keeps parameters, gradients and optimizer state in float16, without float32 master weights."
-    fidelity = Fidelity.PRECISION
-    gradient_tolerance = 0.05
-    saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE, Saves.ACTIVATIONS, Saves.LOGITS})
-    time_ratio = 0.55
     computes_in = "fp16"
     costs = (
         "11 significant bits in the weights; now and then a skipped step; more passes over the elements of an update"
@@ -48,7 +40,6 @@ class HalfWeights(Method):
         "where the GPU has bf16, which does not overflow (pure_bf16), or for a model that makes float32 tensors as it "
         "goes and multiplies them by its weights, which fails"
     )
-    stage = Stage.PARALLELIZE  # Before anything measures, wraps or divides the parameters.
     parameters = (
         Parameter(
             "rounding",
@@ -57,7 +48,6 @@ class HalfWeights(Method):
             "at random so that the mean is right",
         ),
     )
-    decides = FLOAT_FORMAT
     conflicts = (
         *SLICED,
         Conflict(
@@ -75,11 +65,6 @@ class HalfWeights(Method):
     )
     citation = "Sohoni et al. 2019, Low-Memory Neural Network Training: A Technical Report, sections 3.2 and 4.3"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
-        """Needs float16 arithmetic, and an optimizer that takes its parameters in parts."""
-        verdict = judge_format("fp16", facts, hardware)
-        return judge_short(facts) if verdict.applicable and facts is not None else verdict
-
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Shorten the model, scale its loss, and have every optimizer that is put in use update it in float32."""
         import torch
@@ -90,7 +75,7 @@ class HalfWeights(Method):
         from advisor.methods.formats._short_state import HalfState
         from advisor.methods.formats._short_weights import clip_grad_norm_, shorten
 
-        refuse_device("fp16", training.device)
+        refuse_device(self.computes_in, training.device)
         weights, state = Rounding(stochastic=parameters["rounding"] == "stochastic"), Rounding(stochastic=True)
         if not shorten(training, torch.float16):
             training.notes.append(

@@ -1,1 +1,1 @@
-"""Methods that compute the same by other kernels: compiled, fused, chunked, in another layout."""
+"""Methods that compute the same by other kernels: compiled, fused, chunked, or in another layout. In the catalogue."""

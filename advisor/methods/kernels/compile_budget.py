@@ -10,7 +10,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.kernels.compile import judge_compiler
-from advisor.methods.recompute.recomputation import WHAT_BLOCKS_KEEP, judge_blocks
+from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 

@@ -1,1 +1,1 @@
-"""Methods that change the optimizer, its state or when it steps."""
+"""Methods that change the optimizer, its state or when it steps. In the catalogue."""

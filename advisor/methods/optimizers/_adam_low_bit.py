@@ -12,14 +12,14 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.optimizers.adam import group_without
+from advisor.methods.optimizers.traits import TORCHAO
 from advisor.training.compiler import why_not_compiled
 
-__all__ = ["build", "in_low_bits", "kernels_are_compiled", "refuse_if_not_compiled"]
+__all__ = ["build", "kernels_are_compiled", "refuse_if_not_compiled"]
 
 _CLASSES = {"8bit": "8bit", "4bit": "4bit", "fp8": "Fp8"}
-_BLOCKS = {"8bit": 256, "4bit": 128, "fp8": 256}
-_SMALLEST = 4096
-_TORCH_ONLY = frozenset({"foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
+_TAKEN = frozenset({"amsgrad", "betas", "eps", "lr", "weight_decay"})
 
 
 def kernels_are_compiled() -> bool:
@@ -32,11 +32,6 @@ def refuse_if_not_compiled(device: torch.device) -> None:
     reason = why_not_compiled(device)
     if reason and kernels_are_compiled():
         raise MethodRefusedError(reason)
-
-
-def in_low_bits(parameter: torch.Tensor, state: str) -> bool:
-    """Whether torchao quantizes the moments of a parameter: whole blocks only, and small ones not at all."""
-    return parameter.numel() >= _SMALLEST and parameter.numel() % _BLOCKS[state] == 0
 
 
 def build(plain: torch.optim.Optimizer, state: str, *, decays_apart: bool) -> torch.optim.Optimizer:
@@ -59,8 +54,9 @@ def build(plain: torch.optim.Optimizer, state: str, *, decays_apart: bool) -> to
         raise MethodRefusedError(f"torchao.optim.{name} cannot be imported: {error}") from error
     optimizer: torch.optim.Optimizer = made([_translate(group) for group in plain.param_groups])
     with unset_fake_temporarily():  # Their tables are computed once in a process, from values.
+        block = TORCHAO[state].block
         for signed in (True, False):
-            kind = type(made._subclass_zeros(torch.empty(_BLOCKS[state]), signed, _BLOCKS[state]))
+            kind = type(made._subclass_zeros(torch.empty(block), signed, block))
     _let_copy(kind)
     # On the object and not in a subclass: torch runs the hooks around ``step`` once for each class that has its own.
     optimizer.step = types.MethodType(_step, optimizer)  # type: ignore[method-assign]
@@ -90,8 +86,7 @@ def _let_copy(kind: Any) -> None:
 
 def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter group as torchao takes it; what the user added to it stays."""
-    translated = {name: value for name, value in group.items() if name not in _TORCH_ONLY}
+    translated = group_without(group, taken=_TAKEN)
     if not isinstance(group["lr"], torch.Tensor):  # One that is given stays: its owner may write to it.
         translated["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32)
-    translated["betas"] = tuple(float(beta) for beta in group["betas"])
     return translated

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
-from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
+from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, group_without, judge_adam, refuse_if_not_adam
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -22,11 +22,8 @@ _NEEDS: dict[str, Any] = {
     "lacks": ("amsgrad", "differentiable", "capturable"),
     "couples_decay": False,
 }
-_TAKEN = ("lr", "weight_decay", "maximize", "foreach")
+_TAKEN = frozenset({"lr", "weight_decay", "maximize", "foreach"})
 """Options of Adam that Adafactor has too; betas and eps mean other things there and keep Adafactor's defaults."""
-_OF_ADAM = frozenset(
-    {"betas", "eps", "amsgrad", "capturable", "differentiable", "fused", "decoupled_weight_decay", *_TAKEN}
-)
 
 
 class Adafactor(Method):
@@ -64,15 +61,9 @@ class Adafactor(Method):
 
         plain = training.optimizer
         refuse_if_not_adam(plain, self.name, **_NEEDS)
-        training.optimizer = torch.optim.Adafactor([_translate(group) for group in plain.param_groups])
+        training.optimizer = torch.optim.Adafactor([group_without(group, taken=_TAKEN) for group in plain.param_groups])
         let_step_without_values(training.optimizer)  # It reads the norm of each parameter and of its update.
         if all(p.dim() < 2 for group in plain.param_groups for p in group["params"]):
             training.notes.append(
                 "adafactor factored nothing: no parameter is a matrix, so that only the first moment is saved"
             )
-
-
-def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter group as Adafactor takes it; what the user added to it stays."""
-    own = {name: value for name, value in group.items() if name not in _OF_ADAM}
-    return own | {name: group[name] for name in _TAKEN if name in group}

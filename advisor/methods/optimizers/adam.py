@@ -16,12 +16,39 @@ if TYPE_CHECKING:
 __all__ = [
     "WHICH_OPTIMIZER",
     "decays_apart",
+    "group_without",
     "judge_adam",
     "refuse_if_not_adam",
 ]
 
 WHICH_OPTIMIZER = "which optimizer updates the parameters"
 """What each of them decides: two cannot be in use together."""
+
+
+_OPTIONS = frozenset(
+    {
+        "amsgrad",
+        "betas",
+        "capturable",
+        "decoupled_weight_decay",
+        "differentiable",
+        "eps",
+        "foreach",
+        "fused",
+        "lr",
+        "maximize",
+        "weight_decay",
+    }
+)
+
+
+def group_without(group: Mapping[str, Any], *, taken: frozenset[str]) -> dict[str, Any]:
+    """A parameter group for the replacement of an Adam: of its options those that are ``taken``, and all else.
+
+    What the user added to a group stays. Betas become a tuple of numbers, as libraries need them.
+    """
+    kept = {name: value for name, value in group.items() if name in taken or name not in _OPTIONS}
+    return kept | {"betas": tuple(float(beta) for beta in kept["betas"])} if "betas" in kept else kept
 
 
 def decays_apart(optimizer: str, options: Mapping[str, Any]) -> bool:

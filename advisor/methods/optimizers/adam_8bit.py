@@ -9,8 +9,9 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Saves, Stage, Verdict
-from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
+from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, group_without, judge_adam, refuse_if_not_adam
 from advisor.methods.optimizers.optimizer_class import traits_of
+from advisor.methods.optimizers.traits import BITSANDBYTES_8BIT
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -25,11 +26,7 @@ _NEEDS: dict[str, Any] = {
     "couples_decay": False,
     "tensor_rate": False,
 }
-_TORCH_ONLY = frozenset(
-    {"amsgrad", "foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
-)
-_SMALLEST = 4096
-"""Elements below which bitsandbytes keeps a parameter's moments in 32 bits."""
+_TAKEN = frozenset({"betas", "eps", "lr", "weight_decay"})
 
 
 class Adam8bit(Method):
@@ -66,11 +63,12 @@ class Adam8bit(Method):
         except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
             raise MethodRefusedError(f"bitsandbytes cannot be imported: {error}") from error
         build = bitsandbytes.optim.AdamW8bit if traits_of(plain).decays_apart else bitsandbytes.optim.Adam8bit
-        training.optimizer = _built(build, [_translate(group) for group in plain.param_groups])
+        training.optimizer = _built(build, [group_without(group, taken=_TAKEN) for group in plain.param_groups])
         sizes = [p.numel() for group in plain.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
-        if max(sizes) < _SMALLEST:
+        if not any(BITSANDBYTES_8BIT.takes(size) for size in sizes):
             training.notes.append(
-                f"adam_8bit changed nothing: every parameter has fewer than {_SMALLEST} elements and keeps 32 bits"
+                f"adam_8bit changed nothing: every parameter has fewer than {BITSANDBYTES_8BIT.smallest} elements and "
+                "keeps 32 bits"
             )
 
 
@@ -88,10 +86,3 @@ def _built(build: Any, groups: list[dict[str, Any]]) -> Any:
         tables = {name: table.tolist() for name, table in optimizer.name2qmap.items()}
     optimizer.name2qmap = {name: torch.tensor(values) for name, values in tables.items()}
     return optimizer
-
-
-def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter group as bitsandbytes takes it; what the user added to it stays."""
-    translated = {name: value for name, value in group.items() if name not in _TORCH_ONLY}
-    translated["betas"] = tuple(float(beta) for beta in group["betas"])
-    return translated

@@ -11,6 +11,7 @@ from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, decays_apart, judge_adam, refuse_if_not_adam
 from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.optimizers.traits import TORCHAO
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -78,7 +79,7 @@ class AdamLowBit(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Build torchao's optimizer over the same parameter groups and options."""
-        from advisor.methods.optimizers._adam_low_bit import build, in_low_bits, refuse_if_not_compiled
+        from advisor.methods.optimizers._adam_low_bit import build, refuse_if_not_compiled
 
         plain, state = training.optimizer, str(parameters["state"])
         refuse_if_not_adam(plain, self.name, **_NEEDS)
@@ -97,7 +98,7 @@ class AdamLowBit(Method):
             )
         apart = ways.pop() if ways else True
         training.optimizer = build(plain, state, decays_apart=apart)
-        if not any(in_low_bits(p, state) for group in plain.param_groups for p in group["params"]):
+        if not any(TORCHAO[state].takes(p.numel()) for group in plain.param_groups for p in group["params"]):
             training.notes.append(
                 f"adam_low_bit(state={state}) changed nothing: every parameter is too small, or not made of whole "
                 "blocks, and keeps 32 bits"

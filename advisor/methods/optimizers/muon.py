@@ -10,7 +10,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, judge_adam, refuse_if_not_adam
-from advisor.methods.recompute.recomputation import judge_blocks
+from advisor.methods.recompute.block_rules import judge_blocks
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 

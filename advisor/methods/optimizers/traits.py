@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["UNKNOWN", "OptimizerTraits", "Quantized", "named", "of_torch"]
+__all__ = ["BITSANDBYTES_8BIT", "TORCHAO", "UNKNOWN", "OptimizerTraits", "Quantized", "named", "of_torch"]
 
 
 class Quantized(msgspec.Struct, frozen=True):
@@ -151,16 +151,19 @@ _BITSANDBYTES = {
 }
 """Class -> tensors of its state. Each has versions whose names end in 32bit and 8bit."""
 
-_TORCHAO = {
+BITSANDBYTES_8BIT = Quantized(8, 256)
+
+TORCHAO = {
     "8bit": Quantized(8, 256, whole_blocks=True, table=256),
     "4bit": Quantized(4, 128, whole_blocks=True, table=16),
-    "Fp8": Quantized(8, 256, whole_blocks=True),
+    "fp8": Quantized(8, 256, whole_blocks=True),
 }
+"""The formats of its Adams, by what ends the name of their class in lower case."""
 
 
 def _of_bitsandbytes(state: int, bits: str) -> OptimizerTraits:
-    short = Quantized(8, 256) if bits == "8bit" else None
-    return OptimizerTraits(state=state, itemsize=4, quantized=short, rebuilds=False)
+    quantized = BITSANDBYTES_8BIT if bits == "8bit" else None
+    return OptimizerTraits(state=state, itemsize=4, quantized=quantized, rebuilds=False)
 
 
 _OTHERS = {
@@ -171,8 +174,10 @@ _OTHERS = {
         if not (bits == "32bit" and "AdEMAMix" in name)  # Those two make a state of the wrong shape.
     },
     **{
-        f"torchao.optim.adam.Adam{decay}{bits}": OptimizerTraits(state=2, quantized=quantized, rebuilds=False)
+        f"torchao.optim.adam.Adam{decay}{bits.replace('fp', 'Fp')}": OptimizerTraits(
+            state=2, quantized=quantized, rebuilds=False
+        )
         for decay in ("", "W")
-        for bits, quantized in _TORCHAO.items()
+        for bits, quantized in TORCHAO.items()
     },
 }

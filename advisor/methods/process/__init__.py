@@ -1,1 +1,1 @@
-"""Methods that change a setting of the whole process: its allocator, its threads."""
+"""Methods that change a setting of the whole process: its allocator, its threads. In the catalogue."""

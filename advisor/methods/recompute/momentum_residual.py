@@ -10,7 +10,7 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.recomputation import WHAT_BLOCKS_KEEP
+from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -77,7 +77,7 @@ class MomentumResidual(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Run the blocks of each stage as one segment."""
         from advisor.methods.recompute._reversible import MomentumRunner
-        from advisor.methods.recompute.recomputation import judge_blocks
+        from advisor.methods.recompute.block_rules import judge_blocks
         from advisor.training.chain import Chain, Segment
         from advisor.training.recompute import stop_key_value_cache
         from advisor.training.structure import find_blocks, stages_of

@@ -11,7 +11,7 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.recomputation import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.recompute.block_rules import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from advisor.methods.recompute.optimal_plan import Unit
-    from advisor.methods.recompute.plans import Plan
+    from advisor.methods.recompute.plan import Plan
     from advisor.training.training import Training
 
 __all__ = ["OptimalCheckpoint"]
@@ -84,9 +84,9 @@ class OptimalCheckpoint(Method):
         from torch._subclasses.fake_tensor import FakeTensor
 
         from advisor.methods.recompute._block_costs import BlockCosts, can_see_saved_tensors
-        from advisor.methods.recompute._planned import chain_of, segments_of
+        from advisor.methods.recompute._plan import chain_of, segments_of
         from advisor.methods.recompute.optimal_plan import Unit
-        from advisor.methods.recompute.plans import as_plan
+        from advisor.methods.recompute.plan import as_plan
         from advisor.training.random_state import default_generators
         from advisor.training.structure import stages_of
 
@@ -129,7 +129,7 @@ def _fastest(
     training: Training, blocks: Sequence[nn.Module], units: Sequence[Unit], share: float
 ) -> tuple[Plan, float | None]:
     """The fastest plan within a share of all bytes; and, where none is, what the one that keeps the least keeps."""
-    from advisor.methods.recompute._planned import by_stages
+    from advisor.methods.recompute._plan import by_stages
     from advisor.methods.recompute.optimal_plan import bytes_of_everything, held_at_most, least_plan, optimal_plan
 
     held, too_little = 0, False

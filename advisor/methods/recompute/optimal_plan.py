@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 import msgspec
 import numpy as np
 
-from advisor.methods.recompute.plans import Plan, runs
+from advisor.methods.recompute.plan import Plan, runs
 
 __all__ = ["Unit", "bytes_of_everything", "evened", "held_at_most", "least_plan", "optimal_plan", "seconds_again"]
 

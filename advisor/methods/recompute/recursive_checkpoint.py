@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Saves, Stage, Verdict
-from advisor.methods.recompute.plans import halves
-from advisor.methods.recompute.recomputation import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.recompute.block_rules import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.recompute.plan import halves
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -43,6 +43,6 @@ class RecursiveCheckpoint(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Make nested regions."""
-        from advisor.methods.recompute._planned import run_by_plan
+        from advisor.methods.recompute._plan import run_by_plan
 
         run_by_plan(training, halves, least=3)

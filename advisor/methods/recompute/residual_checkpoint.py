@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.plans import Plan, blocks_in, segments
-from advisor.methods.recompute.recomputation import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.recompute.block_rules import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.recompute.plan import Plan, blocks_in, segments
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -57,7 +57,7 @@ class ResidualCheckpoint(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Make one region of every segment; the last may be shorter."""
-        from advisor.methods.recompute._planned import run_by_plan
+        from advisor.methods.recompute._plan import run_by_plan
 
         size, inside = int(parameters["blocks"]), parameters["inside"]
 

@@ -12,7 +12,7 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.recomputation import WHAT_BLOCKS_KEEP, judge_blocks
+from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -116,7 +116,7 @@ class SelectiveCheckpoint(Method):
     def _recompute_outputs(self, training: Training) -> None:
         """Have nothing keep what normalizations and activations return."""
         from advisor.methods.recompute._block_costs import can_see_saved_tensors
-        from advisor.methods.recompute._recompute_outputs import OutputRecomputation
+        from advisor.methods.recompute._selective_checkpoint import OutputRecomputation
         from advisor.methods.recompute.copying_activations import stop_inplace
         from advisor.training.structure import qualified_class_name
 

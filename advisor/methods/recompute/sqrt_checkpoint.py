@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Saves, Stage, Verdict
-from advisor.methods.recompute.plans import root_segments
-from advisor.methods.recompute.recomputation import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.recompute.block_rules import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.recompute.plan import root_segments
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -41,6 +41,6 @@ class SqrtCheckpoint(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Make one region of every segment."""
-        from advisor.methods.recompute._planned import run_by_plan
+        from advisor.methods.recompute._plan import run_by_plan
 
         run_by_plan(training, root_segments, least=3)

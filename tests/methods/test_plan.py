@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from advisor.methods.recompute.plans import Plan, as_plan, blocks_in, halves, root_segments, runs, segments
+from advisor.methods.recompute.plan import Plan, as_plan, blocks_in, halves, root_segments, runs, segments
 
 
 def test_segments_of_a_size_and_what_is_left() -> None:

@@ -1,4 +1,4 @@
-"""What methods that recompute activations share in their declarations."""
+"""What methods ask of the repeated blocks, and what they decide about them."""
 
 from __future__ import annotations
 

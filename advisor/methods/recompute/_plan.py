@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.recompute.plans import Plan, blocks_in, shifted
-from advisor.methods.recompute.recomputation import judge_chain_length
+from advisor.methods.recompute.block_rules import judge_chain_length
+from advisor.methods.recompute.plan import Plan, blocks_in, shifted
 from advisor.training.block_call import BlockCall
 from advisor.training.chain import Chain, Segment
 from advisor.training.random_state import RandomSource, default_generators
