@@ -235,8 +235,8 @@ class Training:
         if len(pieces) > 1 and not self.accumulates:
             raise MethodRefusedError(
                 f"a batch of {batches.sample_count(batch, self.sample_dims)} samples needs {len(pieces)} "
-                f"micro-batches of {self.micro_batch}, but an applied method needs the whole gradient in one backward pass; "
-                "give batches of at most micro_batch samples"
+                f"micro-batches of {self.micro_batch}, but an applied method needs the whole gradient in one backward "
+                "pass; give batches of at most micro_batch samples"
             )
         pieces = self.micro_batch_weights.begin(pieces)
         if self._unchecked_weights:
