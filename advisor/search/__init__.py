@@ -1,1 +1,1 @@
-"""Propose the next policy to try. Called by session; runs nothing."""
+"""Propose the next policy to try, without running anything."""

@@ -34,38 +34,18 @@ LOADS_TORCH = (
 )
 """Rooms of the child process. Elsewhere a file that loads torch says so by its name: ``_name.py``."""
 
-TOO_LONG = {
-    "advisor/session/trials/evaluate.py": 468,
-    "advisor/session/verify.py": 359,
-    "advisor/trial/worker/bench.py": 355,
-    "advisor/trial/worker/timed.py": 360,
-}
+TOO_LONG: dict[str, int] = {}
 """Files that are longer than they should be, and how long each may be until it is cut."""
 
-LONG_FUNCTIONS = {
-    "advisor/trial/worker/probe.py: _facts": 63,
-    "advisor/trial/worker/timed.py: _measured": 76,
-}
+LONG_FUNCTIONS: dict[str, int] = {}
 """Functions that are longer than they should be, likewise."""
 
 SAME_NAME: dict[str, tuple[tuple[str, ...], str]] = {
     "answer": (("advisor/decide", "advisor/report"), "the record, and how it is shown"),
-    "attention": (
-        ("advisor/predict/cuda", "advisor/predict/workspace"),
-        "one kernel: what it keeps, what it allocates",
-    ),
-    "counting": (("advisor/search/space", "advisor/trial/worker"), "not the same: to be renamed"),
-    "fidelity": (("advisor/measure", "advisor/trial/worker"), "the record, and the trial that makes it"),
     "growth": (("advisor/decide", "advisor/report"), "the record, and how it is shown"),
     "guard": (("advisor/decide", "advisor/session/trials"), "how a comparison is judged, and when it is made"),
-    "identity": (("advisor/measure/batches", "advisor/workload"), "the record, and how a model fills it"),
-    "kernels": (("advisor/predict/cuda", "advisor/predict/workspace"), "which one runs, and what it allocates"),
-    "outlook": (("advisor/predict", "advisor/search/propose"), "not the same: to be renamed"),
-    "reductions": (("advisor/measure/batches", "advisor/predict/workspace"), "not the same: to be renamed"),
-    "sizes": (("advisor/measure/batches", "advisor/workload"), "not the same: to be renamed"),
+    "probe": (("advisor/session/trials", "advisor/trial/worker"), "asking for the trial, and running it"),
     "timings": (("advisor/report", "advisor/session/answer"), "the record, and how it is shown"),
-    "turns": (("advisor/session/trials", "advisor/trial/worker"), "who takes turns, and taking them"),
-    "work": (("advisor/predict", "advisor/trial/worker"), "not the same: to be renamed"),
 }
 """Names of files in more than one room: which rooms, and why. One idea seen from two sides may keep its name."""
 

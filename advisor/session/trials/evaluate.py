@@ -325,8 +325,8 @@ class Evaluator:
             in_time = round_batch(model.largest_within_seconds(self._budget.limits.longest_step_seconds))
             if in_time < largest:
                 self._note(
-                    f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a trial ends "
-                    "in time; memory would allow larger ones (raise --time-limit to try them)"
+                    f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a "
+                    "trial ends in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
                 largest = in_time
         return choose_batch(

@@ -1,4 +1,4 @@
-"""Ask the runner for the trials that a search needs, and turn their results into candidates."""
+"""Ask the runner for the trials that a search needs, and learn from their results."""
 
 from __future__ import annotations
 
@@ -92,9 +92,8 @@ class Trials:
 
     def _run(self, spec: Trial[_R]) -> _R:
         result = self._runner.run(spec)
-        if result.most_samples is not None:
-            most = result.most_samples
-            self.most_samples = most if self.most_samples is None else min(most, self.most_samples)
+        known = [most for most in (result.most_samples, self.most_samples) if most is not None]
+        self.most_samples = min(known, default=None)
         return result
 
     def limit_on(self, gpu_count: int) -> int:
@@ -319,11 +318,8 @@ class Trials:
 
     def _taking_turns(self, beside: Policy | None) -> dict[str, Any]:
         """What a trial knows of the one that it takes turns with."""
-        return {
-            "beside": beside,
-            "turn_seconds": self._limits.turn_seconds,
-            "needs_all_memory": self.turns.wanted and beside is None,
-        }
+        alone = self.turns.wanted and beside is None
+        return {"beside": beside, "turn_seconds": self._limits.turn_seconds, "needs_all_memory": alone}
 
     def _spec(
         self,
