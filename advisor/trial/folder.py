@@ -141,7 +141,7 @@ def _read(path: Path, kind: Any) -> Any:
 
 
 class StudyFolder:
-    """The files of one study.
+    """The files of one study. It has more than a dozen members because only it knows what each file is called.
 
     Args:
         path: The folder.
