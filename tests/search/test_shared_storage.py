@@ -27,7 +27,7 @@ from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.search.study.claim import WORKER, is_dead, new_worker
 from advisor.search.study.sampler import Proposal, Proposer
 from advisor.search.study.storage import check_storage
-from advisor.search.study.study_sync import Book
+from advisor.search.study.study_sync import StudySync
 
 from .synthetic import rate, recipe, space
 
@@ -211,16 +211,16 @@ class Claims:
             self.pauses += 1
             at_pause(self)
 
-        self.books = [Book(self.study, parameters, one, shared=True, sleep=sleep) for one in tried]
+        self.syncs = [StudySync(self.study, parameters, one, shared=True, sleep=sleep) for one in tried]
         self.point = tried[0].point(*choice)
         self.trials = []
-        for book in self.books:
+        for book in self.syncs:
             self.study.enqueue_trial(parameters.of(choice))
             self.trials.append(self.study.ask(dict(parameters.distributions)))
             book.sign(self.trials[-1])
 
     def gives_way(self, number: int) -> bool:
-        return self.books[number].gives_way(self.trials[number], self.point)
+        return self.syncs[number].gives_way(self.trials[number], self.point)
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

@@ -213,7 +213,7 @@ def test_a_model_that_cannot_make_one_step_says_why(tmp_path: Path, source: str,
 
 @pytest.mark.slow
 def test_a_model_that_hangs_is_ended_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.session.budget._SHORTEST_PROBE_SECONDS", 2.0)
+    monkeypatch.setattr("advisor.session.trial_limits._SHORTEST_PROBE_SECONDS", 2.0)
     hanging = "def compute_loss(model, batch):\n    time.sleep(1000)\n"
     status, stdout, stderr = tune(tmp_path, "import torch, time\n" + GOOD_MODEL + GOOD_BATCH + hanging)
     assert status == 2, stderr

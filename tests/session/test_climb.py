@@ -19,7 +19,7 @@ from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.search.study.sampler import Proposer
 from advisor.session.climb import SizeSearch
-from advisor.session.trials.evaluate import Evaluator
+from advisor.session.trials.candidates import CandidateMaker
 from advisor.session.trials.sized_trials import SizedTrials
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import SizeResult, TimeResult
@@ -226,9 +226,9 @@ class BrokenAbove:
 
 
 def test_a_size_at_which_training_is_broken_is_no_record(proposer: Proposer, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Evaluator._fidelity
+    real = CandidateMaker._fidelity
     monkeypatch.setattr(
-        Evaluator, "_fidelity", lambda self, policy: Fidelity.LOSSY if policy.methods else real(self, policy)
+        CandidateMaker, "_fidelity", lambda self, policy: Fidelity.LOSSY if policy.methods else real(self, policy)
     )
     guard = BrokenAbove(9)
     found = search(proposer, World(speed_up=2.0), floor=HALF, guard=guard)

@@ -6,9 +6,9 @@ import weakref
 
 import torch
 
-from advisor.trial.worker import timed
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import AllocatorRefusals
+from advisor.trial.worker.timed_steps import Limits, measured
 from tests.trial.specs import spec
 
 
@@ -26,5 +26,5 @@ def test_no_loss_stays_on_the_device() -> None:
             return loss
 
         training.step = watched  # type: ignore[method-assign]
-        measured = timed.measure(bench, meter, training).measurement
-    assert len(measured.loss_trace) == len(losses) > 3
+        found = measured(bench, meter, training, bench.spec.policy, Limits(0.01)).measurement
+    assert len(found.loss_trace) == len(losses) > 3
