@@ -49,7 +49,7 @@ class SizeSearch:
         self._baseline()
         floor = floor_rate(self._sized.candidates, self._goal)
         if floor is None:
-            return "plain training at the model's own size has no figure that a floor could be a share of"
+            return "plain training at the model's own size has no measurement that a floor could be a share of"
         while True:
             try:
                 self._sized.check_budget()
