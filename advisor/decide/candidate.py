@@ -1,4 +1,4 @@
-"""A candidate: one policy with all that is known of it, and the recommendation made from many."""
+"""A candidate, which is one policy with its results, and the recommendation made from many."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _MOST_NOISE = 0.5
-"""A confirming run that is further off is not explained by noise, however much there is."""
+"""Largest deviation of a confirming run that noise may explain."""
 
 _WORTH_A_LARGER_BATCH = 0.02
 """Gain below which a larger batch, which takes more memory and changes training, is not worth it."""
@@ -46,14 +46,14 @@ class Role(enum.Enum):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A combination held against another one by short steps in turn, and what follows for its own batch.
+    """A combination compared with another one by alternating short steps, and the prediction for its own batch.
 
     Attributes:
-        speedup: Over the other one at the same batch; ``None`` where they took no turns.
+        speedup: Speedup over the other one at the same batch; ``None`` if their steps did not alternate.
         beside: Label of the other one.
-        micro_batch: That batch.
-        at_batch: Micro-batch that something is expected at.
-        expected_samples_per_second: There; predicted, never to be shown as measured.
+        micro_batch: Micro-batch of the comparison.
+        at_batch: Micro-batch of the prediction.
+        expected_samples_per_second: Throughput predicted at ``at_batch``, never to be shown as measured.
         expected_error: Standard error of its log.
     """
 
@@ -66,32 +66,32 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One policy and what became of it.
+    """One policy and its results.
 
     Attributes:
         policy: The policy.
         role: Why it was tried.
         outcome: How its trial ended; SCREENED and REFUSED ran nothing.
         reason: One line when the outcome is not OK.
-        measurement: The figures when the outcome is OK.
-        predicted_peak_bytes: Peak predicted from short runs (SCREENED), never shown as measured.
+        measurement: The measurement when the outcome is OK.
+        predicted_peak_bytes: Peak predicted from profiling runs (SCREENED), never shown as measured.
         fidelity: Worst class among its methods and its micro-batching.
         loss_drift: Largest relative difference of the first losses from plain training, same seed and batches;
             ``None`` when it was not measured.
-        guard: Its training beside the reference run's over some tens of steps; ``None`` when that was not measured.
-        not_compared: Why it was not, when it should have been.
-        notes: What its methods said.
-        trial_key: Key of the trial behind the figures.
-        comparison: Its short steps in turn with plain training; ``None`` where there were none.
-        speedup: Its timed steps over those of the baseline, in turn with it or with a leader that took turns with it.
-            Its figures are then those of the machine at the baseline's time: the baseline's, times this.
-        gain_of_larger: How many times as fast its methods are at the next larger batch, in turn with it in one process.
-        confirmed: Its speedup by the emitted wrapper in a fresh process, where that was run.
-        not_confirmed: Why it may not win although nobody took turns with it so: it was no faster than the baseline that
-            was measured right after it, or what led it was not and it was not run.
+        guard: Comparison of its training with the reference run over some tens of steps; ``None`` when not measured.
+        not_compared: Why there is no such comparison, when there should be one.
+        notes: Notes of its methods.
+        trial_key: Key of the trial behind the measurement.
+        comparison: Its short steps alternating with plain training's; ``None`` where there were none.
+        speedup: Speedup over the baseline by timed steps that alternate with the baseline, or with a leader that did.
+            Its measurement then states the baseline's throughput times this speedup.
+        gain_of_larger: Speedup of the next larger batch of the same methods, alternating with it in one process.
+        confirmed: Speedup of its emitted wrapper in a fresh process, where that was run.
+        not_confirmed: Why it may not win although no alternating run shows that: it was no faster than the baseline
+            measured right after it, or it was not run after a better candidate failed to be confirmed.
         model_size: ``bigger``: the arguments of ``build_model`` that set the size; empty for the model as it is.
         parameter_count: ``bigger``: parameters of the model at this size.
-        one_sample_bytes: ``bigger``: peak that its short runs predict for one sample, never shown as measured.
+        one_sample_bytes: ``bigger``: peak that its profiling runs predict for one sample, never shown as measured.
     """
 
     policy: Policy
@@ -117,16 +117,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def samples_per_second(self) -> float:
-        """Of its measurement, which it must have."""
+        """Measured throughput; the candidate must have a measurement."""
         assert self.measurement is not None, "only measured candidates have a throughput"
         return self.measurement.samples_per_second
 
     @property
     def loses_to_larger_batch(self) -> bool:
-        """Whether a larger batch of the same methods was faster in turn with it, by more than the standard error.
+        """Whether a larger batch of the same methods was faster in alternating steps, by more than the standard error.
 
-        A method must be proven to be worth it; of two batches the likelier one is taken, since to be wrong costs as
-        much either way.
+        A method must be proven worth it; of two batches the likelier one wins, since being wrong costs the same either
+        way.
         """
         gain = self.gain_of_larger
         if gain is None or gain.value < 1 + _WORTH_A_LARGER_BATCH:
@@ -145,14 +145,14 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         outcome: How the run ended.
         reason: Why, when not OK; or why no run was made.
-        measurement: Its figures when OK.
-        promised_samples_per_second: What the search had measured.
-        baseline_samples_per_second: The baseline measured again in the same way right after, if time allowed.
-        speedup: Over the baseline, which trained in a fresh process too and took turns with the wrapper.
-        promise: What both say, the search and the confirmation: what the user may count on.
-        noise: By how much the run may differ from what the search had measured, relative.
-        drift: How many times as fast as in the search the baseline was right after it, if it was measured again.
-        other_samples_per_second: Of another such run, further from what the search had measured, where it took two.
+        measurement: Its measurement when OK.
+        promised_samples_per_second: Throughput measured by the search.
+        baseline_samples_per_second: The baseline, measured again in the same way right after, if time allowed.
+        speedup: Speedup over the baseline, which trained in a fresh process too, alternating with the wrapper.
+        promise: Speedup that the user may count on, from both the search and the confirmation.
+        noise: Relative difference from the search's measurement that noise explains.
+        drift: The baseline's throughput right after the run relative to the search's, if it was measured again.
+        other_samples_per_second: Throughput of a second run that was further from the search's, if there was one.
     """
 
     outcome: Outcome
@@ -168,9 +168,9 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def as_promised(self) -> bool:
-        """Whether the run did what the search had measured: its ratio, where it took turns; else up to the noise.
+        """Whether the run matched the search: by its speedup over the baseline if measured, else up to the noise.
 
-        A machine that became slower or faster meanwhile, as the baseline shows, is no promise that was broken.
+        A machine that became slower or faster meanwhile, as the baseline shows, breaks no promise.
         """
         if self.speedup is not None:
             return True
@@ -178,7 +178,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def tolerated(self) -> float:
-        """The noise that explains a difference; a figure that is not known within half of itself confirms nothing."""
+        """Difference that noise explains; a measurement uncertain by more than half its value confirms nothing."""
         return min(self.noise, _MOST_NOISE)
 
     @property
@@ -190,7 +190,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class FrontierPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one iteration of a policy costs; the policy's other figures are in the ranking.
+    """Cost of one iteration of a policy; the policy's other measurements are in the ranking.
 
     Attributes:
         policy: The policy.
@@ -211,9 +211,9 @@ class DominatedPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A policy that another one makes pointless.
 
     Attributes:
-        point: The policy and its figures.
+        point: The policy and its cost.
         by: Position in the frontier of the point that dominates it; ``None`` when its timing was ended early and no
-            point dominates the early figure.
+            point dominates its early measurement.
         inside_noise: Whether that point is better only if differences inside the noise are left out.
     """
 
@@ -239,14 +239,14 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SizeFigure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of one combination at one size.
+    """The result of one combination at one size.
 
     Attributes:
         outcome: How it ended; SCREENED ran nothing.
         reason: One line when the outcome is not OK.
         samples_per_second: Measured throughput at its best batch.
-        samples_per_step: That batch.
-        peak_bytes: Measured peak there.
+        samples_per_step: The best batch.
+        peak_bytes: Measured peak at that batch.
         predicted_peak_bytes: Predicted peak where nothing was measured.
     """
 
@@ -275,7 +275,7 @@ class SizeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How throughput and memory went with the size.
+    """Throughput and memory against the size.
 
     Attributes:
         floor_samples_per_second: The throughput to keep.
@@ -283,8 +283,8 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         plain: The largest size that plain training keeps the floor at, if any.
         own_parameter_count: Parameters of the model as it is.
         measure: What ``memory_per_unit`` counts: ``"parameter"``, or the size's arguments when parameters stay.
-        memory_per_unit: Bytes that one sample needs more per unit, fitted to the winner's short runs; ``None`` when
-            these were made at fewer than two sizes.
+        memory_per_unit: Additional bytes per unit for one sample, fitted to the winner's profiling runs; ``None`` for
+            fewer than two sizes.
         fits_up_to: Predicted: the most units that one sample with the winner's methods fits the limit with.
     """
 
@@ -309,10 +309,10 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         refused_settings: Method setting -> reason, for settings that no policy could use here.
         tie: Whether the winner's gain over the baseline is inside the noise.
         noise: Relative noise used for the tie with the baseline.
-        repeats: What repetitions of the same policy differed by, a part of the noise between any two.
-        why: Sentences that explain the choice with figures.
-        untried: How many combinations of the space were not tried.
-        untried_is_bound: Whether there are more of them than that, in a space too large to count.
+        repeats: Relative difference between repetitions of the same policy, a part of the noise between any two.
+        why: Sentences that explain the choice with measurements.
+        untried: Number of combinations of the space that were not tried.
+        untried_is_bound: Whether ``untried`` is a lower bound, in a space too large to count.
         stopped_because: Why the search ended.
         confirmation: The fresh run of the wrapper.
         frontier: ``cheapest``: the frontier that the winner is a point of.

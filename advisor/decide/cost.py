@@ -1,4 +1,4 @@
-"""What an iteration costs: seconds, dollars and joules.
+"""The cost of an iteration in seconds, dollars and joules.
 
 Dollars are the price of a device-hour x devices x seconds (Liu 2023, section 4.4: "directly proportional to the
 number of GPUs employed and the time taken"). Energy is a second currency beside them, never added: a rented device's
@@ -20,13 +20,13 @@ _JOULES_PER_KILOWATT_HOUR = 3.6e6
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a number of iterations takes.
+    """The cost of a number of iterations.
 
     Attributes:
         latency_seconds: Time.
         usd: Price of the devices for that time, in US dollars.
         joules: Energy of all devices, where it was measured.
-        energy_usd: Its price in US dollars, where energy was measured and has a price.
+        energy_usd: Price of the energy in US dollars, if it was measured and has a price.
     """
 
     latency_seconds: float
@@ -35,7 +35,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     energy_usd: float | None = None
 
     def times(self, iterations: int) -> Cost:
-        """The same for so many iterations."""
+        """The cost of ``iterations`` times as many."""
         return Cost(
             latency_seconds=self.latency_seconds * iterations,
             usd=self.usd * iterations,
@@ -45,10 +45,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def cost_of(candidate: Candidate, goal: Goal) -> Cost:
-    """What one iteration of a measured candidate costs.
+    """The cost of one iteration of a measured candidate.
 
     Args:
-        candidate: A candidate with figures.
+        candidate: A measured candidate.
         goal: The goal, with a price.
     """
     measurement, price = candidate.measurement, goal.price

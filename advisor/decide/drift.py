@@ -33,13 +33,13 @@ _TOLERANCES = {
     # The longer comparison judges by where the loss ends. The first losses alone cannot show that.
     Fidelity.MODEL: 0.05,
 }
-"""One figure for the first losses and for the loss curve of the longer comparison.
+"""One value for the first losses and for the loss curve of the longer comparison.
 
-Where no time is left for the comparison the first losses decide alone, and must not refuse what it would allow.
+If no time is left for the comparison, the first losses decide alone, and must not refuse what it would allow.
 """
 
 CHANCES = 2.0
-"""As many times the gap that chance alone makes must be passed: one pair of runs says little of its spread."""
+"""A drift must exceed chance's by this factor, since a single pair of runs says little about its spread."""
 
 _SMALL_SHARE = 0.01
 """Losses below this share of the largest are compared with that share: a loss near zero has no relative error."""
@@ -78,21 +78,21 @@ def drift_tolerance(fidelity: Fidelity) -> float:
 
 
 def within_tolerance(drift: float | None, fidelity: Fidelity, chance: float = 0.0) -> bool:
-    """Whether a drift allows to win. One that was not measured does; the report says so.
+    """Whether a drift lets a candidate win. An unmeasured one does, and the report says so.
 
     Args:
-        drift: Of the first losses.
-        fidelity: What is promised.
-        chance: How far two runs of plain training itself drift apart, where that is known.
+        drift: Drift of the first losses.
+        fidelity: The promised class.
+        chance: How far two runs of plain training drift apart, if known.
     """
     return drift is None or drift <= tolerance_beside_chance(fidelity, chance)
 
 
 def tolerance_beside_chance(fidelity: Fidelity, chance: float) -> float:
-    """The largest drift of first losses that is worth a longer look.
+    """The largest drift of first losses that is worth a longer comparison.
 
-    Where two runs of plain training drift apart, losses that drift as far say nothing. What promises the same bits has
-    no chance to be excused by.
+    A drift no larger than that between two runs of plain training proves nothing, except for a candidate that promises
+    the same bits.
     """
     excused = 0.0 if fidelity is Fidelity.EXACT else CHANCES * chance
     return max(drift_tolerance(fidelity), excused)

@@ -18,17 +18,18 @@ __all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "
 
 _ROUNDS_THAT_TELL = 6
 _EVERY_ROUND = 1.1
-"""However far rounds are apart, a training that is ahead in all of six by so much is faster: by chance one of two equal
-trainings is in one case of 64, and less than a tenth is what two processes of the same training may differ in."""
+"""A training that is ahead by this much in all of six rounds is faster, however far the rounds are apart: one of two
+equal trainings is ahead in all six by chance in one case of 64, and two processes of the same training differ by less
+than a tenth."""
 
 
 def is_measured(candidate: Candidate) -> bool:
-    """Whether there are figures to rank it by."""
+    """Whether there is a measurement to rank it by."""
     return candidate.outcome is Outcome.OK and candidate.measurement is not None
 
 
 def is_outpaced(candidate: Candidate) -> bool:
-    """Whether its timing was ended early because it was clearly slower than the best of that moment."""
+    """Whether its timing was ended early because it was clearly slower than the best so far."""
     return candidate.measurement is not None and candidate.measurement.stop_reason is StopReason.OUTPACED
 
 
@@ -38,12 +39,12 @@ def why_not_eligible(candidate: Candidate, goal: Goal) -> str | None:
 
 
 def is_faithful(candidate: Candidate, goal: Goal) -> bool:
-    """Whether nothing that is known of how it trains stands in its way."""
+    """Whether nothing known about its training rules it out."""
     return _why_not_faithful(candidate, goal) is None
 
 
 def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
-    """What the goal rules out, however it trains."""
+    """Why the goal rules it out, however it trains."""
     measurement = candidate.measurement
     assert measurement is not None, "only measured candidates can be eligible"
     if not goal.fidelity.allows(candidate.fidelity):
@@ -57,7 +58,7 @@ def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
 
 
 def _why_not_confirmed(candidate: Candidate) -> str | None:
-    """What its own confirmation showed: no more than the baseline, in turn with it."""
+    """Why its confirmation rules it out: it was no faster than the baseline in alternating steps."""
     confirmed = candidate.confirmed
     always = confirmed is not None and confirmed.rounds >= _ROUNDS_THAT_TELL and confirmed.least > _EVERY_ROUND
     if confirmed is None or confirmed.low > 1 or always:
@@ -69,7 +70,7 @@ def _why_not_confirmed(candidate: Candidate) -> str | None:
 
 
 def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
-    """What the comparison with the reference run rules out; without one, what the first losses do."""
+    """Why the comparison with the reference run rules it out, or without one its first losses."""
     declared, guard = candidate.fidelity, candidate.guard
     if guard is not None:
         observed = observed_class(declared, guard)
@@ -96,14 +97,14 @@ def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
 
 
 def worth_checking(candidate: Candidate, others: Iterable[Candidate], goal: Goal) -> bool:
-    """Whether a new candidate must be held against the reference run before it may set the pace.
+    """Whether a new candidate must be compared with the reference run before it may set the pace.
 
-    That is so if it would be the best so far and does not promise bit-equal gradients, or its first losses do not
-    look like what it promises: those are a first look, and the comparison decides.
+    True if it would be the best so far and does not promise bit-equal gradients, or its first losses do not match its
+    promise: those are only a first look, and the comparison decides.
 
     Args:
-        candidate: The new one.
-        others: Those before it.
+        candidate: The new candidate.
+        others: Earlier candidates.
         goal: The goal.
     """
     if not is_measured(candidate) or is_outpaced(candidate) or candidate.guard is not None:
@@ -125,13 +126,13 @@ def best_so_far(candidates: Iterable[Candidate], goal: Goal) -> Candidate | None
 
 
 def pace(candidates: Iterable[Candidate], goal: Goal, gpu_count: int) -> float | None:
-    """Samples per second below which a policy on so many devices cannot win any more, so that its timing may end.
+    """Samples per second below which a policy on ``gpu_count`` devices cannot win any more and its timing may end.
 
-    For ``cheapest`` only what runs on as many devices or fewer sets the pace: what is slower than that is more
-    expensive as well, while fewer devices may be slower and still the better offer.
+    For ``cheapest`` only policies on as many devices or fewer set the pace: anything slower is also more expensive,
+    while fewer devices may be slower and still the better offer.
 
-    What was outpaced sets none, and neither does what may not win: a fast candidate that destroys the training must
-    not end the timing of those that would.
+    Outpaced and ineligible candidates set no pace: a fast candidate that destroys the training must not end the timing
+    of one that may win.
 
     Args:
         candidates: Everything that was tried.

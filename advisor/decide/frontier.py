@@ -6,15 +6,15 @@ for each number of devices (the fastest there), and more devices earn a place on
 Two measurements closer than their noise are a tie (:func:`~advisor.decide.ranking.noise_of_lead`), here as for
 ``faster``:
 
-1. Every exact point is represented by the simplest policy that ties with it in both figures (never by one that plain
-   training beats in both).
-2. A point dominates another *up to noise* if it is clearly better in one figure and ties in the other: twice the
-   devices for half a percent of latency are no offer. Points are taken by growing cost x latency, and each is kept
-   unless one that was kept dominates it. So nothing is dropped for the sake of a point that is not there, and a chain
-   of small differences never adds up to a large one. (Additive and relative slack in dominance: Laumanns et al.,
+1. Every exact point is represented by the simplest policy that ties with it in both cost and latency (never by one that
+   plain training beats in both).
+2. A point dominates another *up to noise* if it is clearly better in one objective and ties in the other: twice the
+   devices for half a percent of latency are no offer. Points are visited by growing cost x latency, and each is kept
+   unless a kept one dominates it. So no point is dropped in favour of one that is itself dropped, and a chain of small
+   differences never adds up to a large one. (Additive and relative slack in dominance: Laumanns et al.,
    "Combining convergence and diversity in evolutionary multiobjective optimization", 2002.)
 
-A tie never crosses a limit that the user set: what is within it is only displaced by what is within it too.
+A tie never crosses a limit that the user set: a point within it is displaced only by another within it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         candidate: The candidate.
-        point: Its figures.
+        point: Its cost and latency.
     """
 
     candidate: Candidate
@@ -46,11 +46,11 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def product(self) -> float:
-        """Cost x latency: a percent of the one weighs as much as a percent of the other."""
+        """Cost x latency: a percent of one weighs as much as a percent of the other."""
         return self.point.cost_usd * self.point.latency_seconds
 
     def dominates(self, other: Placed) -> bool:
-        """Whether it is better in one figure and no worse in the other, noise or not."""
+        """Whether it is better in one objective and no worse in the other, ignoring noise."""
         mine, theirs = self.point, other.point
         return (mine.cost_usd, mine.latency_seconds) != (theirs.cost_usd, theirs.latency_seconds) and (
             mine.cost_usd <= theirs.cost_usd and mine.latency_seconds <= theirs.latency_seconds
@@ -58,7 +58,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def placed(candidate: Candidate, goal: Goal) -> Placed:
-    """Put a measured candidate at its place."""
+    """Place a measured candidate in the plane of cost and latency."""
     cost = cost_of(candidate, goal)
     point = FrontierPoint(
         policy=candidate.policy,
@@ -74,9 +74,9 @@ def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed]
     """The points of the frontier, the cheapest first.
 
     Args:
-        ranking: What was measured.
+        ranking: The measured candidates.
         goal: The goal, with a price.
-        within_limit: Whether a point is within the limit that the user set.
+        within_limit: Whether a point is within the user's limit.
     """
     everything = [placed(candidate, goal) for candidate in ranking.finished]
     exact = [one for one in everything if not any(other.dominates(one) for other in everything)]
@@ -87,7 +87,7 @@ def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed]
 
     def stands_in(one: Placed, for_point: Placed) -> bool:
         if own is not None and own.dominates(one) and one is not for_point:
-            return False  # what measured worse than the user's own setting in both is no advice
+            return False  # never recommend a policy that measured worse than the user's own setting in both
         ties = _ties_in_cost(one, for_point, ranking) and _ties_in_latency(one, for_point, ranking)
         return may_displace(one, for_point) and ties
 
@@ -104,11 +104,11 @@ def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed]
 
 
 def dominated_points(frontier: Sequence[Placed], ranking: Ranking, goal: Goal) -> tuple[DominatedPoint, ...]:
-    """Everything else that may win, the cheapest first, each with the point that makes it pointless.
+    """All other eligible policies, the cheapest first, each with the point that dominates it.
 
     Args:
         frontier: Result of :func:`frontier_of`.
-        ranking: What was measured.
+        ranking: The measured candidates.
         goal: The goal, with a price.
     """
     keys = {one.candidate.policy.key for one in frontier}
@@ -120,13 +120,13 @@ def _dominated(one: Placed, frontier: Sequence[Placed], ranking: Ranking) -> Dom
     positions = range(len(frontier))
     exactly = [position for position in positions if frontier[position].dominates(one)]
     if exactly:
-        # Of several the one that wins by most in its weaker figure: the plainest reason to leave this one alone.
+        # Of several, the one with the largest lead in its weaker objective is the plainest reason.
         by = max(exactly, key=lambda position: _weaker_lead(frontier[position], one))
         return DominatedPoint(point=one.point, by=by, inside_noise=False)
     up_to_noise = [position for position in positions if _no_worse_up_to_noise(frontier[position], one, ranking)]
     if not up_to_noise and is_outpaced(one.candidate):
         return DominatedPoint(point=one.point, by=None, inside_noise=False)
-    # A tie with a tie of a point: the closest is the one that stands for it.
+    # A tie with a tie of a point: the closest point represents it.
     nearest = max(up_to_noise or positions, key=lambda position: _weaker_lead(frontier[position], one))
     return DominatedPoint(point=one.point, by=nearest, inside_noise=True)
 
@@ -156,5 +156,5 @@ def _apart(first: float, second: float) -> float:
 
 
 def _noise(one: Placed, other: Placed, ranking: Ranking) -> float:
-    """Relative noise of either figure: at a fixed price and number of devices they are proportional."""
+    """Relative noise of cost and latency, which are proportional at a fixed price and number of devices."""
     return noise_of_lead(one.candidate, other.candidate, ranking.repeats)

@@ -1,9 +1,9 @@
-"""What a comparison with the reference run says of a candidate's fidelity, and how much is tolerated in each class.
+"""Judge a candidate's fidelity from its comparison with the reference run, by the tolerances of each class.
 
-The class that a method declares is what it promises. A comparison that is beyond that class's tolerances makes the
-candidate one of the next class that admits it: it may still win where the goal allows that class. But a promise of
-plain training's own gradient that is not kept is a defect on this model (random numbers that are not drawn again, state
-that a recomputation changes), and a loss that ends clearly above the reference run's is beyond every class.
+A method promises the class that it declares. A comparison beyond that class's tolerances moves the candidate to the
+next class that admits it; it may still win where the goal allows that class. But a method that promises plain
+training's own gradient and misses it is defective on this model (random numbers that are not drawn again, state that a
+recomputation changes), and a loss that ends clearly above the reference run's is beyond every class.
 
 What was seen below the tolerances over 30 steps of AdamW and SGD on a small GPT-2 and a convolutional net with
 BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Of a
@@ -42,12 +42,12 @@ __all__ = [
 
 
 class _Tolerance(msgspec.Struct, frozen=True):
-    """Largest figures of a class; ``None``: not bound.
+    """Largest deviations of a class; ``None`` for no bound.
 
     Attributes:
-        drift: Of the smoothed loss curve.
+        drift: Drift of the smoothed loss curve.
         gradient: Relative error of the first gradient.
-        norm: Relative difference of its length, which other random numbers leave as it is.
+        norm: Relative difference of its length, which does not depend on the random numbers.
     """
 
     drift: float | None
@@ -61,30 +61,30 @@ _TOLERANCES = {
     Fidelity.ROUNDING: _Tolerance(drift_tolerance(Fidelity.ROUNDING), 2e-3, 2e-3),
     # Eight bits and fewer of mantissa in every matrix product.
     Fidelity.PRECISION: _Tolerance(drift_tolerance(Fidelity.PRECISION), 0.2, 0.2),
-    # A gradient that is right only on average is far off in one step: its loss has to tell.
+    # A gradient that is right only on average is far off in one step, so only the loss can tell.
     Fidelity.LOSSY: _Tolerance(drift_tolerance(Fidelity.LOSSY), None, None),
     Fidelity.MODEL: _Tolerance(None, None, None),
 }
 
 _SHARE_OF_LEARNED = 0.1
-"""A loss that ends above the reference run's by more than this share of what that one learned is clearly worse."""
+"""A loss that ends above the reference run's by more than this share of that run's decrease is clearly worse."""
 
 _LEAST_EXCESS = 5e-3
-"""Of the loss itself: less than this is a matter of single batches, however little was learned."""
+"""Share of the loss itself: smaller differences come from single batches, however little was learned."""
 
 _ANYTHING = 0.2
-"""Share of a change by which chance may change it before it says nothing."""
+"""A change proves nothing if chance alters it by more than this share."""
 
 _LOWER_PRECISION = 2.0**16
-"""Roundings of 16-bit formats relative to float32's. A gradient that is badly conditioned (BatchNorm over few values
-of a deep net) may be off by nearly its whole length in bfloat16; what one rounding does in float32 tells."""
+"""Rounding errors of 16-bit formats relative to float32's. A badly conditioned gradient (BatchNorm over few values of a
+deep net) may be off by nearly its whole length in bfloat16; one rounding in float32 shows that."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Where a comparison is beyond a tolerance.
 
     Attributes:
-        what: The figure, in words with its value.
+        what: The deviation, in words with its value.
         tolerated: The tolerance, in words.
     """
 
@@ -98,17 +98,17 @@ def gradient_tolerance(fidelity: Fidelity) -> float | None:
 
 
 def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity.EXACT) -> bool:
-    """Whether the loss ends so far above the reference run's that neither noise nor another way to learn explains it.
+    """Whether the loss ends too far above the reference run's for noise or a different way to learn to explain it.
 
-    One-sided: a loss that falls faster may be another training, but not a broken one. The means of the last rounds of
-    batches are compared, in terms of what the reference run learned: a tenth of that lost within some tens of steps.
-    Where little was learned, half a percent of the loss must be lost as well, and in any case twice what chance does.
+    One-sided: a loss that falls faster may be another training, but not a broken one. Compares the means of the last
+    rounds of batches: the difference must exceed a tenth of the reference run's decrease, half a percent of the loss
+    (where little was learned), and twice the effect of chance.
 
     Args:
-        found: What was measured.
-        declared: What is promised. Methods that declare to change what is learned may learn less than the reference
-            run, but must not end above the losses that one began with. (Small batches under BatchNorm change that as
-            well, but they are none of the comparison: both runs have the same.)
+        found: The measured comparison.
+        declared: The promised class. Methods that declare to change what is learned may learn less than the reference
+            run, but must not end above its initial losses. (Small batches under BatchNorm change it as well, but play
+            no part here: both runs have the same.)
     """
     if not found.is_finite:
         return True
@@ -122,12 +122,12 @@ def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity
 def observed_class(declared: Fidelity, found: FidelityMeasurement) -> Fidelity | None:
     """The first class from the declared one on whose tolerances hold; ``None`` if the training is broken.
 
-    What promises plain training's own gradient, but for the order of sums, and has another one, is no method of a lower
-    class: something is wrong with it on this model.
+    A method that promises plain training's own gradient (up to the order of sums) but has another one does not drop to
+    a lower class: it is broken on this model.
 
     Args:
-        declared: What the methods promise.
-        found: What was measured.
+        declared: The class that the methods promise.
+        found: The measured comparison.
     """
     if ends_clearly_worse(found, declared) or _state_error(declared, found) is not None:
         return None
@@ -137,7 +137,7 @@ def observed_class(declared: Fidelity, found: FidelityMeasurement) -> Fidelity |
 
 
 def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
-    """What is beyond the tolerances of the declared class; ``None`` if nothing is."""
+    """The deviation beyond the tolerances of the declared class; ``None`` if there is none."""
     if not found.is_finite:
         return Finding(what=f"its loss became infinite or NaN within {found.steps} steps", tolerated="")
     if ends_clearly_worse(found, declared):
@@ -159,13 +159,13 @@ def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
 
 
 def drift_by_chance(candidates: Iterable[Candidate]) -> float:
-    """How far two runs of plain training drift apart, as far as a comparison had to look at that; else 0."""
+    """How far two runs of plain training drift apart, if a comparison measured that; else 0."""
     noises = (one.guard.noise for one in candidates if one.guard is not None)
     return max((noise.loss_drift for noise in noises if noise is not None), default=0.0)
 
 
 def comparison_evidence(candidate: Candidate) -> ComparisonEvidence | None:
-    """What files and scripts are told of the comparison; ``None`` without one."""
+    """The comparison as files and scripts see it; ``None`` without one."""
     found = candidate.guard
     if found is None:
         return None
@@ -183,7 +183,7 @@ def comparison_evidence(candidate: Candidate) -> ComparisonEvidence | None:
 
 
 def _state_error(declared: Fidelity, found: FidelityMeasurement) -> StateError | None:
-    """What a step does not change as plain training does: in lower classes, what it changes several times."""
+    """State that a step does not change as plain training does; in lower classes, that it changes several times."""
     if declared is Fidelity.MODEL:
         return None
     chance = {} if found.noise is None else {error.name: error for error in found.noise.state}
@@ -196,7 +196,7 @@ def _state_error(declared: Fidelity, found: FidelityMeasurement) -> StateError |
 
 
 def _excused(error: StateError, chance: StateError | None) -> bool:
-    """Whether chance alone changes it as much, or by so much that nothing follows, as with a clock."""
+    """Whether chance alone changes it as much, or so much that it proves nothing, as with a clock."""
     if chance is None:
         return False
     by_chance = abs(chance.change - chance.exact)
@@ -205,8 +205,8 @@ def _excused(error: StateError, chance: StateError | None) -> bool:
 
 def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     tolerance = _TOLERANCES[fidelity]
-    # Who promises bit-equal gradients promises the same random numbers: chance excuses nothing but what a training
-    # makes of a GPU's sums in any order, where the first gradient is as it should be.
+    # Bit-equal gradients imply the same random numbers: chance excuses only drift from a GPU's unordered sums, if the
+    # first gradient is correct.
     noise = None if fidelity is Fidelity.EXACT else found.noise
     drifts = noise
     if fidelity is Fidelity.EXACT and found.gradient is not None and tolerance.gradient is not None:

@@ -28,22 +28,22 @@ def choose_largest(
     untried: int,
     stopped_because: str,
 ) -> Recommendation:
-    """Rank what was measured by size and pick the largest model that keeps the floor.
+    """Rank the measured candidates by size and pick the largest model that keeps the floor.
 
     Sizes are ordered by parameters, then by the values of the size (an image size adds no parameters). Of several
     policies at the largest size the fastest wins, unless a simpler one is so close that the difference may be chance.
-    Candidates of the same policy at the same size are repetitions: the one with the median throughput stands for them.
+    Candidates of the same policy at the same size are repetitions, represented by the median throughput.
 
     Args:
-        candidates: Everything that was tried; at least one of it measured, unless the floor is a share.
+        candidates: Everything that was tried; at least one was measured, unless the floor is a share.
         goal: The goal.
         refused_settings: Method setting -> reason, for settings that no policy could use here.
-        untried: How many combinations were not tried.
+        untried: Number of combinations that were not tried.
         stopped_because: Why the search ended.
 
     Raises:
         FloorNotMetError: No size keeps the floor.
-        NothingMeasuredError: The baseline that the floor is a share of has no figure.
+        NothingMeasuredError: The baseline that the floor is a share of was not measured.
     """
     floor = floor_rate(candidates, goal)
     if floor is None:

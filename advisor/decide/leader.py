@@ -1,4 +1,4 @@
-"""Which of those that were compared by short steps is to be timed next."""
+"""Choose which of the candidates compared by short steps to time next."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from advisor.trial.outcome import Outcome
 __all__ = ["hoped", "next_leader", "usually_off"]
 
 _HOPE = 1.0
-"""Standard errors by which a forecast may be too low: one in six is lower than that by chance."""
+"""Standard errors by which a prediction may be too low: one in six is further off by chance."""
 
 
 def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = False) -> Candidate | None:
-    """The compared candidate that may best lead, if one may.
+    """The compared candidate that is most likely to lead, if any.
 
-    How far those that were timed are off what was expected of them is expected of the others as well: what short steps
-    at small batches get wrong about large ones they get wrong about all alike.
+    Predictions are corrected by the median error of those timed so far: short steps at small batches err in the same
+    way about all large batches.
 
     Args:
         candidates: Everything that was tried.
         goal: The goal.
-        surely: Whether to leave out what may not lead after all.
+        surely: Whether to return only a candidate that is certain to lead.
 
     Returns:
-        ``None`` when none that was not timed is likely to be faster than the best that was.
+        ``None`` if no untimed candidate is likely to be faster than the best timed one.
     """
-    # Plain training was timed at the user's own batch, and at that of comparisons: its best one is still to be seen.
+    # Plain training was timed at the user's batch and that of comparisons; its best batch is not known yet.
     timed = {one.policy.combination_key for one in candidates if _was_timed(one) and not _is_yardstick(one)}
     known = {one.policy.key for one in candidates if _was_timed(one)}
     chance = drift_by_chance(candidates)
@@ -54,27 +54,27 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = F
 
 
 def _is_yardstick(candidate: Candidate) -> bool:
-    """Whether it was timed for others to be held against it, and not because it might lead."""
+    """Whether it was timed as a reference for others, not because it might lead."""
     return candidate.role is Role.BASELINE or (not candidate.policy.methods and candidate.comparison is None)
 
 
 def hoped(expected: float, error: float, off: float, hope: float = _HOPE) -> float:
-    """The samples per second that may be hoped for.
+    """Optimistic bound of samples per second.
 
     Args:
-        expected: By short steps.
-        error: Standard error of the log of that.
-        off: Log of what others reached over what was expected of them.
-        hope: By how many standard errors the forecast may be too low.
+        expected: Samples per second predicted by short steps.
+        error: Standard error of its log.
+        off: Log of the measured over the predicted throughput of others.
+        hope: Standard errors by which the prediction may be too low.
     """
     return expected * math.exp(off + hope * error)
 
 
 def usually_off(reached: Iterable[tuple[float, float]]) -> float:
-    """Log of what timed ones reached over what was expected of them, the median; nothing without any.
+    """Median log of measured over predicted throughput; 0 without any.
 
     Args:
-        reached: For each its samples per second, and those expected.
+        reached: Measured and predicted samples per second of each.
     """
     logs = [math.log(rate / expected) for rate, expected in reached]
     return statistics.median(logs) if logs else 0.0
@@ -103,6 +103,6 @@ def _expected(candidate: Candidate) -> float:
 def _hoped(candidate: Candidate, off: float, hope: float) -> float:
     assert candidate.comparison is not None
     if any(get_method(use.name).slow_start for use in candidate.policy.methods):
-        # What takes long to set up takes the time of many others: it is timed where it is expected to lead.
+        # A slow set-up costs the time of many others: time it only if it is expected to lead.
         hope = min(hope, 0.0)
     return hoped(_expected(candidate), candidate.comparison.expected_error, off, hope)

@@ -1,7 +1,7 @@
 """Pick a point of the frontier by what the user prefers.
 
-Without a limit it is the knee: the least cost x latency. In words, a step along the frontier is taken while it saves
-a larger share of the one than it adds of the other; doubling the devices is worth it from 1.41 times the speed on.
+Without a limit it is the knee, the least cost x latency: a step along the frontier is worth it while it saves a larger
+share of one than it adds of the other; doubling the devices is worth it from 1.41 times the speed on.
 The same figure of merit, energy x delay, weighs the two for processors (Gonzalez and Horowitz, "Energy dissipation in
 general purpose microprocessors", 1996). It depends on no unit, has an answer for one point and for two, and does not
 move when a far-away point is added. The usual knee of a curve, the point farthest below the chord between its ends
@@ -23,7 +23,7 @@ __all__ = ["beyond_limit", "knee_of", "pick_of", "within_limit"]
 
 
 def within_limit(one: Placed, preference: Preference) -> bool:
-    """Whether a point is within the limit that the user set; any is when there is none."""
+    """Whether a point is within the user's limit, if there is one."""
     point = one.point
     if preference.max_latency_seconds is not None:
         return point.latency_seconds <= preference.max_latency_seconds
@@ -36,7 +36,7 @@ def within_limit(one: Placed, preference: Preference) -> bool:
 
 
 def beyond_limit(one: Placed, preference: Preference) -> str | None:
-    """By how much a point is beyond the limit that the user set, in a few words; ``None`` if it is within."""
+    """How far a point is beyond the user's limit, in a few words; ``None`` if it is within."""
     point, iterations = one.point, preference.iterations or 1
     if within_limit(one, preference):
         return None
@@ -54,7 +54,7 @@ def beyond_limit(one: Placed, preference: Preference) -> str | None:
 
 
 def knee_of(frontier: Sequence[Placed]) -> int:
-    """Position of the point with the least cost x latency; of equals the cheaper."""
+    """Position of the point with the least cost x latency; the cheaper of equals."""
     return min(range(len(frontier)), key=lambda position: (frontier[position].product, position))
 
 

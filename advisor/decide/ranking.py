@@ -1,4 +1,4 @@
-"""What was measured, in order: repetitions of a policy become one candidate, and those that may win are known."""
+"""Rank the measured candidates: merge repetitions of a policy, and find those that may win."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         candidates: All of them, best score first.
         eligible: Those that may win.
-        finished: Those of them whose timing was not ended early; all of them if every one was.
-        not_measured: What was refused, screened or failed.
-        repeats: What repetitions of the same policy differed by, as a share.
+        finished: The eligible ones whose timing was not ended early; all of them if every one was.
+        not_measured: Candidates that were refused, screened or failed.
+        repeats: Relative difference between repetitions of the same policy.
     """
 
     candidates: tuple[Candidate, ...]
@@ -37,7 +37,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     repeats: float
 
     def in_role(self, role: Role) -> Candidate | None:
-        """The candidate in a role: on the fewest devices, and of several there the one with the best score."""
+        """The candidate in a role on the fewest devices; of several, the one with the best score."""
         found = (candidate for candidate in self.candidates if candidate.role is role)
         return min(found, key=lambda candidate: candidate.policy.gpu_count, default=None)
 
@@ -45,7 +45,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
 def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
     """Rank everything that was tried.
 
-    Candidates of the same policy are repetitions: the one with the median score stands for them, of two the worse.
+    Candidates of the same policy are repetitions, represented by the median score, or the worse of two.
 
     Args:
         candidates: Everything that was tried, in the order of trying.
@@ -78,14 +78,14 @@ def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
 def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> float:
     """Relative difference of two measured candidates that may be chance.
 
-    What took turns with the baseline differs from it by the interval of that ratio, however widely the baseline's own
-    steps were spread. Two that took turns with the same leader differ by what these turns say: how widely the ratio of
-    leader and baseline is spread is the same for both.
+    For a candidate that alternated with the baseline it is the interval of that ratio, however widely the baseline's
+    own steps were spread. For two that alternated with the same leader it follows from their ratios to it: the spread
+    of the leader's ratio to the baseline affects both alike.
 
     Args:
-        first: One of them.
-        second: The other.
-        repeats: What repetitions of the same policy differed by.
+        first: A candidate.
+        second: Another candidate.
+        repeats: Relative difference between repetitions of the same policy.
     """
     if second.role is Role.BASELINE:
         first, second = second, first
@@ -97,13 +97,13 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
 
 
 def measurement_of(candidate: Candidate) -> Measurement:
-    """The figures of a measured candidate."""
+    """The measurement of a measured candidate."""
     assert candidate.measurement is not None, "only measured candidates are ranked"
     return candidate.measurement
 
 
 def _repeats(groups: Sequence[Sequence[Candidate]]) -> float:
-    """What repetitions differed by: where trainings take turns, of those that did; a baseline's own stalls cancel."""
+    """Difference between repetitions; if any trainings alternated, among those, where the baseline's stalls cancel."""
     in_turn = [group for group in groups if all(candidate.speedup is not None for candidate in group)]
     return repeat_noise([measurement_of(candidate) for candidate in group] for group in in_turn or groups)
 
@@ -116,7 +116,7 @@ def _by_policy(measured: Sequence[Candidate]) -> list[list[Candidate]]:
 
 
 def representative(group: Sequence[Candidate], goodness: Callable[[Candidate], float]) -> Candidate:
-    """The repetition with the median figure (of two the worse), in the most telling role that any of them had.
+    """The repetition with the median score (of two the worse), in the most telling role of any of them.
 
     Args:
         group: Measurements of one policy.

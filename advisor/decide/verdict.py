@@ -1,4 +1,4 @@
-"""What a verification found of a policy, held against what the policy promises."""
+"""Compare the results of a verification with what the policy promises."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from advisor.text.units import format_bytes, format_percent, format_rate
 __all__ = ["Check", "Kept", "memory_check", "speed_check", "step_checks"]
 
 _UPDATE_TOLERANCES = {Fidelity.EXACT: 0.0, Fidelity.ROUNDING: 0.05, Fidelity.PRECISION: 0.5}
-"""Relative error of how far the parameters moved. Adam divides by the size of a gradient, so that small ones, which are
-the least exact, count in full. A method may allow itself more; classes that are not here are not held to any."""
+"""Tolerated relative error of the parameter updates. Adam divides by a gradient's size, so small gradients, which are
+the least exact, count in full. A method may declare a larger one; classes not listed here have none."""
 
 _APART = 0.1
-"""Of a peak: two runs of one policy may differ by so much, as an allocator cuts its segments."""
+"""Relative difference between peaks of two runs of one policy, from how the allocator cuts its segments."""
 
 
 class Kept(enum.Enum):
@@ -35,11 +35,11 @@ class Kept(enum.Enum):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at.
+    """One check of a verification.
 
     Attributes:
-        name: What: ``"losses"``, ``"first gradient"``, ``"updates"``, ``"buffers"``, ``"peak memory"``, ``"speed"``,
-            or ``"run"`` where the wrapper's steps did not come to their end.
+        name: ``"losses"``, ``"first gradient"``, ``"updates"``, ``"buffers"``, ``"peak memory"``, ``"speed"``, or
+            ``"run"`` if the wrapper's steps did not finish.
         promised: What the policy promises, in words.
         found: What was measured, in words.
         kept: Whether that is within the promise.
@@ -54,17 +54,17 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 def step_checks(
     policy: Policy, fidelity: Fidelity, plain: StepRecord, own: StepRecord, chance: StepRecord | None = None
 ) -> list[Check]:
-    """The steps of the wrapper beside those of the plain loop.
+    """Compare the steps of the wrapper with those of the plain loop.
 
-    What promises the same bits is held to them. Other classes have the tolerances by which the search judges them; the
-    updates of what loses information or changes the model are shown and not judged.
+    A policy that promises the same bits must have them. Other classes have the search's tolerances; updates of methods
+    that lose information or change the model are shown but not judged.
 
     Args:
         policy: The policy.
-        fidelity: What its methods promise together.
+        fidelity: The class that its methods promise together.
         plain: The plain loop's steps.
-        own: The wrapper's.
-        chance: The plain loop once more: how far it is from itself, twice which is excused.
+        own: The wrapper's steps.
+        chance: A second run of the plain loop; twice its distance from the first is excused.
     """
     exact = fidelity is Fidelity.EXACT
     drift = loss_drift(own.losses, plain.losses) or 0.0
@@ -82,7 +82,7 @@ def step_checks(
     else:
         by_chance = 0.0 if chance is None else max(chance.update_errors, default=0.0)
         checks.append(_judged("updates", max(own.update_errors), _update_tolerance(policy, fidelity), by_chance))
-    # Pieces update running statistics once each, which is declared as another training; the rest of a class is free.
+    # Each micro-batch updates running statistics, which is declared as another training; the rest of a class is free.
     others = set(own.other_buffers) - set(() if chance is None else chance.other_buffers)
     if others:
         names = ", ".join(sorted(others)[:3]) + (" ..." if len(others) > 3 else "")
@@ -93,13 +93,13 @@ def step_checks(
 
 
 def memory_check(evidence: Evidence | None, peak_bytes: int, plain: str, *, same_device: bool) -> Check:
-    """The wrapper's peak beside the promised one and the plain loop's.
+    """Compare the wrapper's peak with the promised one and the plain loop's.
 
     Args:
-        evidence: Of the policy file.
-        peak_bytes: What was measured.
-        plain: What plain training takes, in words; may be empty.
-        same_device: Whether the promise is of this device.
+        evidence: The policy file's evidence.
+        peak_bytes: The measured peak.
+        plain: Plain training's peak, in words; may be empty.
+        same_device: Whether the promise was made for this device.
     """
     found = format_bytes(peak_bytes) + (f" ({plain})" if plain else "")
     if evidence is None:
@@ -115,15 +115,15 @@ def memory_check(evidence: Evidence | None, peak_bytes: int, plain: str, *, same
 def speed_check(
     evidence: Evidence | None, samples_per_second: float, speedup: Speedup | None, *, same_device: bool
 ) -> Check:
-    """The wrapper's speed beside the promised one, as a ratio to plain training in turn with it.
+    """Compare the wrapper's speed with the promised one, as a speedup over alternating steps of plain training.
 
-    A promise counts as broken only where even the upper end of what was measured is below its lower end.
+    A promise is broken only if even the upper end of the measured interval is below its lower end.
 
     Args:
-        evidence: Of the policy file.
-        samples_per_second: Of the wrapper.
-        speedup: Over plain training at the baseline's batch; ``None`` where they took no turns.
-        same_device: Whether the promise is of this device.
+        evidence: The policy file's evidence.
+        samples_per_second: The wrapper's throughput.
+        speedup: Speedup over plain training at the baseline's batch; ``None`` if their steps did not alternate.
+        same_device: Whether the promise was made for this device.
     """
     found = f"{format_rate(samples_per_second)} samples/s"
     if speedup is not None:

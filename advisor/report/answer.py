@@ -41,14 +41,14 @@ _NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
 
 
 class AnswerView:
-    """Everything at the end of a session, most important last: that is what stays on the screen.
+    """Everything at the end of a session, most important last, because the end stays on the screen.
 
     Args:
         recommendation: The answer, explained.
-        goal: What was asked for.
-        files: What was written: what it is -> where it is.
+        goal: The requested goal.
+        files: Description -> path of each written file.
         apply_lines: Lines of Python that apply the policy.
-        notes: What the user should know.
+        notes: Notes for the user.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class AnswerView:
         return text
 
     def _beyond_limit(self, confirmation: Confirmation) -> str | None:
-        """``cheapest``: by how much the confirming run is beyond the limit that the user set."""
+        """``cheapest``: how far the confirming run is beyond the user's limit."""
         if confirmation.measurement is None or self._goal.kind is not GoalKind.CHEAPEST:
             return None
         again = msgspec.structs.replace(self._recommendation.winner, measurement=confirmation.measurement)
@@ -156,17 +156,17 @@ def _lost_its_lead(answer: Recommendation) -> bool:
 
 
 def _uncut(*parts: str | tuple[str, str]) -> Text:
-    """A line that stays one however narrow the console is: a path or a statement that is cut cannot be copied."""
+    """A line that is never wrapped: a path or a statement that is cut cannot be copied."""
     return Text.assemble(*parts, no_wrap=True, overflow="ignore")
 
 
 def confirmation_words(confirmation: Confirmation, *, floor: float | None = None, beyond: str | None = None) -> str:
-    """How the emitted wrapper kept the promise, in a few sentences.
+    """Whether the emitted wrapper kept the promise, in a few sentences.
 
     Args:
         confirmation: The fresh run.
         floor: Samples per second to keep, if there is such a floor: the goal is a larger model.
-        beyond: By how much the run is beyond the user's limit, if it is.
+        beyond: How far the run is beyond the user's limit, if it is.
     """
     promised = format_rate(confirmation.promised_samples_per_second)
     measurement, kept = confirmation.measurement, confirmation.kept

@@ -1,4 +1,4 @@
-"""What ``momadvise methods [NAME]`` and ``momadvise hardware`` print."""
+"""The output of ``momadvise methods [NAME]`` and ``momadvise hardware``."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def method_view(method: Method, hardware: Hardware, facts: Facts | None = None) 
 
 
 def hardware_view(hardware: Hardware, profile: Profile | None = None) -> RenderableType:
-    """The device as detected, and what is published of it.
+    """The device as detected, and its published figures.
 
     Args:
         hardware: The device and its host.
@@ -132,7 +132,7 @@ def hardware_view(hardware: Hardware, profile: Profile | None = None) -> Rendera
     table.add_column("published", justify="right", no_wrap=True)
     table.add_column("of", ratio=1)
     table.add_column("source", no_wrap=True)
-    # The same document is the source of many figures: it is named once, below.
+    # One document is the source of many figures, so it is named once, below.
     sources: dict[str, int] = {}
     for title, figure in figures.items():
         if figure.value is not None:

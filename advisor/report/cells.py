@@ -1,4 +1,4 @@
-"""Parts of tables: a policy that is folded between methods and never inside one, and the table's own look."""
+"""Parts of tables: a policy that wraps only between methods, and the tables' common style."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 __all__ = ["Folded", "aligned", "plain_table", "two_lines"]
 
 _LEFT = ("#", "fidelity")
-"""Columns whose words start at their left edge; figures end at the right edge of theirs."""
+"""Columns of left-aligned words; numbers are right-aligned."""
 
 
 class Folded:
@@ -69,7 +69,7 @@ def plain_table(title: str) -> Table:
 
 
 def aligned(cells: Sequence[Text], columns: Mapping[str, int]) -> Text:
-    """One line of cells without a table around it: figures to the right of their column, words to the left.
+    """One line of cells without a table around it: numbers right-aligned, words left-aligned.
 
     Args:
         cells: As many of the columns as there are, from the left.
@@ -88,14 +88,14 @@ def aligned(cells: Sequence[Text], columns: Mapping[str, int]) -> Text:
 def two_lines(
     head: Text, words: Sequence[str], figures: Text, role: Text, *, style: str, gap: int, width: int
 ) -> RenderResult:
-    """A row that is too wide for one line: number and methods, and the figures below them.
+    """A row that is too wide for one line: number and methods, and the other cells below them.
 
     Args:
         head: The number, as wide as its column.
         words: The methods.
         figures: The other cells, indented as wide as the number.
-        role: Ends the line of figures where it is short enough, else gets a line of its own.
-        style: Of everything; the methods are bold without one.
+        role: Ends the second line if short enough, else gets its own line.
+        style: Style of everything; without one the methods are bold.
         gap: Blanks before the role.
         width: Of the console.
     """

@@ -1,4 +1,4 @@
-"""What the comparison with the reference run found, in words."""
+"""Words for the comparison with the reference run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from advisor.text.units import format_percent
 __all__ = ["comparison_sentence", "comparison_words", "drift_cell", "drift_legend", "drift_words"]
 
 _COMPARED = "*"
-"""Behind a drift over tens of steps, in tables; without it, it is one of the first three losses."""
+"""Mark behind a drift over tens of steps, in tables; an unmarked drift is of the first three losses."""
 
 
 _WORTH_BOTH_LOSSES = 0.05
-"""From this drift on it matters whether the loss was higher or lower."""
+"""From this drift on, state whether the loss was higher or lower."""
 
 
 def drift_words(candidate: Candidate) -> str:
@@ -73,7 +73,7 @@ def comparison_words(found: FidelityMeasurement) -> str:
 
 
 def comparison_sentence(candidate: Candidate) -> str:
-    """What was found, as a sentence of its own; why nothing was; empty where there was nothing to compare."""
+    """The comparison as a sentence, or why there is none; empty if there was nothing to compare."""
     found = candidate.guard
     if found is None:
         return f"Not compared with the reference run: {candidate.not_compared}." if candidate.not_compared else ""

@@ -1,4 +1,4 @@
-"""The cost-latency frontier as a table, and below it what is not on it and why."""
+"""The cost-latency frontier as a table, and below it the other policies with reasons."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class FrontierTable:
         )
 
     def _shared(self) -> str:
-        """What the price of several processes on a CPU means."""
+        """The meaning of a price for several processes on a CPU."""
         counts = sorted({one.policy.gpu_count for one in self._answer.ranking} - {1})
         if not counts or not self._goal.shares_memory:
             return ""

@@ -24,11 +24,11 @@ _SHORT = {
 
 
 class GrowthTable:
-    """One row for every size that was tried. Measured and predicted figures have columns of their own.
+    """One row for every size that was tried, with separate columns for measured and predicted values.
 
     Args:
         recommendation: The answer.
-        growth: What it says of sizes.
+        growth: Its table of sizes.
     """
 
     def __init__(self, recommendation: Recommendation, growth: Growth) -> None:
@@ -93,7 +93,7 @@ def _peak(figure: SizeFigure | None) -> str:
 
 
 def _predicted(row: SizeRow) -> str:
-    """The need of whoever was not run at this size; the smaller of two, because that is what decides."""
+    """The predicted need of a policy that was not run at this size; the smaller of two, because that decides."""
     needs = [
         figure.predicted_peak_bytes
         for figure in (row.plain, row.winner)

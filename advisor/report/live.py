@@ -1,4 +1,4 @@
-"""The live display on standard error, and plain lines where that is no terminal."""
+"""The live display on standard error, or plain lines if that is not a terminal."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class LiveProgress(Progress):
-    """A few lines that are drawn anew: the trial under way, the best so far, the time left, recent outcomes.
+    """A few lines that are redrawn: the current trial, the best so far, the time left, recent outcomes.
 
     Args:
         console: A terminal.
@@ -124,7 +124,7 @@ class LiveProgress(Progress):
             get_renderable=self._render,
             refresh_per_second=4,
             transient=True,
-            # What the user's model prints goes to the worker's log; our own print must not be swallowed here.
+            # The user's model prints into the worker's log; our own prints must not be swallowed here.
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -154,7 +154,7 @@ class LiveProgress(Progress):
     def trial_started(self, number: int, policy: Policy, doing: str) -> None:
         """Show the trial under way."""
         self._doing_since = self._clock()
-        # What may be cut off at the edge of the terminal comes last.
+        # The policy comes last because the terminal's edge may cut it off.
         methods = policy_words(policy) + on_devices(policy.gpu_count)
         self._change(doing=f"trial {number}, {doing}", policy=f": {methods}, batch {batch_words(policy)}")
 

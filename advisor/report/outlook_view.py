@@ -1,4 +1,4 @@
-"""What ``momadvise predict`` prints: whether it fits, and a bar for everything that takes memory."""
+"""The output of ``momadvise predict``: whether it fits, and a bar for everything that takes memory."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class OutlookView:
     """The outlook for a terminal of any width.
 
     Args:
-        outlook: What is predicted.
+        outlook: The prediction.
     """
 
     def __init__(self, outlook: Outlook) -> None:
         self._outlook = outlook
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The answer, a chart for the batch asked for and one for the largest, and what to know."""
+        """Yield the answer, a chart for the requested batch and one for the largest, and the notes."""
         outlook = self._outlook
         yield Text(f"{outlook.workload}: {policy_words(outlook.policy)} on {outlook.device}", style="bold")
         what = "nothing was trained, nothing was measured."
@@ -123,7 +123,7 @@ class OutlookView:
         yield Text(f"  peaks: {peaks}", style="dim")
 
     def _allocator(self) -> RenderResult:
-        """What the allocator takes: more than what tensors do, as it keeps memory that it may use again."""
+        """The allocator's memory: more than the tensors', because it keeps memory for reuse."""
         yield Text("Reserved by torch's caching allocator (this decides what fits)", style="bold")
         for one in self._outlook.reserved:
             words = "with expandable_segments" if one.expandable else "by default"

@@ -59,7 +59,7 @@ def fidelity_sentence(winner: Candidate) -> str:
 
 
 def compared_sentence(answer: Recommendation) -> str:
-    """How many combinations were told apart by short steps, and how many were timed; empty where none was compared."""
+    """How many combinations were compared by short steps and how many were timed; empty if none was compared."""
     compared = {_label(one) for one in answer.not_measured if one.outcome is Outcome.COMPARED}
     timed = {_label(one) for one in answer.ranking}
     compared |= {_label(one) for one in answer.ranking if one.comparison is not None}
@@ -77,7 +77,7 @@ def _label(candidate: Candidate) -> str:
 
 
 def untried_sentence(answer: Recommendation) -> str:
-    """What was not tried, or else why the search ended."""
+    """How many combinations were not tried, or else why the search ended."""
     because = answer.stopped_because.strip().rstrip(".")
     if answer.untried == 0:
         return f"The search ended because {because}." if because else ""
@@ -86,25 +86,25 @@ def untried_sentence(answer: Recommendation) -> str:
 
 
 def measured_too_little(answer: Recommendation) -> bool:
-    """Whether plain training won for want of rivals: next to no combination of methods was measured, of many."""
+    """Whether plain training won because hardly any of many combinations was measured."""
     return not answer.winner.policy.methods and answer.untried > 0 and len(measured_methods(answer)) <= _TOO_FEW
 
 
 def nothing_else_sentence(answer: Recommendation) -> str:
-    """The baseline won because nothing else has a figure, and what to do about that."""
+    """The baseline won because nothing else was measured, and what to do about that."""
     text = "That is the baseline itself. Nothing else was measured, so this is no advice against anything"
     return f"{text}: {GO_ON}." if answer.untried else f"{text}."
 
 
 def measured_methods(answer: Recommendation) -> set[str]:
-    """The combinations of methods that were timed or compared, at whatever batch and on however many devices."""
+    """The combinations of methods that were timed or compared, at any batch and on any number of devices."""
     compared = [one for one in answer.not_measured if one.outcome is Outcome.COMPARED]
     combinations = (Combination.of(one.policy) for one in (*answer.ranking, *compared))
     return {combination.label for combination in combinations if combination.uses}
 
 
 def hand_tuned_sentence(answer: Recommendation) -> str:
-    """What to say of the hand-tuned default where it is the winner, or has no figure."""
+    """A sentence about the hand-tuned default if it won or was not measured."""
     if answer.hand_tuned is not None:
         return "It is what an experienced person would pick without measuring (the hand-tuned default)."
     failed = any(one.role is Role.HAND_TUNED for one in answer.not_measured)
@@ -112,9 +112,9 @@ def hand_tuned_sentence(answer: Recommendation) -> str:
 
 
 def not_measured_sentence(answer: Recommendation, role: Role, name: str) -> str:
-    """Why a setting that everything is compared with has no figure."""
+    """Why a setting that everything is compared with was not measured."""
     lost = next((one for one in answer.not_measured if one.role is role), None)
     if lost is None:
         return f"{name} was not measured."
     detail = f": {lost.reason.rstrip('.')}" if lost.reason else ""
-    return f"{name} ({training_words(lost)}) has no figure; it ended as {lost.outcome.value}{detail}."
+    return f"{name} ({training_words(lost)}) has no measurement; it ended as {lost.outcome.value}{detail}."

@@ -1,7 +1,7 @@
-"""The ranking of what was measured, and the lists of what was not, as rich renderables.
+"""The ranking of measured candidates, and the lists of the others, as rich renderables.
 
-Measured figures come from trials, predicted ones from the memory model; they stand in different tables, under
-headings that say which they are.
+Measured values come from trials, predicted ones from the memory model; they appear in different tables, under headings
+that say which they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from advisor.text.units import format_bytes, format_spread
 __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
 
 _WIDE = 136
-"""From this width on a policy and its figures share a line."""
+"""From this width on a policy and its measurements share a line."""
 
 _NOT_MEASURED = "Tried or considered, not measured"
 
@@ -37,7 +37,7 @@ _COLUMNS = {"#": 3, "samples/s": 13, "vs base": 8, "batch": 10, "peak": 9, "fide
 
 
 class RankingTable:
-    """Every measured candidate, best first; the winner, the baseline and the hand-tuned setting always among them.
+    """The best measured candidates, always including the winner, the baseline and the hand-tuned setting.
 
     Args:
         recommendation: The answer.
@@ -114,7 +114,7 @@ class RankingTable:
     def _figures(self, rank: int, candidate: Candidate) -> list[Text]:
         measurement = candidate.measurement
         assert measurement is not None
-        # Where timing was ended early its few steps say nothing about their spread.
+        # If timing was ended early, its few steps say nothing about their spread.
         spread = "early" if is_outpaced(candidate) else format_spread(measurement.relative_spread)
         return [
             Text(str(rank)),
@@ -162,7 +162,7 @@ class RankingTable:
 
 
 class NotMeasuredTable:
-    """Candidates that were refused, screened, or failed; those that ended alike share a row.
+    """Candidates that were refused, screened, or failed; those with the same end share a row.
 
     Args:
         candidates: Candidates without a measurement.

@@ -1,4 +1,4 @@
-"""Why this policy: sentences made from figures."""
+"""Sentences that explain the choice of a policy with measurements."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
 
 
 def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
-    """What the winner does, and against what: once it took turns with the baseline, as a ratio."""
+    """The winner's throughput; once it alternated with the baseline, its speedup."""
     promise = None if answer.confirmation is None else answer.confirmation.promise
     baseline = answer.baseline
     if promise is None or baseline is None:
@@ -97,7 +97,7 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
 
 
 def _speed(answer: Recommendation, goal: Goal) -> tuple[str, ...]:
-    """What training will see of it first: where it waits for its data, what steps alone do comes after that."""
+    """The speed that training will see: if it waits for its data, that comes before the speed of steps alone."""
     first, *others = _promise(answer, goal)
     waits = _data_bound(answer)
     if not waits:
@@ -106,7 +106,7 @@ def _speed(answer: Recommendation, goal: Goal) -> tuple[str, ...]:
 
 
 def _data_bound(answer: Recommendation) -> str:
-    """What a whole step is where making a batch takes longer than training on it."""
+    """The speed of a whole step if making a batch takes longer than training on it."""
     own = measurement_of(answer.winner)
     if own.making_seconds <= own.step_seconds:
         return ""
@@ -130,7 +130,7 @@ def _whole_rate(measured: Measurement) -> float:
 
 
 def _larger_batch(answer: Recommendation) -> str:
-    """What a batch above the user's own changes: nothing that is measured here tells how well it learns."""
+    """What a batch above the user's own changes: no measurement here shows how well it learns."""
     if answer.baseline is None or answer.winner.policy.global_batch <= answer.baseline.policy.global_batch:
         return ""
     own = answer.baseline.policy.global_batch
@@ -141,7 +141,7 @@ def _larger_batch(answer: Recommendation) -> str:
 
 
 def _what_may_change(winner: Candidate) -> list[str]:
-    """What the methods' gain rests on that need not stay."""
+    """Conditions of the methods' gain that may change."""
     return [method.rests_on for use in winner.policy.methods if (method := get_method(use.name)).rests_on]
 
 
@@ -194,7 +194,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
 
 
 def _unconfirmed(answer: Recommendation, goal: Goal) -> bool:
-    """Whether something was measured to be faster than the winner, and its confirmation did not show it."""
+    """Whether a policy measured faster than the winner but its confirmation did not show it."""
     return any(
         (one.confirmed is not None or bool(one.not_confirmed)) and _gain(one, answer.winner, goal) > answer.noise
         for one in answer.ranking
@@ -208,7 +208,7 @@ def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
         return hand_tuned_sentence(answer)
     ahead = _gain(winner, tuned, goal)
     noise = _noise(answer, winner, tuned)
-    # The search's figure of one setting says nothing beside another's from its confirmation: they are of two moments.
+    # A measurement of the search does not compare with one of a confirmation at another time.
     confirmed = answer.confirmation is not None and answer.confirmation.promise is not None
     rate = "" if confirmed else f": {format_rate(_rate(tuned))}"
     reference = f"the hand-tuned default ({training_words(tuned)}{rate})"

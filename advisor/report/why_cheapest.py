@@ -1,4 +1,4 @@
-"""Why this point of the cost-latency frontier: sentences made from figures."""
+"""Sentences that explain the choice of a point of the cost-latency frontier."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _why_this_point(answer: Recommendation, preference: Preference) -> str:
 
 
 def _alternatives(answer: Recommendation) -> list[str]:
-    """What the other points would give and take, the nearest first."""
+    """The trade-offs of the other points, the nearest first."""
     frontier = answer.frontier
     assert frontier is not None
     positions = [position for position in range(len(frontier.points)) if position != frontier.pick]
@@ -155,7 +155,7 @@ def _whole_run(winner: Candidate, goal: Goal) -> str:
 
 
 def _energy(answer: Recommendation, goal: Goal) -> str:
-    """The second currency, where it was measured."""
+    """The energy, if it was measured."""
     cost, frontier = cost_of(answer.winner, goal), answer.frontier
     assert frontier is not None
     if cost.joules is None:

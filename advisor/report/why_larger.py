@@ -1,4 +1,4 @@
-"""Why this size and no larger one: sentences made from figures."""
+"""Sentences that explain the choice of a size."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["explain_size"]
 
 
 def explain_size(answer: Recommendation, growth: Growth, goal: Goal) -> tuple[str, ...]:
-    """Explain the choice of a size, the most important first; empty sentences for what there is nothing to say of.
+    """Explain the choice of a size, the most important first; sentences with nothing to say are empty.
 
     Args:
         answer: The choice.
-        growth: What it says of sizes.
+        growth: Its table of sizes.
         goal: What was asked for.
     """
     return (
@@ -81,7 +81,7 @@ def _against_plain(answer: Recommendation, growth: Growth) -> str:
 
 
 def _what_stops(answer: Recommendation, growth: Growth, goal: Goal) -> str:
-    """What became of the winner's methods at the next larger size that they were tried at."""
+    """How the winner's methods failed at the next larger size that they were tried at."""
     winner = answer.winner
     plainly = Combination.of(winner.policy) == plain_among((*answer.ranking, *answer.not_measured))
     limit = goal.limit_on(winner.policy.gpu_count)
@@ -119,7 +119,7 @@ def _memory(winner: Candidate, growth: Growth, goal: Goal) -> str:
 
 
 def _plain_words(plainly: Combination) -> str:
-    """Plain training, and what it takes on several devices: ``"plain training (ddp on 2 devices)"``."""
+    """Plain training, with its method on several devices: ``"plain training (ddp on 2 devices)"``."""
     return "plain training" if plainly == Combination() else f"plain training ({combination_words(plainly)})"
 
 

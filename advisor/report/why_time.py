@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and what the winner changed about it: sentences made from predictions."""
+"""Sentences that explain from predictions where a step's time goes, and what the winner changed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from advisor.text.units import format_bytes, format_percent, format_rate, format
 __all__ = ["explain_time", "time_sentence"]
 
 _SHOWN_FROM = 0.05
-"""Changes by a smaller share of plain training's step are within what a roofline is wrong by."""
+"""Changes by a smaller share of plain training's step are within a roofline's error."""
 
 _SAME = 0.02
-"""Amounts that differ by no larger share are the same in words."""
+"""Amounts that differ by at most this share are called the same."""
 
 _PHASES = {Phase.FORWARD: "forward pass", Phase.BACKWARD: "backward pass", Phase.OPTIMIZER: "optimizer step"}
 
@@ -33,16 +33,16 @@ _FELT_IN = {
 
 
 def explain_time(plain: PredictedStep, winner: PredictedStep, uses: Iterable[MethodUse]) -> tuple[str, ...]:
-    """Explain from predictions why the winner's steps take less time, and what it pays for that.
+    """Explain from predictions why the winner's steps take less time, and at what price.
 
     Args:
         plain: Plain training's step.
-        winner: The winner's step, of the same model on the same device, at whichever batch.
+        winner: The winner's step, of the same model on the same device, at any batch.
         uses: The winner's methods.
 
     Returns:
         Sentences: where plain training's time goes, the phase that the winner shortens most, the phase that it
-        lengthens most; the latter two only where they are more than what the prediction may be wrong by.
+        lengthens most; the latter two only if they exceed the prediction's error.
     """
     assert plain.measured_rates == winner.measured_rates, "both predictions rest on the same rates"
     methods = [get_method(use.name) for use in uses]
@@ -63,8 +63,8 @@ def time_sentence(step: PredictedStep, name: str) -> str:
     """What each phase of a step is bound by, and the step's arithmetic intensity.
 
     Args:
-        step: As predicted.
-        name: Of the training, as the sentence names it.
+        step: The predicted step.
+        name: The training's name in the sentence.
     """
     parts = [
         f"{format_percent(step.share(one.phase))} in the {_PHASES[one.phase]}, bound by {one.bound.value}"
@@ -87,7 +87,7 @@ def _shortened(plain: PredictedStep, winner: PredictedStep, phase: Phase, method
         f"For each sample the {_PHASES[phase]} is predicted to take {_per_sample(after, winner.batch)} instead of "
         f"{_per_sample(before, plain.batch)}"
     )
-    # Whole steps are compared: what becomes cheaper for each sample alone is owed to the batch.
+    # Compare whole steps: if only the time per sample falls, the batch is the cause.
     if after.predicted_seconds > (1 - _SAME) * before.predicted_seconds and winner.batch > plain.batch:
         return f"{text}: one step is shared by {winner.batch} samples instead of {plain.batch}."
     return f"{text}, {_change(before, plain.batch, after, winner.batch)}{_credit(methods, phase)}."
@@ -108,7 +108,7 @@ def _lengthened(plain: PredictedStep, winner: PredictedStep, phase: Phase) -> st
 def _change(
     before: PredictedPhase, batch: int, after: PredictedPhase, larger: int, *, bound: Bound | None = None
 ) -> str:
-    """What changed in a phase of the amount that bounds its time, for each sample."""
+    """The change per sample in the amount that bounds a phase's time."""
     bound = bound or before.bound
     noun, show = _AMOUNTS[bound]
     old, new = _amount(before, bound) / batch, _amount(after, bound) / larger
@@ -135,7 +135,7 @@ def _amount(phase: PredictedPhase, bound: Bound) -> float:
 
 
 def _credit(methods: Iterable[Method], phase: Phase) -> str:
-    """The methods that declare to lower something that the phase touches, or to change nothing but the time."""
+    """The methods that declare to lower something the phase touches, or to change only the time."""
     parts = []
     for method in methods:
         felt = sorted(saved.value for saved in method.saves if phase in _FELT_IN[saved])

@@ -1,4 +1,4 @@
-"""How candidates and outcomes are called in tables, sentences and the live display."""
+"""Names of candidates and outcomes in tables, sentences and the live display."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def combination_words(combination: Combination) -> str:
 
 
 def comparison_words(comparison: Comparison) -> str:
-    """What short steps in turn with plain training showed, and what is predicted from that."""
+    """The result of short steps alternating with plain training, and the prediction from it."""
     expected = f"{format_rate(comparison.expected_samples_per_second)} samples/s predicted at its own batch"
     speedup = comparison.speedup
     if speedup is None:
@@ -125,7 +125,7 @@ def on_devices(count: int) -> str:
 
 
 def price_words(price: Price) -> str:
-    """A price with where it is from in short: the option, or the file that names the document."""
+    """A price with its source: the option, or the file that names the document."""
     source = price.source.split(": ")[0]
     return f"{format_usd(price.usd_per_hour)} per device-hour ({source}, {price.date})"
 
@@ -148,8 +148,8 @@ def subject_words(candidate: Candidate) -> str:
 
 
 def early_words(candidate: Candidate) -> str:
-    """A mark behind a figure whose timing was ended early."""
-    return " (an early figure: its timing was cut short)" if is_outpaced(candidate) else ""
+    """A mark behind a measurement whose timing was ended early."""
+    return " (an early measurement: its timing was cut short)" if is_outpaced(candidate) else ""
 
 
 def gain_words(share: float) -> str:

@@ -10,13 +10,13 @@ from advisor.session.trial_limits import SHARE_OF_TRIAL, Durations, TrialLimits
 __all__ = ["TIMED_LEADERS", "TimeBudget"]
 
 TIMED_LEADERS = 2
-"""Leaders that time is kept for while combinations are compared."""
+"""Leaders to reserve time for while combinations are compared."""
 
 _KEPT_REPETITIONS = 2
-"""Second measurements that time is kept for: the winner's and the baseline's."""
+"""Second measurements to reserve time for: the winner's and the baseline's."""
 
 _FEWEST_POLICIES = 3
-"""Before so many were tried no time is kept for that: the first two are plain training, at two batches."""
+"""Reserve no time for these before this many trials: the first two are plain training, at two batches."""
 
 _USUAL_TRACE_SECONDS = 3.0
 
@@ -30,8 +30,8 @@ class TimeBudget:
         share_of_trial: Share of the limit that one trial may spend on stepping.
 
     Attributes:
-        durations: What trials have taken so far.
-        limits: How long each may take.
+        durations: How long trials have taken so far.
+        limits: How long each trial may take.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class TimeBudget:
 
     @property
     def expected_comparison_seconds(self) -> float:
-        """What the next comparison with the reference run will probably take."""
+        """Predicted seconds of the next comparison with the reference run."""
         known = self.durations.comparison_seconds
         return self.limits.comparison_step_seconds if known is None else known
 
     @property
     def expected_trial_seconds(self) -> float:
-        """What the next trial will probably take."""
+        """Predicted seconds of the next trial."""
         if not self.durations.trial_seconds:
             return self.durations.build_seconds + self.limits.measure_seconds
         recent = sorted(self.durations.trial_seconds[-5:])
@@ -73,22 +73,21 @@ class TimeBudget:
 
     @property
     def confirmation_seconds(self) -> float:
-        """What must be kept for a fresh run of the wrapper.
+        """Seconds to reserve for a fresh run of the wrapper.
 
-        Two trainings are built for it, the winner's and that of the baseline which takes turns with it or is measured
-        right after it.
+        It builds two trainings: the winner, and the baseline that alternates with it or is measured right after it.
         """
         return 2 * self.durations.build_seconds + self.durations.timing_seconds
 
     @property
     def may_compare(self) -> bool:
-        """Whether a comparison fits before the time that confirmation needs."""
+        """Whether a comparison fits before the time reserved for confirmation."""
         kept = min(self.confirmation_seconds, self.limit_seconds / 2)
         return self.remaining_seconds - kept > self.expected_comparison_seconds
 
     @property
     def may_trace(self) -> bool:
-        """Whether two traces, which tell where the time of a step goes, fit before the limit."""
+        """Whether the two traces that show where a step's time goes fit before the limit."""
         return self.remaining_seconds > 2 * (self.durations.build_seconds + _USUAL_TRACE_SECONDS)
 
     @property
@@ -98,20 +97,20 @@ class TimeBudget:
 
     @property
     def may_start_trial(self) -> bool:
-        """Whether another trial fits before the time that is kept for the end.
+        """Whether another trial fits before the time reserved for the end.
 
-        That is one comparison, a second measurement of the winner and of the baseline, and confirmation. It is never
-        more than half of the limit: without measurements there is nothing to confirm. Nor is time kept to measure
-        twice what little was compared with: on a slow device another policy is worth more than that.
+        The reserve covers one comparison, a second measurement of the winner and of the baseline, and confirmation, but
+        at most half of the limit: without measurements there is nothing to confirm. After few trials nothing is
+        reserved for second measurements: on a slow device another policy is worth more.
         """
         repetitions = _KEPT_REPETITIONS if len(self.durations.trial_seconds) >= _FEWEST_POLICIES else 0
         end = self.expected_comparison_seconds + repetitions * self.durations.timing_seconds + self.confirmation_seconds
         return self.remaining_seconds - min(end, self.limit_seconds / 2) > self.expected_trial_seconds
 
     def may_compare_another(self, leaders: int = TIMED_LEADERS) -> bool:
-        """Whether another combination can be compared before the time that timing and confirming leaders needs.
+        """Whether another combination can be compared before the time reserved for timing and confirming leaders.
 
-        That is never more than half of the limit, however long a timed trial takes.
+        The reserve is at most half of the limit, however long a timed trial takes.
 
         Args:
             leaders: How many are still to be timed.
@@ -128,6 +127,6 @@ class TimeBudget:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a leader can be measured once more before the time that confirmation needs."""
+        """Whether a leader can be measured again before the time reserved for confirmation."""
         kept = min(self.confirmation_seconds, self.limit_seconds / 2)
         return self.remaining_seconds - kept > self.durations.timing_seconds

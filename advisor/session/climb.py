@@ -1,8 +1,8 @@
 """The search of ``bigger``: each combination of methods climbs to the largest size that it keeps the floor at.
 
-Plain training is measured at the model's own size first, which is what a floor such as 0.5x refers to, and climbs
-completely. Every other combination must beat the largest size so far: it is tried one size above it, and climbs on if
-it keeps the floor there. Where the next measurement is worth most is decided by ``Climb`` of ladder.py.
+Plain training is first measured at the model's own size, which a floor such as 0.5x refers to, and climbs completely.
+Every other combination must beat the largest size so far: it is tried one size above, and climbs on if it keeps the
+floor there. ``Climb`` of ladder.py decides where the next measurement is worth most.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from advisor.workload.sizes import size_words
 __all__ = ["SHARE_OF_CLIMBING_TRIAL", "SizeSearch"]
 
 SHARE_OF_CLIMBING_TRIAL = 1 / 24
-"""Share of the time limit for one trial: half of what other goals have, because a climb takes several trials for each
-combination and asks of most of them only whether they are above or below the floor."""
+"""Share of the time limit for one trial: half that of other goals, because a climb takes several trials for each
+combination and most need only show whether they are above or below the floor."""
 
 
 class SizeSearch:
@@ -30,7 +30,7 @@ class SizeSearch:
 
     Args:
         context: The study, whose goal has a floor.
-        proposer: Proposes combinations and learns from how far they came.
+        proposer: Proposes combinations and learns how far they got.
         sized: Evaluates combinations at sizes.
     """
 
@@ -49,7 +49,7 @@ class SizeSearch:
         self._baseline()
         floor = floor_rate(self._sized.candidates, self._goal)
         if floor is None:
-            return "plain training at the model's own size has no figure that a floor could be a share of"
+            return "plain training at the model's own size has no measurement that a floor could be a share of"
         while True:
             try:
                 self._sized.check_budget()
@@ -63,7 +63,7 @@ class SizeSearch:
             try:
                 climb = self._climb(proposal, floor)
             except OutOfBudgetError as reason:
-                self._proposer.abandon(proposal)  # unfinished: a continued study goes on with it
+                self._proposer.abandon(proposal)  # unfinished: a continued study resumes it
                 return str(reason)
             except BaseException:
                 self._proposer.abandon(proposal)
@@ -93,7 +93,7 @@ class SizeSearch:
         self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
 
     def _climb(self, proposal: Proposal, floor: float) -> Climb:
-        """Take a combination to the largest size that it keeps the floor at.
+        """Climb with a combination to the largest size that keeps the floor.
 
         Raises:
             OutOfBudgetError: Trials or time ran out on the way.

@@ -31,8 +31,8 @@ class Ledger:
         kind: What to optimize, which decides what is run again (:func:`without_chance`).
 
     Attributes:
-        candidates: Everything that was tried and stands for this run, in the order of its first line.
-        tried_again: How many of earlier runs were ended from outside and never measured.
+        candidates: Everything that was tried and counts for this run, in the order of first lines.
+        tried_again: How many candidates of earlier runs were killed from outside and never measured.
     """
 
     def __init__(self, folder: StudyFolder, kind: GoalKind) -> None:
@@ -46,7 +46,7 @@ class Ledger:
 
     @property
     def next_number(self) -> int:
-        """Number of the next trial: both batches of one have the same."""
+        """Number of the next trial; both batches of a trial share it."""
         return 1 + len({one.trial_key or position for position, one in enumerate(self.candidates)})
 
     @property
@@ -55,9 +55,9 @@ class Ledger:
         return next((one for one in self.candidates if one.role is Role.BASELINE), None)
 
     def add(self, candidate: Candidate) -> None:
-        """Write a candidate down, in the place of an earlier end of the same trial.
+        """Record a candidate, replacing an earlier failure of the same trial.
 
-        A measurement stands, with what was found out about it since: a trial has one, and is read back after that.
+        A trial is measured once: an existing measurement stays, with everything learned about it since.
 
         Raises:
             OSError: It could not be written; the ledger is as before.
@@ -72,10 +72,10 @@ class Ledger:
         self.candidates = self._standing()
 
     def replace(self, change: Callable[[Candidate], Candidate]) -> None:
-        """Write down what was found out about candidates since: all of it at once, or nothing.
+        """Apply a change to all candidates at once, or to none.
 
         Args:
-            change: Returns a candidate as it is from now on, or the same.
+            change: Returns the changed candidate, or the same one.
 
         Raises:
             OSError: It could not be written; the ledger is as before.
@@ -100,11 +100,11 @@ class Ledger:
 
 
 def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Candidate]:
-    """Those that stand for a run of the study that begins now, which tries again what ended by chance.
+    """Drop the candidates that a new run of the study must try again because they failed by chance.
 
-    That is the baseline, which everything is held against, and for ``bigger`` every step of a climb. What was lost
-    while it was timed, and had been compared, may lead again as it did then. Other combinations are proposed again, and
-    stay in the table until then.
+    These are the baseline, which everything is compared with, and for ``bigger`` every step of a climb. A compared
+    candidate that was lost while it was timed may lead again. Other combinations are proposed again, and stay in the
+    table until then.
 
     Args:
         candidates: Of earlier runs.
@@ -121,7 +121,7 @@ def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Cand
 
 
 def lost_candidates(candidates: Sequence[Candidate]) -> int:
-    """How many were ended from outside, and never measured: they are tried again beyond the budget of trials.
+    """Count candidates killed from outside and never measured: they are tried again beyond the trial budget.
 
     Args:
         candidates: Of earlier runs.
@@ -134,7 +134,7 @@ def lost_candidates(candidates: Sequence[Candidate]) -> int:
 
 
 def read_candidates(path: Path) -> list[Candidate]:
-    """Every candidate in the file, once, as it was written last; a line that is torn or damaged is not one."""
+    """Read the last version of every candidate in the file, skipping torn or damaged lines."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -153,6 +153,6 @@ def _by_identity(candidates: Iterable[Candidate]) -> dict[Hashable, Candidate]:
 
 
 def _identity(one: Candidate) -> Hashable:
-    """What two lines of one candidate share: the trial behind it, or how it ended without one."""
+    """The identity that two lines of one candidate share: its trial, or how it ended without one."""
     end = one.outcome if one.trial_key is None else one.trial_key
     return end, one.role, one.policy.key, tuple(one.model_size.items())

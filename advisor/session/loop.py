@@ -1,4 +1,4 @@
-"""The search loop: ask for a combination, make a candidate of it, tell what became of it, until a reason to stop."""
+"""The search loop: ask for a combination, evaluate it, tell the sampler the result, until there is a reason to stop."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from advisor.trial.outcome import Outcome
 __all__ = ["SearchLoop"]
 
 _FEWEST_COMPARED = 12
-"""Before so many combinations were compared, which takes seconds each, the search does not call its lead certain."""
+"""The search compares at least this many combinations, at seconds each, before it calls its lead certain."""
 
-_NOISE_OF_SHORT_RUNS = 0.1
-"""Throughput that two short runs predict is about as far off (standard deviation)."""
+_NOISE_OF_PROFILING_RUNS = 0.1
+"""Relative standard deviation of the throughput that two profiling runs predict."""
 
 
 class SearchLoop:
@@ -45,9 +45,9 @@ class SearchLoop:
 
     Args:
         context: The study.
-        proposer: Proposes combinations and learns from what became of them.
-        evaluator: Makes candidates of them; one that compares times only those at length that may lead.
-        guard: Holds what would lead against the reference run, before it leads.
+        proposer: Proposes combinations and learns from their results.
+        evaluator: Turns combinations into candidates; a comparing one times only possible leaders at length.
+        guard: Compares a candidate that would lead with the reference run before it leads.
     """
 
     def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
@@ -67,9 +67,9 @@ class SearchLoop:
 
     @property
     def measured(self) -> int:
-        """Trials with figures: one that timed two batches is one, and to measure a policy again is none.
+        """Number of trials with measurements; timing two batches counts once, repeating a policy not at all.
 
-        A combination that was compared by short steps is one too, whether it was timed later or not.
+        A combination compared by short steps counts once, whether or not it was timed later.
         """
         first: dict[str, str] = {}
         for one in self._ledger.candidates:
@@ -81,7 +81,7 @@ class SearchLoop:
 
     @property
     def _combinations(self) -> int:
-        """Combinations with figures, whatever the batch."""
+        """Number of combinations with measurements at any batch."""
         known = (one for one in self._ledger.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
         return len({one.policy.combination_key for one in known})
 
@@ -112,23 +112,23 @@ class SearchLoop:
         if not isinstance(self._evaluator, ComparingEvaluator):
             return self._proposed()
         reason = ""
-        # Time that was kept for leaders is used for further comparisons where there were fewer of them.
+        # With fewer leaders than expected, the time reserved for them goes to further comparisons.
         for leaders in (TIMED_LEADERS, 1):
             reason = self._proposed(leaders)
             self._time_leaders(self._evaluator)
         return reason
 
     def _proposed(self, leaders: int = 0) -> str:
-        """Try what is proposed until there is a reason to stop.
+        """Try proposals until there is a reason to stop.
 
         Args:
-            leaders: For how many time is kept, where combinations are compared first.
+            leaders: Number of leaders to reserve time for, where combinations are compared first.
         """
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:
                 return f"the limit of {self._trial_budget} trials was reached"
-            # However little time there is, the first policy is tried: no answer at all helps nobody.
+            # Try the first policy however little time there is: no answer at all helps nobody.
             room = self._may_compare_another(leaders) if self._compares else self._budget.may_start_trial
             if self._ledger.candidates and not room:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
@@ -158,11 +158,11 @@ class SearchLoop:
             if self._compares and timed_out:
                 self._put_off_set_ups(evaluation.candidate)
             if isinstance(self._evaluator, ComparingEvaluator) and any(map(is_measured, self._ledger.candidates)):
-                # Whatever the rest of the time goes to, what surely leads is not left without a figure.
+                # Measure a certain leader now, whatever the rest of the time goes to.
                 self._time_leaders(self._evaluator, surely=True)
 
     def _may_compare_another(self, leaders: int) -> bool:
-        """Whether there is time besides that for so many leaders, those included that were timed already."""
+        """Whether there is time left beyond that reserved for ``leaders`` (which includes those already timed)."""
         return self._budget.may_compare_another(max(1, leaders - len(self._led)))
 
     @property
@@ -171,7 +171,7 @@ class SearchLoop:
         return f", but for those with {left}, which took too long to set up" if left else ""
 
     def _put_off_set_ups(self, candidate: Candidate) -> None:
-        """A set-up that took longer than its share is not waited for again, with other methods beside it."""
+        """Stop proposing a method whose set-up took longer than its share of the time."""
         for use in candidate.policy.methods:
             if get_method(use.name).slow_start and use.name not in self._put_off:
                 self._put_off.add(use.name)
@@ -182,8 +182,8 @@ class SearchLoop:
                 )
 
     def _recorded(self, evaluation: Evaluation) -> tuple[list[Candidate], list[Candidate]]:
-        """Write down what an evaluation found: its candidates and those before them, as they were compared."""
-        # The best of a ladder is compared with the reference run first: the others then know what was found of it.
+        """Record the candidates of an evaluation and those before them, each checked by the guard."""
+        # Check the best of a ladder against the reference run first; the others then share its result.
         found = [self._guarded(one) for one in (evaluation.candidate, evaluation.smaller) if one is not None]
         before = []
         for candidate in evaluation.before:
@@ -194,7 +194,7 @@ class SearchLoop:
         return found, before
 
     def _time_leaders(self, evaluator: ComparingEvaluator, *, surely: bool = False) -> None:
-        """Time those at length that short steps let expect to lead, until no other is likely to, or none surely is."""
+        """Time the likely leaders at length (with ``surely``, only certain ones) until none is left."""
         while self._budget.may_time_leader or not any(is_measured(one) for one in self._ledger.candidates):
             waiting = [
                 one
@@ -220,9 +220,9 @@ class SearchLoop:
         return best_so_far(self._ledger.candidates, self._goal)
 
     def _guarded(self, candidate: Candidate) -> Candidate:
-        """Compare what would lead with the reference run first: it sets no pace that it may not win with.
+        """Compare a would-be leader with the reference run first: only a candidate that may win sets the pace.
 
-        Figures that are measured are written down whatever becomes of the comparison.
+        Its measurements are recorded even if the comparison fails.
         """
         if not worth_checking(candidate, self._ledger.candidates, self._goal):
             return candidate
@@ -233,7 +233,7 @@ class SearchLoop:
             raise
 
     def _adopt(self) -> None:
-        """Take in what other workers of the same study found: the answer is chosen from everything."""
+        """Adopt the candidates of other workers of the same study: the answer is chosen from all of them."""
         for record in self._proposer.take_records():
             try:
                 found = decode_record(record.encode(), list[Candidate])
@@ -250,12 +250,12 @@ class SearchLoop:
         role = Role.HAND_TUNED if proposal.hand_tuned else Role.SEARCHED
         plainest = self._evaluator.is_plainest(combination)
         if proposal.recipe_name is not None and plainest and self._ledger.baseline is None:
-            # The workload states no batch of its own: plain training at the largest batch that fits is the baseline.
+            # The workload states no batch: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
         if isinstance(self._evaluator, ComparingEvaluator):
             if role is Role.HAND_TUNED:
-                # What everything is held against in the answer is timed in any case, and a first figure of a good
-                # setting: what its short steps in turn would say, the first batch of its ladder does.
+                # The answer compares everything with the hand-tuned default, so it is timed in any case; the first
+                # batch of its ladder says what its short steps would.
                 return self._evaluator.time_at_once(combination, role)
             return self._evaluator.compare(combination, role)
         return self._evaluator.evaluate(
@@ -266,7 +266,7 @@ class SearchLoop:
         )
 
     def _better(self, found: list[Candidate]) -> Candidate:
-        """The one that may win and is best; the first if none may."""
+        """The best of those that may win; the first if none may."""
         able = [one for one in found if is_measured(one) and why_not_eligible(one, self._goal) is None]
         sign = 1 if directions(self._goal.kind)[0] else -1
         return max(able, key=lambda one: sign * objectives(one, self._goal)[0], default=found[0])
@@ -276,12 +276,12 @@ class SearchLoop:
         self._progress.trial_ended(self._number, candidate, best=self.best(), baseline=self._ledger.baseline)
 
     def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
-        """Translate an evaluation for the sampler: the best figure, or the constraint that it violates.
+        """Translate an evaluation for the sampler: the best value, or the constraint that it violates.
 
         Args:
-            proposal: What was asked for.
-            evaluation: How it went.
-            found: Its candidate, and that of the smaller batch if there is one, as they were compared.
+            proposal: The proposal that was evaluated.
+            evaluation: Its result.
+            found: Its candidate, and that of the smaller batch if there is one, checked by the guard.
         """
         candidate = self._better(found)
         attributes: dict[str, Attribute] = {
@@ -319,7 +319,7 @@ class SearchLoop:
             over = 1.0 if need is None else need / limit - 1
             constraints["memory" if over > 0 else "speed"] = over if over > 0 else 1.0
             if evaluation.expected_rate is not None and self._goal.kind is GoalKind.FASTER:
-                value, noise = (evaluation.expected_rate,), _NOISE_OF_SHORT_RUNS
+                value, noise = (evaluation.expected_rate,), _NOISE_OF_PROFILING_RUNS
         else:
             constraints["outcome"] = 1.0
         self._proposer.tell(
@@ -336,7 +336,7 @@ class SearchLoop:
         return tolerance_beside_chance(candidate.fidelity, drift_by_chance(self._ledger.candidates))
 
     def _learn(self, others: list[Candidate], largest_batch: int) -> None:
-        """Let the sampler learn from figures that are no trial of its own: other batches, leaders timed at length."""
+        """Let the sampler learn from measurements beyond its own trials: other batches, leaders timed at length."""
         for one in others:
             if is_measured(one) and one.measurement is not None:
                 self._proposer.learn(

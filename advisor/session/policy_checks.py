@@ -40,7 +40,7 @@ def check_meant(file: PolicyFile, path: Path, source: WorkloadSource) -> None:
 
 
 def check_applies(policy: Policy, facts: Facts | None, hardware: Hardware) -> None:
-    """The policy's methods must apply.
+    """Check that the policy's methods apply.
 
     Raises:
         MethodRefusedError: One does not.
@@ -51,7 +51,7 @@ def check_applies(policy: Policy, facts: Facts | None, hardware: Hardware) -> No
 
 
 def on_same_device(file: PolicyFile, hardware: Hardware) -> bool:
-    """Whether the policy was measured on this kind of device, as far as its file says."""
+    """Whether the policy was measured on this kind of device, according to its file."""
     return file.fingerprints is None or file.fingerprints.hardware.get("name", hardware.name) == hardware.name
 
 

@@ -1,4 +1,4 @@
-"""One prediction from request to answer: nothing of the model is trained, and nothing is kept."""
+"""One prediction from request to answer, without training the model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
         batch: The micro-batch to look at; ``None`` for the policy's, or else the workload's ``BATCH_SIZE``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
         profile: Name of a GPU's profile, to predict for that instead of a device of this machine.
-        memory_limit_bytes: What the training may take; ``None`` for what is free.
+        memory_limit_bytes: Memory that the training may take; ``None`` for all that is free.
         seed: Of the model and its batches.
     """
 
@@ -58,7 +58,7 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def check(self) -> None:
-        """Check what can be checked without looking at anything.
+        """Check the request's own values.
 
         Raises:
             OptionError: An option is outside its rule.
@@ -77,11 +77,11 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
 
     Args:
         request: What to predict.
-        tell: Hears what is being done, in a few words.
+        tell: Called with short progress messages.
 
     Raises:
         UserError: A mistake that the user can fix.
-        NothingPredictedError: A step cannot be followed without running it.
+        NothingPredictedError: A step cannot be traced without running it.
     """
     request.check()
     policy = _policy(request)
@@ -131,7 +131,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
 
 
 def _policy(request: PredictRequest) -> Policy:
-    """The policy, at the batch that is asked for as far as that is known before the model's file was read."""
+    """The policy at the requested batch, as far as that is known before the model file is read."""
     if request.policy_file is None:
         return Policy(micro_batch=request.batch or 1)
     policy = load_policy_file(request.policy_file).policy
@@ -139,7 +139,7 @@ def _policy(request: PredictRequest) -> Policy:
 
 
 def _limit(request: PredictRequest, hardware: Hardware) -> tuple[int, str]:
-    """What the training may take, and where that figure comes from. One may ask about more than there is."""
+    """The memory limit and its source; the user may ask about more memory than there is."""
     if request.memory_limit_bytes is not None:
         return request.memory_limit_bytes, "--memory-limit"
     limit = memory_budget(hardware, None).limit_bytes
@@ -166,7 +166,7 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
         stands_for = CudaDevice(
             compute_capability=hardware.compute_capability, multiprocessors=hardware.multiprocessors
         )
-        # A CPU has no segments that expand; what they would come to is replayed in any case.
+        # A CPU has no expandable segments; the replay simulates them in any case.
         methods = tuple(use for use in policy.methods if use.name != EXPANDABLE_SEGMENTS)
         policy = msgspec.structs.replace(policy, methods=methods)
     return PredictTrial(
@@ -211,12 +211,12 @@ def _answered(spec: PredictTrial, tell: Callable[[str], None]) -> PredictResult:
 
 
 def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Exception:
-    """What to raise for a trial without a prediction.
+    """The error for a trial without a prediction.
 
     Args:
-        result: Of the trial.
+        result: The trial's result.
         printed: The last lines that it printed.
-        elsewhere: Whether the device is not of this machine.
+        elsewhere: Whether the device belongs to another machine.
     """
     match result.outcome:
         case Outcome.OK:
@@ -227,7 +227,7 @@ def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Excepti
         case Outcome.FAILED:
             return WorkloadError(result.reason, result.traceback_text)
         case Outcome.REFUSED if elsewhere:
-            # It applies to that GPU, as was judged before: what refuses is the CPU that stands for it.
+            # It applies to that GPU, as judged before: the CPU that stands for it refuses.
             return NothingPredictedError(
                 f"A policy must be applied here to be predicted, but without the GPU this one cannot: {result.reason}. "
                 "Measure it on that GPU, or leave the method out of the policy."
@@ -239,7 +239,7 @@ def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Excepti
 
 
 def _of_several(policy: Policy) -> list[str]:
-    """What is left out where devices train together."""
+    """Notes on what is not predicted for several devices."""
     if policy.gpu_count == 1:
         return []
     return [
@@ -249,7 +249,7 @@ def _of_several(policy: Policy) -> list[str]:
 
 
 def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None) -> list[str]:
-    """What nobody has checked where the device is not here."""
+    """Notes on what cannot be checked for a device of another machine."""
     if profile is None:
         return []
     notes = [

@@ -1,4 +1,4 @@
-"""What a request comes to on this machine, found out and checked before a study folder is opened."""
+"""Check a request against this machine before a study folder is opened."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = ["Preparation", "prepare"]
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that was checked, and the machine that it is for.
+    """A checked request and the machine that it is for.
 
     Attributes:
-        request: What is asked for.
-        space: The search space, with the methods that were asked for alone if some were.
+        request: The request.
+        space: The search space, narrowed to the requested methods if there are any.
         hardware: The device, with the least free memory of those that train together.
         gpu_counts: Numbers of devices that may train together.
-        memory: What trials may take.
-        price: Of the device; ``None`` where no cost is asked for.
+        memory: Memory that trials may take.
+        price: Price of the device; ``None`` if no cost is asked for.
         budget: The clock, which began with the request.
-        marker: What the study's measurements will hold for.
-        notes: What the user should know.
+        marker: Marker of the study.
+        notes: Notes for the user.
     """
 
     request: TuneRequest
@@ -51,7 +51,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
     def goal(self, memory_limit_bytes: int) -> Goal:
-        """What is asked for, under the limit of a study."""
+        """The requested goal under a study's memory limit."""
         request = self.request
         return Goal(
             kind=request.goal,
@@ -72,7 +72,7 @@ def prepare(request: TuneRequest) -> Preparation:
     """Check a request against this machine.
 
     Args:
-        request: What is asked for, checked in itself.
+        request: The request, whose own values are checked.
 
     Raises:
         UserError: A mistake that the user can fix.
@@ -95,7 +95,7 @@ def prepare(request: TuneRequest) -> Preparation:
     price = None
     if request.goal is GoalKind.CHEAPEST:
         price = resolve_price(request.price, load_profiles().get(hardware.profile or ""), device_name=hardware.name)
-    # The devices that are meant, however they were said: without --gpus it depends on how many there are.
+    # The resolved device counts: without --gpus they depend on how many devices there are.
     on_devices = msgspec.structs.replace(request, gpu_counts=devices.counts)
     marker = study_marker(on_devices, hardware, versions(), space.canonical_text, memory.limit_bytes)
     if request.storage is not None:

@@ -1,4 +1,4 @@
-"""When to stop although trials and time are left: nothing untried is expected to be better by more than the noise."""
+"""Stop the search early when nothing untried is expected to be better by more than the noise."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from advisor.text.units import format_percent
 __all__ = ["StoppingRule"]
 
 _TIMES = 4
-"""How often in a row nothing must be expected: one measurement may change what is thought of all the others.
+"""Consecutive trials without an expected gain: one measurement may change the model's view of all the others.
 
-On 40 simulated spaces of 384 combinations (two percent of noise, no recipes) that ends a search after 15 trials in the
-median and 24 at most, with something within 2.1 % of the best in each."""
+On 40 simulated spaces of 384 combinations (two percent of noise, no recipes) this ends a search after a median of 15
+and at most 24 trials, within 2.1 % of the best in each."""
 
 
 class StoppingRule:
     """Watches one search.
 
     Args:
-        proposer: Proposes, and knows what can be hoped for.
+        proposer: Proposes combinations, and estimates the remaining gain.
         kind: What to optimize.
     """
 
@@ -30,13 +30,13 @@ class StoppingRule:
         self._in_a_row = 0
 
     def reason(self) -> str | None:
-        """Why the search may stop, as the user reads it; ``None`` if it should go on. To be asked once a trial."""
+        """Why the search may stop, as shown to the user; ``None`` to go on. Call it once per trial."""
         left = self._proposer.gain_left()
         self._in_a_row = self._in_a_row + 1 if left is not None and left.is_noise else 0
         return None if left is None or self._in_a_row < _TIMES else _words(left, self._better)
 
     def what_more(self) -> str:
-        """What the combinations that no time is left for may bring, to be added to why the search ended."""
+        """What combinations that no time is left for may gain, to append to why the search ended."""
         left = self._proposer.gain_left()
         if left is None:
             return ""

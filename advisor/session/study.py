@@ -1,4 +1,4 @@
-"""Open the study folder: ours or foreign, the same study or another, free or in use."""
+"""Open a study folder, and refuse one that is foreign, another study's, or in use."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = ["StudyMarker", "check_folder", "default_folders", "locked", "open_stu
 _SCHEMA = 1
 
 _LONGEST_NAME = 200
-"""Bytes of a workload's name in that of a folder: file systems take 255 in all."""
+"""Most bytes of a workload's name in a folder's name: file systems allow 255 in all."""
 
 
 class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``study.json``: what the folder's measurements hold for.
+    """``study.json``: the workload, device and request that the folder's measurements belong to.
 
     Attributes:
         schema: Version of the folder's layout.
         workload: Name and fingerprint of the workload.
-        hardware: What identifies the device.
+        hardware: Properties that identify the device.
         versions: Package -> version.
         request: Fingerprint of goal, limits, search space and seed.
         memory_limit_bytes: The limit that all trials of this study run under.
@@ -49,7 +49,7 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def fingerprints(self) -> Fingerprints:
-        """The same as a policy file says it."""
+        """The fingerprints as a policy file states them."""
         return Fingerprints(
             workload=self.workload, hardware=self.hardware, versions=self.versions, request=self.request
         )
@@ -61,7 +61,7 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:16]
 
     def differences(self, other: StudyMarker) -> list[str]:
-        """What differs from another marker, in words."""
+        """Differences from another marker, in words."""
         found = []
         for name in ("schema", "workload", "hardware", "versions", "request"):
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -97,9 +97,9 @@ def study_marker(
 
 
 def default_folders(marker: StudyMarker) -> Iterator[Path]:
-    """Folders of its own for every study, so that an edited model never meets old measurements.
+    """Candidate folders of a study, so that an edited model never meets old measurements.
 
-    The first is for this source on this machine; others are for when something else has changed that the model reads.
+    The first is for this source on this machine; the others are for when something else that the model reads changed.
     """
     name = marker.workload["name"].encode()[:_LONGEST_NAME].decode(errors="ignore")
     first = Path("momadvise-runs") / f"{name}-{marker.fingerprint[:8]}"
@@ -109,13 +109,13 @@ def default_folders(marker: StudyMarker) -> Iterator[Path]:
 
 
 def check_folder(path: Path, marker: StudyMarker) -> StudyMarker | None:
-    """Look at the folder without touching it.
+    """Check the folder without changing it.
 
     Returns:
-        The marker that is in it, or ``None`` if the folder is new or empty.
+        Its marker, or ``None`` if the folder is new or empty.
 
     Raises:
-        OutputFolderError: A file, foreign, another study's, or not readable.
+        OutputFolderError: It is a file, foreign, another study's, or not readable.
     """
     folder = StudyFolder(path.absolute())
     try:
@@ -144,7 +144,7 @@ def open_study(path: Path, marker: StudyMarker) -> tuple[StudyFolder, StudyMarke
         The folder and the marker in force (a continued study keeps its memory limit).
 
     Raises:
-        OutputFolderError: Foreign, another study's, or not writable.
+        OutputFolderError: It is foreign, another study's, or not writable.
     """
     folder = StudyFolder(path.absolute())
     stored = check_folder(path, marker)

@@ -1,4 +1,4 @@
-"""How long each trial of a study may take, from the time limit and from what trials before it took."""
+"""How long each trial of a study may take, from the time limit and the durations of earlier trials."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ _SHORTEST_PROBE_SECONDS = 20.0
 
 _SHORTEST_TRIAL_SECONDS = 2.0
 _LONGEST_TRIAL_SECONDS = 30.0
-"""Past half a minute of stepping more steps hardly narrow the median any further."""
+"""After half a minute, more steps hardly narrow the median."""
 
 _STEPS_OF_TRIAL = 6
-"""Full steps that a timed trial makes at least: the first, the memory step, one to warm up (where they are quick) and
-three timed ones."""
+"""Fewest full steps of a timed trial: the first, the memory step, a warm-up (if steps are quick) and three timed."""
 
 _SHARE_OF_COMPARISON = 1 / 60
-"""Share of the whole limit that one run beside the exact one may spend on stepping."""
+"""Share of the whole limit that one comparison with the reference run may spend on stepping."""
 
 _SHORTEST_COMPARISON_SECONDS = 1.0
 _LONGEST_COMPARISON_SECONDS = 10.0
 
 _SHARE_OF_TURNS = 1 / 60
-"""Share of the whole limit for which a combination's short steps may take turns with plain training's."""
+"""Share of the whole limit for a combination's short steps that alternate with plain training's."""
 
 _SHORTEST_TURNS_SECONDS = 0.5
 _LONGEST_TURNS_SECONDS = 8.0
 
 _SHARE_TO_SET_UP = 1 / 6
-"""Share of the whole limit that a method which compiles may take for it, in each trial and beyond its stepping."""
+"""Share of the whole limit that compiling may take in each trial, beyond its stepping."""
 
 _PATIENCE = 4.0
-"""A trial is ended by force after this many times its expected stepping: it hangs, or is of no use to the search."""
+"""A trial is killed after this many times its expected stepping: it hangs, or is of no use to the search."""
 
 _LONGEST_TRACE_SECONDS = 30.0
 
@@ -46,10 +45,10 @@ class Durations:
 
     Attributes:
         build_seconds: Start-up, building the model and its first steps.
-        trial_seconds: Of each policy, from its proposal to its figures.
-        short_seconds: Of each combination that was compared by short steps.
-        timing_seconds: To time one batch.
-        comparison_seconds: Of a candidate's own run beside the reference run; ``None`` before the first.
+        trial_seconds: Each policy, from its proposal to its measurements.
+        short_seconds: Each combination that was compared by short steps.
+        timing_seconds: Timing one batch.
+        comparison_seconds: A candidate's own run in a comparison; ``None`` before the first.
     """
 
     def __init__(self) -> None:
@@ -60,30 +59,30 @@ class Durations:
         self.comparison_seconds: float | None = None
 
     def learn_build_seconds(self, seconds: float) -> None:
-        """Take in how long the probe took: start-up, building the model and its first steps."""
+        """Record how long the probe took: start-up, building the model and its first steps."""
         self.build_seconds = max(self.build_seconds, seconds)
 
     def learn_trial_seconds(self, seconds: float) -> None:
-        """Take in how long a policy took from its proposal to its figures, sizing included."""
+        """Record how long a policy took from its proposal to its measurements, sizing included."""
         self.trial_seconds.append(seconds)
 
     def learn_short_seconds(self, seconds: float) -> None:
-        """Take in how long a combination took that was compared by short steps."""
+        """Record how long the comparison of a combination by short steps took."""
         self.short_seconds.append(seconds)
 
     def learn_timing_seconds(self, seconds: float) -> None:
-        """Take in how long it took to time one batch: a confirmation does that in a fresh process."""
+        """Record how long timing one batch took: a confirmation does that in a fresh process."""
         self.timing_seconds = max(self.timing_seconds, seconds)
 
     def learn_comparison_seconds(self, seconds: float) -> None:
-        """Take in how long a candidate's own run beside the exact one took."""
+        """Record how long a candidate's own run in a comparison with the reference run took."""
         self.comparison_seconds = max(self.comparison_seconds or 0.0, seconds)
 
     def expected_short_seconds(self, otherwise: float) -> float:
-        """What the next combination that is compared by short steps will probably take.
+        """Predict how long comparing the next combination by short steps takes.
 
         Args:
-            otherwise: Before there was one.
+            otherwise: The prediction before the first comparison.
         """
         recent = sorted(self.short_seconds[-5:])
         return recent[len(recent) // 2] if recent else otherwise
@@ -138,7 +137,7 @@ class TrialLimits:
 
     @property
     def comparison_step_seconds(self) -> float:
-        """Soft limit for the stepping of one run that is held against the reference run, or of that one itself."""
+        """Soft limit for the stepping of a run that is compared with the reference run, or of the latter."""
         share = self._limit_seconds * _SHARE_OF_COMPARISON
         return min(_LONGEST_COMPARISON_SECONDS, max(_SHORTEST_COMPARISON_SECONDS, share))
 
@@ -146,7 +145,7 @@ class TrialLimits:
         """Hard limit of such a run.
 
         Args:
-            slow_start: Whether a method is set up first that may take long.
+            slow_start: Whether a method needs a set-up that may take long.
         """
         patient = 5.0 + 2 * self._durations.build_seconds + _PATIENCE * self.comparison_step_seconds
         return max(patient, min(patient + self._set_up_seconds, self._remaining())) if slow_start else patient
@@ -160,7 +159,7 @@ class TrialLimits:
 
         Args:
             expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known yet.
-            slow_start: Whether a method is set up first that may take long.
+            slow_start: Whether a method needs a set-up that may take long.
         """
         stepping = self.measure_seconds
         if expected_step_seconds is not None:
@@ -173,9 +172,9 @@ class TrialLimits:
 
     @property
     def set_up_limit_seconds(self) -> float:
-        """Hard limit of a combination's short steps where a method is set up first.
+        """Hard limit of a combination's short steps where a method needs a set-up.
 
-        What one may take for that is a share of the whole limit; the time of several others is not waited for.
+        The set-up may take its share of the whole limit, not the time of several other combinations.
         """
         without = max(
             self._durations.expected_short_seconds(2 * self.turn_seconds),
@@ -184,16 +183,16 @@ class TrialLimits:
         return without + self._set_up_seconds
 
     def confirmation_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
-        """Hard limit of the confirming run; the time limit may pass meanwhile, because an answer needs it.
+        """Hard limit of the confirming run, which may exceed the time limit because an answer needs it.
 
         Args:
             expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known.
-            slow_start: Whether a method is set up first that may take long.
+            slow_start: Whether a method needs a set-up that may take long.
         """
         stepping = max(self.measure_seconds, _STEPS_OF_TRIAL * (expected_step_seconds or 0.0))
         return 30.0 + 2 * self._durations.build_seconds + 2 * stepping + (self._set_up_seconds if slow_start else 0.0)
 
     @property
     def trace_limit_seconds(self) -> float:
-        """Hard limit of following one step without running it."""
+        """Hard limit of tracing one step without running it."""
         return max(5.0, min(2 * self._durations.build_seconds + _LONGEST_TRACE_SECONDS, self._remaining()))

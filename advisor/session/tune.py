@@ -1,4 +1,4 @@
-"""One tuning from request to answer: the order of everything."""
+"""One tuning from request to answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["run_session"]
 
 
 def run_session(request: TuneRequest, progress: Progress) -> Answer:
-    """Tune, or give the stored answer of an equal request back.
+    """Tune, or return the stored answer of an equal request.
 
     Args:
         request: What to tune.
@@ -38,7 +38,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
     Raises:
         UserError: A mistake that the user can fix.
         TrialError: Nothing could be measured, or nothing fits.
-        KeyboardInterrupt: Interrupted before there was anything to answer with.
+        KeyboardInterrupt: Interrupted before there was an answer.
     """
     request.check()
     check_working_folder()
@@ -53,7 +53,7 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
 
 
 def _answer_in(path: Path, preparation: Preparation, launch: str | None, progress: Progress) -> Answer | None:
-    """Tune into a folder; ``None`` if what is in it was measured of another model."""
+    """Tune into a folder; ``None`` if its measurements are of another model."""
     request = preparation.request
     check_folder(path, preparation.marker)  # before locking: not even a lock file may appear in a foreign folder
 
@@ -85,16 +85,16 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
             with failing_together(folder, launch), progress:
                 return tuning.run()
         except BrokenPipeError:
-            raise  # whoever read our output is gone; the folder is all right
+            raise  # the reader of our output is gone; the folder is fine
         except OSError as error:
-            # The user's code runs in other processes: what fails here is our own reading and writing.
+            # The user's code runs in other processes, so this is our own reading or writing.
             raise refused(error, folder.path) from error
         finally:
             folder.clear_left_files()  # of workers that were killed
 
 
 def _notes(preparation: Preparation, kept: StudyMarker, folder: StudyFolder) -> list[str]:
-    """What the user should know before anything is measured."""
+    """Notes for the user before anything is measured."""
     notes = list(preparation.notes)
     if kept.memory_limit_bytes > preparation.memory.limit_bytes:
         notes.append("less memory is free now than when this study began; its limit was kept")
@@ -119,7 +119,7 @@ def _with_note_if_too_large(stored: Answer, limit_bytes: int) -> Answer:
 def _searched_enough(stored: Answer, request: TuneRequest) -> bool:
     """Whether a stored answer's search is enough for this request.
 
-    It had ended by itself with no smaller budget, and what it rests on not by chance.
+    It ended by itself with no smaller budget, and nothing it rests on failed by chance.
     """
     if not stored.complete or _rests_on_chance(stored):
         return False
@@ -129,9 +129,9 @@ def _searched_enough(stored: Answer, request: TuneRequest) -> bool:
 
 
 def _rests_on_chance(stored: Answer) -> bool:
-    """Whether its baseline or its confirmation took too long, or whatever was tried was ended from outside.
+    """Whether its baseline or confirmation took too long, or anything was killed from outside.
 
-    Both are run again, and so is what was ended. Another combination that took too long would do so again, every time.
+    These are run again. Another combination that took too long would do so every time.
     """
     recommendation = stored.recommendation
     ends = [one.outcome for one in recommendation.not_measured if one.role is Role.BASELINE]
@@ -139,13 +139,13 @@ def _rests_on_chance(stored: Answer) -> bool:
         ends.append(recommendation.confirmation.outcome)
     last = {(one.policy.key, *one.model_size.items()): one.outcome for one in recommendation.not_measured}
     measured = {(one.policy.key, *one.model_size.items()) for one in recommendation.ranking}
-    # What was compared after it had been lost, and then not timed, may not lead.
+    # A candidate that was compared after it was lost, and then not timed, may not lead.
     lost = {key for key, outcome in last.items() if outcome is Outcome.LOST}
     return not lost <= measured or any(outcome.is_by_chance for outcome in ends)
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:
-    """Whether two goals of one study pick the same of what was measured."""
+    """Whether two goals of one study pick the same from the measurements."""
     return (one.price, one.usd_per_kilowatt_hour, one.preference) == (
         other.price,
         other.usd_per_kilowatt_hour,

@@ -37,12 +37,12 @@ class Tuning:
     """The steps of one tuning.
 
     Args:
-        preparation: What was settled before the folder was opened.
+        preparation: The request, checked against this machine.
         folder: The study folder, its lock held.
         goal: The goal, with the memory limit of this study.
         progress: Told of everything that happens.
-        notes: What the user should know already.
-        searched: An answer of this study whose search is enough: the pick alone is made and confirmed anew.
+        notes: Notes for the user so far.
+        searched: An answer of this study whose search is enough: only the pick is made and confirmed again.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class Tuning:
         return answer
 
     def _search(self, context: StudyContext, search: Search, runner: Runner) -> tuple[str, bool]:
-        """Search, unless that was enough before; why it ended, and whether nothing is left to try."""
+        """Search, unless an earlier search is enough; return why it ended, and whether nothing is left to try."""
         if self._searched is not None:
-            # What was said about the measurements is true of them still.
+            # Notes about the measurements still hold.
             self._notes.extend(note for note in self._searched.notes if note not in self._notes)
             note = "nothing was searched again: the pick alone, from what was measured before, is new"
             if note not in self._notes:
@@ -155,7 +155,7 @@ class Tuning:
         return search.run_over_sizes(counts)
 
     def _shared_name(self) -> str:
-        """Of the study in a storage that workers share: of this model, whatever paths each of them reads it from."""
+        """The study's name in a shared storage, which does not depend on the paths a worker reads the model from."""
         model, marker = model_of(self._folder), self._preparation.marker
         return f"{self._preparation.request.source.name}-{marker.fingerprint}" + (f"-{model[:8]}" if model else "")
 
@@ -182,7 +182,7 @@ class Tuning:
     def _concluded(
         self, context: StudyContext, conclusion: Conclusion, trials: Trials, guard: Guard, interrupted: bool
     ) -> tuple[Recommendation, bool]:
-        """Choose and confirm; and whether the user interrupted.
+        """Choose and confirm; return the answer and whether the user interrupted.
 
         After an interruption the files are written without a confirming run.
         """
@@ -191,7 +191,7 @@ class Tuning:
                 return confirm(context, conclusion, trials, guard, say=self._say, repeat=self._searched is None)
             except KeyboardInterrupt:
                 pass
-        # Another batch of methods that were found to break the training must not win for want of a look.
+        # Methods that were found to break the training must not win at another, unchecked batch.
         recommendation = conclusion.choose([guard.remembered(candidate) for candidate in context.ledger.candidates])
         winner = recommendation.winner.measurement
         assert winner is not None

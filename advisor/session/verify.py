@@ -1,7 +1,7 @@
-"""Verify a policy on a model: real steps of its wrapper beside those of a plain loop, then its peak and its speed.
+"""Verify a policy on a model: compare its wrapper's steps with those of a plain loop, then its peak and speed.
 
 The trials are those of a search (a probe, timed steps, the confirmation of a wrapper in a fresh process), run in a
-folder that is gone afterwards.
+temporary folder.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
         policy_file: The policy.
         source: The workload.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
-        memory_limit_bytes: What each of the trainings may take; ``None`` for what is free.
+        memory_limit_bytes: Memory that each training may take; ``None`` for all that is free.
         seed: Of the model, its batches and its steps.
     """
 
@@ -73,11 +73,11 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
 
     Args:
         request: What to verify.
-        tell: Hears what is being done, in a few words.
+        tell: Called with short progress messages.
 
     Raises:
         UserError: A mistake that the user can fix.
-        NothingMeasuredError: Plain training, which the policy is held against, does not run; or time ran out.
+        NothingMeasuredError: Plain training, which the policy is compared with, does not run; or time ran out.
     """
     check_working_folder()
     file = load_policy_file(request.policy_file)
@@ -125,8 +125,8 @@ class _Verifier:
     def run(self) -> Verification:
         facts = self._facts()
         fidelity = worst_fidelity(self._policy.methods, accumulation_steps=self._policy.accumulation_steps, facts=facts)
-        # Pieces of a batch draw other masks than the batch, and so do some methods: neither is a difference. Whether a
-        # function of the model's own drops out nobody has seen.
+        # Micro-batches draw other masks than the whole batch, and so do some methods: neither counts as a difference.
+        # Dropout in the model's own functions cannot be seen.
         without_dropout = self._policy.accumulation_steps > 1 or any(
             get_method(use.name).other_masks for use in self._policy.methods
         )
@@ -164,7 +164,7 @@ class _Verifier:
         return self._measured(msgspec.structs.replace(verification, checks=tuple(checks)), compared)
 
     def _facts(self) -> Facts:
-        """What a probe learns of the model.
+        """Probe the model.
 
         Raises:
             UserError: The workload cannot be used, or a method does not apply to it.
@@ -183,7 +183,7 @@ class _Verifier:
         """The plain loop at the policy's batch, or at the largest half of it that fits.
 
         Returns:
-            The policy at the batch that is compared, the steps, and the trial that has their files.
+            The policy at the compared batch, the steps, and the key of the trial with their files.
         """
         compared = self._policy
         while True:
@@ -203,7 +203,7 @@ class _Verifier:
             compared = msgspec.structs.replace(compared, micro_batch=compared.micro_batch // 2)
 
     def _chance(self, compared: Policy, key: str, fidelity: Fidelity, *, without_dropout: bool) -> StepRecord | None:
-        """The plain loop once more: the same where equal bits are promised, else with other draws, one rounding off."""
+        """Repeat the plain loop: unchanged if equal bits are promised, else with other draws and one rounding off."""
         again = self._spec(
             PlainLoopTrial,
             Policy(micro_batch=compared.global_batch),
@@ -216,7 +216,7 @@ class _Verifier:
         return self._runner.run(again).steps
 
     def _measured(self, verification: Verification, compared: Policy) -> Verification:
-        """With peak and speed, beside plain training at the baseline's batch."""
+        """Add peak and speed, compared with plain training at the baseline's batch."""
         evidence, policy = self._file.evidence, self._policy
         batch = None if evidence is None else evidence.baseline_batch
         beside = Policy(micro_batch=batch or compared.global_batch)
@@ -252,18 +252,18 @@ class _Verifier:
         return msgspec.structs.replace(verification, checks=checks, notes=tuple(self._notes))
 
     def _both_fit(self, plain_bytes: int) -> bool:
-        """Whether the wrapper and plain training have room beside each other."""
+        """Whether the wrapper and plain training fit in memory together."""
         evidence = self._file.evidence
         own = plain_bytes if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
         context = CUDA_CONTEXT_BYTES if self._hardware.kind is DeviceKind.CUDA else 0
         return plain_bytes + own + context <= self._limit_bytes
 
     def _ended(self, verification: Verification, result: VerifyResult | ConfirmResult) -> Verification:
-        """What a run of the wrapper says that did not come to its end.
+        """Record a run of the wrapper that did not finish.
 
         Raises:
             MethodRefusedError: A method does not apply to this model after all.
-            NothingMeasuredError: It took too long, or was ended from outside: neither says anything of the policy.
+            NothingMeasuredError: It took too long or was killed from outside, which says nothing about the policy.
         """
         if result.outcome is Outcome.REFUSED:
             raise MethodRefusedError(result.reason)
@@ -279,11 +279,11 @@ class _Verifier:
         if result.outcome is Outcome.REFUSED:
             return WorkloadError(result.reason)
         printed = self._runner.tail_of_log(result.key)
-        text = f"A policy is held against plain training, but {what} ended as {result.outcome.value}: {result.reason}."
+        text = f"A policy is compared with plain training, but {what} ended as {result.outcome.value}: {result.reason}."
         return NothingMeasuredError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
 
     def _write_wrapper(self, policy: Policy, name: str) -> str:
-        """The wrapper of a policy with what the file says of batches: all that applying the file would use."""
+        """Write the wrapper of a policy, with the file's batch layout: all that applying the file would use."""
         path = self._folder.path / name
         layout = BatchLayout(
             dims=self._file.sample_dims or {},

@@ -299,7 +299,7 @@ _JUMPING_IN_BF16 = (
 )
 
 
-def test_where_the_exact_run_jumps_up_and_down_a_loss_that_ends_higher_by_as_much_is_not_broken() -> None:
+def test_where_the_reference_run_jumps_up_and_down_a_loss_that_ends_higher_by_as_much_is_not_broken() -> None:
     """The trap: two runs of plain training ended alike by luck, so that chance seemed to explain nothing."""
     exact, chance, own = (
         FidelityRecord(losses=losses, distinct_batches=4) for losses in (_JUMPING, _JUMPING_BY_CHANCE, _JUMPING_IN_BF16)

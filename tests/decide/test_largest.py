@@ -109,7 +109,7 @@ def test_the_table_has_plain_training_beside_the_winner_with_what_failed_marked(
     assert growth.plain == CANDIDATES[1]
 
 
-def test_memory_is_fitted_to_the_winners_short_runs_and_says_what_would_fit() -> None:
+def test_memory_is_fitted_to_the_winners_profiling_runs_and_says_what_would_fit() -> None:
     growth = chosen(CANDIDATES).growth
     assert growth is not None
     assert growth.measure == "parameter"

@@ -63,7 +63,7 @@ def test_figures_of_another_policy_that_are_far_apart_widen_it_too() -> None:
 
 
 def test_a_baseline_whose_own_speed_scatters_widens_it() -> None:
-    """Measured: the untouched file took its memory from the system in every step, at 0.18 to 0.31 s a step."""
+    """Measured: the unmodified file took its memory from the system in every step, at 0.18 to 0.31 s a step."""
     steady = promised(speedup(3.57), [speedup(3.5)], (), [80.0, 81.0, 79.5])
     scattered = promised(speedup(3.57), [speedup(3.5)], (), [88.8, 72.1, 86.9, 62.0])
     assert steady == promised(speedup(3.57), [speedup(3.5)])

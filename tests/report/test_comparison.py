@@ -50,12 +50,12 @@ def test_a_gradient_that_could_not_be_compared_has_a_reason() -> None:
     assert text.endswith(f"gradients were not compared: {reason}.")
 
 
-def test_an_exact_run_that_learned_nothing_is_not_hidden() -> None:
+def test_a_reference_run_that_learned_nothing_is_not_hidden() -> None:
     text = comparison_sentence(compared(found(0.003, learned=-0.1)))
     assert "the reference run's own loss did not fall in these steps" in text
 
 
-def test_where_the_exact_run_is_as_far_from_itself_that_is_said_beside_it() -> None:
+def test_where_the_reference_run_is_as_far_from_itself_the_words_say_so() -> None:
     noise = NoiseFloor(loss_drift=0.9, final_loss_gap=0.1, final_loss_error=2.5)
     text = comparison_sentence(compared(found(1.1, excess=1.0, noise=noise)))
     assert (

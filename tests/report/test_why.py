@@ -77,12 +77,12 @@ def test_a_baseline_that_could_not_be_measured_is_explained() -> None:
     text = why(
         [lost(Outcome.OUT_OF_MEMORY, role=Role.BASELINE, micro_batch=8, reason="8 do not fit."), measured(9, BF16)]
     )
-    assert "The baseline (plain training at batch 8) has no figure; it ended as out of memory: 8 do not fit." in text
+    assert "The baseline (plain training at batch 8) has no measurement; it ended as out of memory: 8 do not fit." in text
 
 
 def test_a_hand_tuned_default_that_could_not_be_measured_is_explained() -> None:
     text = why([baseline(100), lost(Outcome.CRASHED, BF16, role=Role.HAND_TUNED)])
-    assert "The hand-tuned default (precision bf16 at batch 1) has no figure; it ended as crashed." in text
+    assert "The hand-tuned default (precision bf16 at batch 1) has no measurement; it ended as crashed." in text
 
 
 def test_a_hand_tuned_winner_is_called_that() -> None:

@@ -100,4 +100,4 @@ def test_a_tie_with_the_baseline_is_told() -> None:
 
 def test_a_baseline_without_a_figure_says_why() -> None:
     text = why([lost(Outcome.OUT_OF_MEMORY, role=Role.BASELINE, reason="too big", micro_batch=32), TWO])
-    assert "The baseline (plain training at batch 32) has no figure; it ended as out of memory: too big." in text
+    assert "The baseline (plain training at batch 32) has no measurement; it ended as out of memory: too big." in text

@@ -73,7 +73,7 @@ def test_the_optimizer_step_is_the_peak_of_small_batches() -> None:
 
 
 def test_a_point_in_the_flat_regime_does_not_make_the_line_flatter_than_the_activations() -> None:
-    """The trap: short runs that had to stop early leave a flat point and a steep one."""
+    """The trap: profiling runs that had to stop early leave a flat point and a steep one."""
     model = MemoryModel.fit(sizing(point(1, passes=100, activations=10), point(8, passes=130, activations=80)))
     assert model.predict(8) == 130 * MIB
     assert model.predict(108) == 1130 * MIB
@@ -218,7 +218,7 @@ class TestTwoShortStepsOnABusyMachine:
 
     flat = sizing(point(2, passes=120, seconds=1.88), point(4, passes=140, seconds=2.14))
 
-    def test_a_trial_at_the_batch_of_the_short_runs_keeps_the_growth(self) -> None:
+    def test_a_trial_at_the_batch_of_the_profiling_runs_keeps_the_growth(self) -> None:
         before = MemoryModel.fit(self.flat)
         after = before.timed(4, 1, 1.66)
         assert after.seconds(4) == pytest.approx(1.66)
@@ -246,12 +246,12 @@ def traced(**phases: tuple[float, float]) -> MemoryPrediction:
 
 class TestForeseenMomentByMoment:
     STEP = traced(optimizer=(300.0, 0.0), backward=(100.0, 20.0))
-    SHORT_RUNS = sizing(
+    PROFILING_RUNS = sizing(
         point(2, passes=140, optimizer=300, activations=30), point(4, passes=180, optimizer=300, activations=60)
     )
 
-    def test_a_peak_that_moves_where_no_short_run_was(self) -> None:
-        model = MemoryModel.predicted(self.STEP, self.SHORT_RUNS)
+    def test_a_peak_that_moves_where_no_profiling_run_was(self) -> None:
+        model = MemoryModel.predicted(self.STEP, self.PROFILING_RUNS)
         assert [model.predict(batch) // MIB for batch in (4, 10, 20)] == [300, 300, 500]
         assert model.largest_batch(500 * MIB, margin=0.0, rounded=False) == 20
 
@@ -261,7 +261,7 @@ class TestForeseenMomentByMoment:
         assert model.predict(20) == 510 * MIB
         assert model.calibrated(20, 505 * MIB).predict(20) == 505 * MIB
 
-    def test_time_comes_from_the_short_runs(self) -> None:
+    def test_time_comes_from_the_profiling_runs(self) -> None:
         assert MemoryModel.predicted(self.STEP, TWO).seconds(10) == pytest.approx(MemoryModel.fit(TWO).seconds(10))
 
     def test_a_moment_that_falls_with_the_batch_is_as_high_as_at_one_sample(self) -> None:

@@ -186,7 +186,7 @@ def test_with_two_objectives_both_ends_of_the_frontier_are_found() -> None:
     assert best_latency[1] == 4
 
 
-def test_what_short_runs_promise_nothing_of_is_learned_without_being_a_failure() -> None:
+def test_what_profiling_runs_promise_nothing_of_is_learned_without_being_a_failure() -> None:
     one = proposer(space("small_adam", "swap", fractions=(1.0,)))
     one.tell(asked(one), 100.0)
     proposal = asked(one)

@@ -58,7 +58,7 @@ class TestCombinations:
             ),
         ]
 
-    def test_on_several_devices_exactly_one_method_distributes_and_the_others_keep_their_company(self) -> None:
+    def test_on_several_devices_exactly_one_method_distributes_and_the_others_keep_their_dependencies(self) -> None:
         found = list(several(4).combinations())
         assert {one.gpu_count for one in found} == {4}
         for one in found:

@@ -110,7 +110,7 @@ def test_an_unknown_method_in_a_search_space_lists_the_valid_ones(tmp_path: Path
     assert "selective_checkpoint" in stderr
 
 
-def test_an_output_folder_with_other_files_is_refused_untouched(tmp_path: Path) -> None:
+def test_an_output_folder_with_other_files_is_refused_unmodified(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("precious")
     status, _, stderr = tune(tmp_path, "import torch\n" + GOOD_MODEL + GOOD_BATCH)
@@ -119,7 +119,7 @@ def test_an_output_folder_with_other_files_is_refused_untouched(tmp_path: Path) 
     assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
-def test_an_output_folder_of_another_study_is_refused_untouched(tmp_path: Path) -> None:
+def test_an_output_folder_of_another_study_is_refused_unmodified(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     other = (
         '{"schema": 1, "workload": {"name": "other", "fingerprint": "x"}, "hardware": {}, "versions": {}, '

@@ -269,7 +269,7 @@ def test_a_size_near_below_the_floor_gets_a_second_try_at_a_smaller_batch(propos
 
 def test_a_share_of_a_baseline_that_does_not_fit_ends_the_search_with_its_reason(proposer: Proposer) -> None:
     found = search(proposer, World(limit=10 * MIB), floor=HALF)
-    assert "no figure that a floor could be a share of" in found.run()
+    assert "no measurement that a floor could be a share of" in found.run()
 
 
 def test_below_the_floor_at_the_own_size_smaller_ones_are_tried(proposer: Proposer) -> None:

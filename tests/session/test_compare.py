@@ -39,7 +39,7 @@ class FakeTrials:
         growing: Seconds of each sample.
         rates: Batch -> samples per second of timed trials; 100 for any other.
         fails_at: Batches that do not fit when they are timed.
-        fails: How every short run ends.
+        fails: How every profiling run ends.
         plain_fits: Whether plain training runs at all.
     """
 
@@ -221,7 +221,7 @@ def test_what_is_compared_is_not_timed() -> None:
     assert trials.timed == []
 
 
-def test_what_fails_in_short_runs_or_does_not_fit_is_told_as_ever() -> None:
+def test_what_fails_in_profiling_runs_or_does_not_fit_is_told_as_ever() -> None:
     failed = evaluator(FakeTrials(fails=Outcome.FAILED)).compare(CHECKPOINT, Role.SEARCHED)
     assert failed.candidate.outcome is Outcome.FAILED
     assert failed.settles_combination
@@ -305,7 +305,7 @@ def test_what_is_timed_at_once_has_its_ladder_without_having_been_compared() -> 
     assert evaluation.candidate.policy.micro_batch == 32
     assert evaluation.candidate.role is Role.HAND_TUNED
     assert [one.policy.micro_batch for one in evaluation.before] == [8, 16, 64]
-    assert trials.alone == [CHECKPOINT.label], "turns in short runs would say what the ladder says"
+    assert trials.alone == [CHECKPOINT.label], "turns in profiling runs would say what the ladder says"
     failed = evaluator(FakeTrials(fails=Outcome.FAILED)).time_at_once(CHECKPOINT, Role.HAND_TUNED)
     assert failed.candidate.outcome is Outcome.FAILED
 

@@ -275,7 +275,7 @@ def test_the_policy_file_of_another_goal_has_no_cost(tmp_path: Path) -> None:
     assert evidence.cost is None
 
 
-def test_the_files_say_what_the_comparison_with_the_exact_run_found(tmp_path: Path) -> None:
+def test_the_files_say_what_the_comparison_with_the_reference_run_found(tmp_path: Path) -> None:
     compared = msgspec.structs.replace(BEST, guard=found(0.0, gradient=error(0.0)))
     of_speed = conclusion(tmp_path)
     recommendation = of_speed.choose([BASELINE, compared])

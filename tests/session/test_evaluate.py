@@ -94,7 +94,7 @@ def test_the_batch_is_a_fraction_of_the_largest_that_fits() -> None:
     assert half.policy.micro_batch == pytest.approx(whole.policy.micro_batch / 2, abs=8)
 
 
-def test_what_is_timed_is_what_the_short_runs_settled_on() -> None:
+def test_what_is_timed_is_what_the_profiling_runs_settled_on() -> None:
     found = evaluator(FakeTrials(), times_half=True).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
     assert found.smaller is not None
     for candidate in (found.candidate, found.smaller):

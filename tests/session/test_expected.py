@@ -26,7 +26,7 @@ TWICE = Speedup(value=2.0, low=1.9, high=2.1, rounds=4)
 def compared(
     *, fixed: float = 0.05, growing: float = 0.05, speedup: Speedup | None = TWICE, at: int | None = None
 ) -> Sizing:
-    """Short runs of a combination whose steps take ``fixed + growing * batch`` seconds."""
+    """Profiling runs of a combination whose steps take ``fixed + growing * batch`` seconds."""
     points = [point(batch, passes=100, seconds=fixed + growing * batch) for batch in (2, 4)]
     points[-1] = msgspec.structs.replace(points[-1], speedup=speedup, compared_at=at)
     return sizing(*points)
@@ -53,7 +53,7 @@ def test_at_the_batch_of_the_comparison_the_speedup_is_carried_over_exactly() ->
     assert (further.micro_batch, further.at_batch) == (32, 32)
 
 
-def test_what_plain_training_did_in_a_timed_trial_is_known_better_than_from_short_runs() -> None:
+def test_what_plain_training_did_in_a_timed_trial_is_known_better_than_from_profiling_runs() -> None:
     slower = MemoryModel.fit(PLAIN).timed(4, 1, 1.0)
     assert expected(compared(), batch=4, model=slower).expected_samples_per_second == pytest.approx(2 * 4 / 1.0)
 
@@ -82,7 +82,7 @@ def test_no_line_promises_more_than_the_square_root_of_the_batch() -> None:
     assert found.expected_samples_per_second == pytest.approx(2 * math.sqrt(math.sqrt(64 / 4)) * 64 / 6.5)
 
 
-def test_the_line_goes_through_the_comparison_where_that_was_well_above_the_short_runs() -> None:
+def test_the_line_goes_through_the_comparison_where_that_was_well_above_the_profiling_runs() -> None:
     """Trap: its line fell from 2 to 4 samples by chance, and 316 samples/s were promised where 176 are possible."""
     noisy = compared(fixed=0.2, growing=-0.01, at=40)
     found = expected(noisy, batch=256)
@@ -99,7 +99,7 @@ def test_a_falling_line_of_plain_training_is_not_believed() -> None:
     assert found.expected_samples_per_second == pytest.approx(16 / (0.5 * math.sqrt(16 / 4)))
 
 
-def test_without_turns_the_short_runs_speak_with_a_larger_error() -> None:
+def test_without_turns_the_profiling_runs_speak_with_a_larger_error() -> None:
     """Plain training's 0.5 s over its own 0.25 s."""
     unpaired, paired = expected(compared(speedup=None), batch=4), expected(compared(), batch=4)
     assert unpaired.speedup is None

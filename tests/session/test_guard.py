@@ -81,7 +81,7 @@ def bf16(**changes: Any) -> Candidate:
     return measured(150, BF16, fidelity=Fidelity.PRECISION, **changes)
 
 
-def test_the_exact_run_is_made_once_and_each_combination_once() -> None:
+def test_the_reference_run_is_made_once_and_each_combination_once() -> None:
     trials = FakeTrials()
     one = guard(trials)
     first = one.checked(bf16())
@@ -137,7 +137,7 @@ def test_plain_training_itself_has_nothing_to_be_compared_with() -> None:
     assert trials.ran == []
 
 
-def test_on_several_devices_the_exact_run_is_on_as_many() -> None:
+def test_on_several_devices_the_reference_run_is_on_as_many() -> None:
     trials = FakeTrials()
     checked = guard(trials).checked(on(2, measured(150, BF16, DDP, fidelity=Fidelity.PRECISION)))
     assert checked.guard is not None

@@ -1,4 +1,4 @@
-"""What would lead is compared with the reference run before it leads, and no figure is lost on the way."""
+"""What would lead is compared with the reference run before it leads, and no measurement is lost on the way."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_both_batches_of_a_trial_are_shared_with_other_workers() -> None:
     assert [one.policy.micro_batch for one in other.kept] == [8, 8, 4, 8]
 
 
-def test_what_short_runs_found_too_slow_is_told_with_what_they_promise() -> None:
+def test_what_profiling_runs_found_too_slow_is_told_with_what_they_promise() -> None:
     slow = msgspec.structs.replace(
         measured(1, CHECKPOINT), outcome=Outcome.SCREENED, measurement=None, predicted_peak_bytes=1
     )

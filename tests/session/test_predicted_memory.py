@@ -1,4 +1,4 @@
-"""The batch comes from what short runs predict moment by moment, where they do."""
+"""The batch comes from what profiling runs predict moment by moment, where they do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def point(batch: int) -> SizePoint:
     )
 
 
-SHORT_RUNS = Sizing(points=(point(2), point(4)), out_of_memory_at=None, loss_trace=(1.0,))
+PROFILING_RUNS = Sizing(points=(point(2), point(4)), out_of_memory_at=None, loss_trace=(1.0,))
 
 PREDICTED = MemoryPrediction(
     moments=(
@@ -68,17 +68,17 @@ class Answering:
 
 def sized(**answers: Any) -> MemoryModel:
     aim = msgspec.structs.replace(goal(), memory_limit_bytes=1000 * MIB, shares_memory=True)
-    trials = Trials(study(aim, usable_bytes=8 * 2**30), Answering(sizing=SHORT_RUNS, **answers))  # type: ignore[arg-type]
+    trials = Trials(study(aim, usable_bytes=8 * 2**30), Answering(sizing=PROFILING_RUNS, **answers))  # type: ignore[arg-type]
     model, _ = trials.size(CHECKPOINT, None)
     assert model is not None
     return model
 
 
-def test_a_moment_that_is_no_peak_of_any_short_run_bounds_the_batch() -> None:
+def test_a_moment_that_is_no_peak_of_any_profiling_run_bounds_the_batch() -> None:
     model = sized(prediction=PREDICTED)
     assert model.predict(4) == 300 * MIB
     assert model.predict(30) == 920 * MIB
 
 
-def test_elsewhere_lines_go_through_the_peaks_of_the_short_runs() -> None:
+def test_elsewhere_lines_go_through_the_peaks_of_the_profiling_runs() -> None:
     assert sized().predict(30) == 700 * MIB

@@ -18,7 +18,7 @@ from advisor.trial.result import Pace, Rung
 from advisor.trial.spec import SizeTrial, TimeTrial, Trial, TrialSpec
 from tests.decide.examples import baseline, goal, measured, measurement
 from tests.session.contexts import study
-from tests.session.test_predicted_memory import SHORT_RUNS
+from tests.session.test_predicted_memory import PROFILING_RUNS
 
 GIB = 2**30
 FUSED = Combination((use("fused_optimizer"),))
@@ -36,7 +36,7 @@ class Machine:
         self.specs.append(spec)
         result = spec.ended(Outcome.OK)
         if isinstance(spec, SizeTrial):
-            return msgspec.structs.replace(result, sizing=SHORT_RUNS)
+            return msgspec.structs.replace(result, sizing=PROFILING_RUNS)
         speedup = None if spec.beside is None else Speedup(value=1.5, low=1.4, high=1.6, rounds=4)
         figures = measurement(50.0, micro_batch=spec.policy.micro_batch)
         rungs = tuple(

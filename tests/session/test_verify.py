@@ -73,7 +73,7 @@ def test_what_promises_the_same_bits_is_held_to_them(tmp_path: Path) -> None:
     assert checks(found)["speed"] == "not judged", "a file written by hand promises none"
 
 
-def test_pieces_of_a_batch_are_its_steps_but_for_rounding(tmp_path: Path) -> None:
+def test_micro_batches_of_a_batch_are_its_steps_but_for_rounding(tmp_path: Path) -> None:
     policy = "{methods: {}, micro_batch: 3, accumulation_steps: 3}"
     write(tmp_path, policy, reduction="sum", dropout=0.3)
     with (tmp_path / "policy.yaml").open("a") as file:

@@ -1,22 +1,22 @@
-"""What a combination costs, learned from a few that were measured.
+"""Predict the cost of combinations from a few measured ones.
 
-Nearly all of the log of the seconds per sample is a sum: each setting makes a step so many percent slower or faster,
-whatever the others are. So the model is a sum of main effects with weak priors, plus a Gaussian process for what is not
-a sum (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7 and 5.4.1), of which
-combinations share the more the more alike they are (``similarity``). A sum of main effects is a
-Gaussian process too, so that all is one covariance, and the posterior has a closed form.
+The log of the seconds per sample is nearly additive: each setting makes a step some percent slower or faster, whatever
+the others are. So the model is a sum of main effects with weak priors plus a Gaussian process for interactions
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7 and 5.4.1), whose covariance
+grows with the ``similarity`` of combinations. A sum of main effects is a Gaussian process too, so there is a single
+covariance, and the posterior has a closed form.
 
-Where the batches are known, one reason why effects do not add up is taken out beforehand. A step takes a time of its
-own and a time per sample, ``a + b n`` seconds for ``n`` samples, so that a sample costs ``b (1 + h / n)`` with
-``h = a / b``. A setting has an effect on ``b``, and another on top of it to the degree that the time of the step's own
-still counts, ``h / (h + n)``: what was measured at small batches says less about large ones, and by how much is known.
-With these effects ``h`` differs between combinations, and so does what an effect on it does: where checkpointing made
-samples slow, the launches that compilation saves hardly count. The cost is therefore expanded around the effects that
-are found, and they are found again, as the mode of a Laplace approximation is (section 3.4 of the same book).
+If the batches are known, one cause of interactions is modelled explicitly. A step takes a fixed time and a time per
+sample, ``a + b n`` seconds for ``n`` samples, so a sample costs ``b (1 + h / n)`` with ``h = a / b``. A setting has an
+effect on ``b``, and another on the fixed time weighted by its share of the step, ``h / (h + n)``: measurements at small
+batches say less about large ones, by a known amount. With these effects ``h`` differs between combinations, and so does
+the effect of changing it: where checkpointing made samples slow, the launches that compilation saves hardly count. The
+cost is therefore expanded around the estimated effects, which are then estimated again, like the mode of a Laplace
+approximation (section 3.4 of the same book).
 
-How large main effects and interactions are is not known beforehand, and neither is ``h``; five measurements do not
-tell. So some guesses each count as much as they are likely (section 5.2 of the same book): the likeliest alone would be
-too sure of itself. Which are likely is soon known, and told from some of many measurements.
+The scales of main effects and interactions are unknown beforehand, as is ``h``, and five measurements do not determine
+them. So several guesses are averaged by their likelihood (section 5.2 of the same book): the likeliest alone would be
+overconfident. A subset of many measurements is enough to weigh the guesses.
 """
 
 from __future__ import annotations
@@ -38,45 +38,45 @@ from advisor.search.space.factors import Factors, Floats, Levels
 __all__ = ["Batches", "CostModel", "Estimate"]
 
 _LEVEL_DEVIATION = 1.0
-"""Prior standard deviation of the common level around the mean of what was measured."""
+"""Prior standard deviation of the common level around the mean of the measurements."""
 
 _EFFECT_SCALES = (0.6, 1.0, 1.7)
 """Factors on the prior standard deviations of the main effects."""
 
 _INTERACTION_DEVIATIONS = (0.02, 0.05, 0.1, 0.2)
-"""Standard deviations of what is not a sum, as far as it is particular to a neighbourhood."""
+"""Standard deviations of the interactions within a neighbourhood."""
 
 _USUAL_INTERACTION = 0.05
-"""Held to be the likeliest before anything is known."""
+"""The likeliest value a priori."""
 
 _HALVES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""Batches at which half of a step is its own time, relative to the (geometric) mean of those that were measured; 0 is a
-cost that does not depend on the batch."""
+"""Batches at which half of a step is fixed time, relative to the geometric mean of the measured ones; 0 is a cost that
+does not depend on the batch."""
 
 _EXPANSIONS = 2
-"""How often the cost is expanded around what was found."""
+"""Number of times the cost is expanded around the estimated effects."""
 
 _MOST_ON_OVERHEAD = 3.0
-"""Log of the most that settings are thought to do to the time of a step's own, beside what they do to a sample's."""
+"""Log of the largest effect assumed of settings on a step's fixed time, beyond that on the time per sample."""
 
 _LEAST_VARIANCE = 1e-12
-"""Rounding may leave less than nothing of a variance."""
+"""Smallest variance: rounding may make one negative."""
 
 _UNLIKELY = 0.02
-"""Guesses of which less is thought are left out."""
+"""Less likely guesses are dropped."""
 
 _ENOUGH_FOR_SCALES = 160
-"""Measurements that tell which guesses are likely; of more, so many are looked at, evenly spaced."""
+"""Most measurements used to weigh the guesses; of more, an evenly spaced subset."""
 
 _DOUBT_OF_SCALE = math.log(2.5)
-"""Scales are held to be off the middle one by a factor like this before anything is known."""
+"""Prior spread of the scales around the middle one, as a factor."""
 
 
 class Batches(msgspec.Struct, frozen=True):
-    """The batches of what was measured.
+    """The batches of the measurements.
 
     Attributes:
-        logs: Log of the batch that each figure was measured at.
+        logs: Log of the batch of each measurement.
         largest: Log of the largest batch of each combination, at which it would be tried.
     """
 
@@ -85,11 +85,11 @@ class Batches(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What is expected of some combinations.
+    """The predicted cost of some combinations.
 
     Attributes:
-        mean: Expected log of the cost, one for each.
-        deviation: Its standard deviation, measurement noise not included.
+        mean: Expected log of each cost.
+        deviation: Its standard deviation, without measurement noise.
     """
 
     mean: Floats
@@ -97,12 +97,12 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class _Scales(msgspec.Struct, frozen=True):
-    """One guess at how large effects are.
+    """One guess at the scales of effects.
 
     Attributes:
         effects: Factor on the prior standard deviations of the main effects.
-        interactions: Standard deviation of what is not a sum.
-        half: Batch at which half of a step is its own time.
+        interactions: Standard deviation of the interactions.
+        half: Batch at which half of a step is fixed time.
     """
 
     effects: float
@@ -111,12 +111,12 @@ class _Scales(msgspec.Struct, frozen=True):
 
     @property
     def log_prior(self) -> float:
-        """The log of how likely the guess is beforehand, up to a constant."""
+        """Log prior of the guess, up to a constant."""
         off = (math.log(self.effects), math.log(self.interactions / _USUAL_INTERACTION))
         return -0.5 * sum((one / _DOUBT_OF_SCALE) ** 2 for one in off)
 
     def overhead(self, points: _Points) -> Floats:
-        """Share of a step that is its own time, for each combination at its batch."""
+        """Share of a step that is fixed time, for each combination at its batch."""
         half = self.half * np.exp(points.shift)
         share: Floats = half / (half + np.exp(points.log_batches))
         return share
@@ -128,8 +128,8 @@ class _Points(msgspec.Struct, frozen=True):
     Attributes:
         levels: Their levels.
         design: Their main effects.
-        log_batches: Log of their batches; zeros where nothing is known of batches.
-        shift: By what log their settings make the time of a step's own longer than that of a sample, as far as known.
+        log_batches: Log of their batches; zeros if unknown.
+        shift: Log of the estimated effect of their settings on a step's fixed time, beyond that on a sample's.
     """
 
     levels: Levels
@@ -138,19 +138,19 @@ class _Points(msgspec.Struct, frozen=True):
     shift: Floats
 
     def those(self, numbers: npt.NDArray[np.intp]) -> _Points:
-        """Some of them."""
+        """Select rows."""
         return _Points(self.levels[numbers], self.design[numbers], self.log_batches[numbers], self.shift[numbers])
 
 
 class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
-    """What the measurements say if a guess is right.
+    """The posterior under one guess.
 
     Attributes:
         scales: The guess.
-        log_weight: The log of how likely it is, up to a constant.
-        level: The mean of what is no effect.
+        log_weight: Log likelihood of the guess, up to a constant.
+        level: The prior mean.
         factor: Cholesky factor of the covariance of the measurements.
-        weights: Its inverse times what surprised in them.
+        weights: Inverse covariance times the residuals.
     """
 
     scales: _Scales
@@ -165,10 +165,10 @@ class CostModel:
 
     Args:
         factors: The factors of the space.
-        levels: What was measured, one row each; at least one.
-        logs: The log of the cost of each.
-        noise: Standard deviation of each of these, as far as measuring it again would change it.
-        batches: Their batches, where all are known.
+        levels: The measured combinations, one row each; at least one.
+        logs: Log of the cost of each.
+        noise: Standard deviation of each log between repeated measurements.
+        batches: Their batches, if all are known.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class CostModel:
         )
 
     def estimate(self, levels: Levels) -> Estimate:
-        """What is expected of combinations at their largest batches, one row each."""
+        """Predict combinations, one row each, at their largest batches."""
         batch = self._batch_of(levels)
         points = self._points(levels, batch.mean)
         alike = Similarity.of(levels, self._known.levels).covariance
@@ -205,9 +205,9 @@ class CostModel:
         return Estimate(points.design @ self._factors.prior_mean + mean, deviation)
 
     def believing(self, levels: Levels, noise: float) -> CostModel:
-        """The model as it will be if combinations turn out just as it expects: as unsure as before, but not of them.
+        """The model after combinations turned out exactly as predicted, which lowers their uncertainty alone.
 
-        What is as expected changes no mean, and says nothing for or against any guess of the scales.
+        An expected outcome changes no mean, and is no evidence about the scales.
         """
         model = copy.copy(self)
         every = np.concatenate([self._known.levels, levels])
@@ -226,7 +226,7 @@ class CostModel:
         return model
 
     def _learn_overheads(self, guesses: Sequence[_Scales], logs: Floats) -> None:
-        """Expand the cost around the effects on the time of a step's own that the likeliest guess finds."""
+        """Expand the cost around the likeliest guess's effects on a step's fixed time."""
         likeliest = max(self._likely(guesses, logs), key=lambda one: one.log_weight)
         variance = (self._factors.prior_deviation * likeliest.scales.effects) ** 2
         for _ in range(_EXPANSIONS):
@@ -269,9 +269,9 @@ class CostModel:
 
     @staticmethod
     def _own_time(scales: _Scales, points: _Points) -> Floats:
-        """What a step's own time adds to the log of the cost, where the effects on it are nothing.
+        """What a step's fixed time adds to the log of the cost without effects on it.
 
-        That is the tangent at the effects that are known: what they are off by is linear.
+        This is the tangent at the estimated effects, linear in their error.
         """
         share = scales.overhead(points)
         added: Floats = -np.log1p(-share) - share * points.shift
@@ -288,7 +288,7 @@ class CostModel:
         return _Posterior(scales=scales, log_weight=log_weight, level=level, factor=factor, weights=weights)
 
     def _estimate(self, posterior: _Posterior, points: _Points, alike: Floats, doubt_of_batch: Floats) -> Estimate:
-        """What one guess makes of combinations beside what their settings declare, and how sure that is."""
+        """Predict combinations under one guess, relative to what their settings declare."""
         scales = posterior.scales
         overhead = scales.overhead(points)
         shared = self._covariance(scales, points, alike)
@@ -304,7 +304,7 @@ class CostModel:
         return Estimate(mean, np.sqrt(variance))
 
     def _covariance(self, scales: _Scales, points: _Points, alike: Floats) -> Floats:
-        """Of combinations with those that were measured."""
+        """Covariance of combinations with the measured ones."""
         sums = (points.design * (self._factors.prior_deviation * scales.effects) ** 2) @ self._known.design.T
         overhead = np.outer(scales.overhead(points), scales.overhead(self._known))
         covariance: Floats = _LEVEL_DEVIATION**2 + sums * (1 + overhead) + scales.interactions**2 * alike

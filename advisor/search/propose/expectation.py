@@ -1,4 +1,4 @@
-"""What a search expects of the combinations that it has not tried: how much better, and how likely to work at all."""
+"""Predict untried combinations: how much better they are, and how likely they are to work."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ _MEMORY_NOISE = 0.02
 """Standard deviation of a peak relative to its limit."""
 
 _DOUBT = 3.0
-"""Factor on deviations where the model is not trusted: what it calls impossible happens three times as far out."""
+"""Factor on deviations where the model is not trusted."""
 
 _MOST_MEASURED = 256
-"""Figures that the model is made from: what it costs grows with their cube, and what it learns hardly grows at all."""
+"""Most measurements to fit the model to: its cost grows with their cube, its accuracy hardly at all."""
 
 _BEST_MEASURED = 16
-"""The best of these are always among them: what is better still is like them. They are few, for some are only lucky."""
+"""The best measurements are always among them, because still better points resemble them. Few, as some are just lucky.
+"""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one point.
+    """The result at one point.
 
     Attributes:
         choice: The point.
-        logs: The log of every objective, less being better; ``None`` where nothing was measured.
-        noise: Standard deviation of these, by repetition.
-        failed: Whether it failed for a reason that is not a lack of memory.
-        memory: Log of its peak over the limit, where that is known: above zero it did not fit.
-        under_way: Whether its outcome is still to come.
-        tried: Whether the figures are those of a trial of the point: others teach, but cannot be the answer.
-        batch: Micro-batch at which the figures were measured, where that is known.
-        largest_batch: The largest micro-batch of its combination, where that is another.
+        logs: Log of every objective, less being better; ``None`` if nothing was measured.
+        noise: Standard deviation of the logs between repetitions.
+        failed: Whether it failed for a reason other than lack of memory.
+        memory: Log of its peak over the limit, if known: above zero it did not fit.
+        under_way: Whether its outcome is pending.
+        tried: Whether the measurement is a trial of the point: others inform the model, but cannot be the answer.
+        batch: Micro-batch of the measurement, if known.
+        largest_batch: The largest micro-batch of its combination, if different.
     """
 
     choice: Choice
@@ -58,7 +59,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ran(self) -> bool:
-        """Whether it went well, as far as that does not depend on memory."""
+        """Whether it succeeded, apart from memory."""
         return self.logs is not None and not self.failed
 
     @property
@@ -68,14 +69,14 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What is expected of some points, one entry for each.
+    """Predictions for some points, one entry each.
 
     Attributes:
         mean: Expected log of the cost.
         success: Probability that the point can be measured and may win.
-        improvement: Expected share by which the cost is below the least so far, failures included; where nothing was
-            measured yet, the probability of success.
-        if_wrong: The same if the model were much less sure of what it expects than it is.
+        improvement: Expected relative decrease of the cost below the least so far, failures included; before the first
+            measurement, the probability of success.
+        if_wrong: The same if the model were much less certain.
     """
 
     mean: Floats
@@ -84,7 +85,7 @@ class Expectation(msgspec.Struct, frozen=True):
     if_wrong: Floats
 
     def joined(self, others: Expectation) -> Expectation:
-        """These and others, one after the other."""
+        """Concatenate these and others."""
         return Expectation(
             np.concatenate([self.mean, others.mean]),
             np.concatenate([self.success, others.success]),
@@ -94,15 +95,15 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 class Expectations:
-    """What is expected after some observations.
+    """Predictions after some observations.
 
-    Points under way are counted in as if they had turned out as expected (Ginsbourger, Le Riche and Carraro, Kriging
-    is well-suited to parallelize optimization, 2010, section 3.2): so that nobody else looks right beside them.
+    Pending points count as if they had turned out as expected (Ginsbourger, Le Riche and Carraro, Kriging is
+    well-suited to parallelize optimization, 2010, section 3.2), so that no other worker tries their neighbours.
 
     Args:
         factors: The factors of the space.
-        observations: What is known.
-        weights: How much the log of each objective counts.
+        observations: The results so far.
+        weights: Weight of the log of each objective.
     """
 
     def __init__(self, factors: Factors, observations: Sequence[Observation], weights: Sequence[float]) -> None:
@@ -122,7 +123,7 @@ class Expectations:
         logs = np.array([_weighted(one.logs, weights) for one in measured])
         noise = np.array([one.noise for one in measured])
         self._model = CostModel(factors, levels, logs, noise, _batches(measured))
-        # Of many noisy figures the least is a lucky one: what counts is what is thought of its combination.
+        # The least of many noisy measurements is a lucky one, so compare with the model's estimate of its combination.
         may_win = np.array([one.counts for one in measured])
         if may_win.any():
             self._least = float(self._model.estimate(levels[may_win]).mean.min())
@@ -131,7 +132,7 @@ class Expectations:
             self._model = self._model.believing(waiting, float(np.median(noise)))
 
     def of(self, levels: Levels) -> Expectation:
-        """What is expected of points, one row of levels each."""
+        """Predict points, one row of levels each."""
         success = self._success(levels)
         if self._model is None:
             declared: Floats = self._factors.effects(levels) @ self._factors.prior_mean
@@ -144,9 +145,9 @@ class Expectations:
         return Expectation(estimate.mean, success, improvement, if_wrong)
 
     def standing(self, levels: Levels) -> Estimate:
-        """What is thought of points with figures: their own, seen beside those of all others.
+        """The model's estimate of measured points, from their own measurements and all others.
 
-        The best of many noisy figures was lucky. What others say of its settings tells by how much.
+        The best of many noisy measurements was lucky. Others with its settings show by how much.
         """
         assert self._model is not None, "something was measured"
         return self._model.estimate(levels)
@@ -159,7 +160,7 @@ class Expectations:
         return success
 
     def _memory_model(self, observations: Sequence[Observation]) -> CostModel | None:
-        """What is known of peaks, once something did not fit."""
+        """A model of peaks, once something did not fit."""
         known = _spaced([one for one in observations if one.memory is not None], _MOST_MEASURED)
         peaks = np.array([one.memory for one in known], dtype=np.float64)
         if not (peaks > 0).any():
@@ -169,7 +170,7 @@ class Expectations:
 
 
 def _improvement(lead: Floats, deviation: Floats) -> Floats:
-    """The mean of what is positive of a normal variable."""
+    """The mean of the positive part of a normal variable."""
     steps = lead / deviation
     density = np.exp(-0.5 * steps**2) / math.sqrt(2 * math.pi)
     gained: Floats = np.maximum(lead * ndtr(steps) + deviation * density, 0.0)
@@ -177,11 +178,11 @@ def _improvement(lead: Floats, deviation: Floats) -> Floats:
 
 
 def _telling(measured: list[Observation], weights: Sequence[float]) -> list[Observation]:
-    """As many as a model can be made from quickly: the best, and of the others some from every time of the search.
+    """Select enough observations for a quick fit: the best, and some of the others from all stages of the search.
 
-    That is a subset of data, as Rasmussen and Williams have it (Gaussian Processes for Machine Learning, 2006,
-    section 8.3.3). Most of the others are chosen without a look at their figures, for the model would take the worst
-    of a setting's combinations for missing at random.
+    This is the subset-of-data approximation (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006,
+    section 8.3.3). Most of the others are chosen regardless of their measurements, because dropping the worst would
+    bias the model.
     """
     if len(measured) <= _MOST_MEASURED:
         return measured
@@ -192,14 +193,14 @@ def _telling(measured: list[Observation], weights: Sequence[float]) -> list[Obse
 
 
 def _spaced(items: list[_Item], most: int) -> list[_Item]:
-    """At most so many, evenly spaced."""
+    """At most ``most`` items, evenly spaced."""
     if len(items) <= most:
         return items
     return [items[number * len(items) // most] for number in range(most)]
 
 
 def _batches(measured: Sequence[Observation]) -> Batches | None:
-    """The batches of what was measured; ``None`` where one is not known."""
+    """The batches of the measurements; ``None`` if one is unknown."""
     logs = [math.log(one.batch) for one in measured if one.batch is not None]
     if len(logs) < len(measured):
         return None

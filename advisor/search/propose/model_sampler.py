@@ -1,17 +1,17 @@
-"""Optuna's sampler over combinations of methods: the one that promises most, of all that can still be tried.
+"""An Optuna sampler over combinations of methods that proposes the most promising untried one.
 
-Optuna's samplers choose each parameter from a density or a model of numbers. Here every valid combination is known, a
-few thousand of them as a rule, so that the expected improvement (Jones, Schonlau and Welch, Efficient global
-optimization of expensive black-box functions, 1998, section 4.1) of each is computed and the largest taken, under the
-model of :mod:`advisor.search.propose.cost_model`. What cannot be told apart is settled in favour of fewer methods.
+Optuna's samplers choose each parameter from a density or a model of numbers. Here every valid combination is known,
+usually a few thousand, so the sampler computes the expected improvement (Jones, Schonlau and Welch, Efficient global
+optimization of expensive black-box functions, 1998, section 4.1) of each under the model of
+:mod:`advisor.search.propose.cost_model` and takes the largest. Ties go to fewer methods.
 
-Where no more is expected than half of the noise, the model has said what it has to say. Every second proposal is then
-the one that promises most if the model is wrong: whatever it is surest of, it may be sure of for want of a look, as of
-a method that was seen once, beside another that it does not go with.
+Once no more than half of the noise is expected, the model has nothing more to say. Every second proposal is then the
+most promising one if the model is wrong: it may be overconfident about rarely tried settings, such as a method seen
+once, beside another that it does not combine well with.
 
-With two objectives (cost and latency) it is the improvement of their weighted product, with another weight for every
-trial (Knowles, ParEGO, 2006, section 2): the corner of the frontier, where a percent of one weighs as much as a percent
-of the other, every second time, and in between somewhere along it.
+With two objectives (cost and latency) it improves their weighted product, with another weight for every trial (Knowles,
+ParEGO, 2006, section 2): every second time at the corner of the frontier, where a percent of one weighs as much as a
+percent of the other, and otherwise somewhere along it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ from advisor.search.space.space import ResolvedSpace
 __all__ = ["ModelSampler"]
 
 _TIE = 0.05
-"""Improvements that differ by less than this share are not told apart."""
+"""Improvements that differ by less than this share are ties."""
 
 _NOTHING = 5e-4
-"""Where no improvement above this is expected, nothing is worth a trial that fails: what is likely to work and to be
-about as good as the best comes first, instead of what would be far better if it worked."""
+"""Below this expected improvement no trial is worth a failure: combinations that probably work and are about as good as
+the best come first, instead of those that would be far better if they worked."""
 
 _GOOD = 3
-"""Combinations whose surroundings are looked at where a space is too large to list."""
+"""Combinations whose neighbours are examined in a space too large to list."""
 
 _ROUNDS = 20
-"""How often the surroundings of the most promising untried combinations are added, at most: as long as they hold
-something that promises more."""
+"""Most rounds of adding neighbours of the most promising untried combinations, as long as that finds better ones."""
 
 
 class ModelSampler(BaseSampler):
@@ -58,7 +57,7 @@ class ModelSampler(BaseSampler):
 
     Args:
         space: What may be proposed.
-        tried: What needs no further run; kept up to date by the caller.
+        tried: Points that need no further run; kept up to date by the caller.
         parameters: The space as Optuna's parameters.
         maximize: For each objective, whether larger values are better.
         seed: Seed of draws from large spaces and of the weights of two objectives.
@@ -93,29 +92,29 @@ class ModelSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Whatever is asked for outside the space, at random."""
+        """Sample parameters outside the space at random."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """Another process draws otherwise."""
+        """Reseed, so that another process draws other numbers."""
         self._random.seed()
         self._independent.reseed_rng()
 
     def observations(self, study: Study) -> list[Observation]:
-        """What the study's trials say, those of other workers included."""
+        """Observations from the study's trials, including those of other workers."""
         return observations_of(study.get_trials(deepcopy=False), self._parameters, self._maximize, self._finished)
 
     def expectations(self, observations: Sequence[Observation], weights: Sequence[float] | None = None) -> Expectations:
-        """What is expected after some observations, all objectives weighing alike by default."""
+        """Expectations after some observations; by default all objectives have equal weight."""
         equal = [1 / len(self._maximize)] * len(self._maximize)
         seen, weighing = list(observations), list(equal if weights is None else weights)
         if self._last is None or self._last[0] != seen or self._last[1] != weighing:
-            # Whether to go on, what to repeat and what to propose are asked after the same observations.
+            # Stopping, repeating and proposing all ask after the same observations.
             self._last = seen, weighing, Expectations(self._factors, seen, weighing)
         return self._last[2]
 
     def standings(self, study: Study) -> dict[str, Standing]:
-        """Label -> what is thought of each combination that was tried and may win; of two objectives nothing."""
+        """Label -> the model's estimate of each tried combination that may win; empty for two objectives."""
         observations = [one for one in self.observations(study) if not one.under_way]
         able = {one.choice.combination.label: one.choice for one in observations if one.counts}
         if not able or len(self._maximize) > 1:
@@ -130,7 +129,7 @@ class ModelSampler(BaseSampler):
         """The largest expected improvement of any untried point, as a share of the cost; 0.0 if none is left.
 
         Returns:
-            ``None`` while nothing was measured that it could be an improvement on.
+            ``None`` while there is no measurement to improve on.
         """
         observations = [one for one in self.observations(study) if not one.under_way]
         if not any(one.counts for one in observations):
@@ -167,7 +166,7 @@ class ModelSampler(BaseSampler):
     def _look(
         self, observations: Sequence[Observation], expectations: Expectations
     ) -> tuple[list[Choice], Levels, Expectation]:
-        """Untried points and what is expected of them; of a large space those around the best known and promised."""
+        """Untried points and their expectations; in a large space, those near the best measured and predicted ones."""
         measured = [one for one in observations if one.counts and one.logs is not None]
         best = sorted(measured, key=lambda one: sum(one.logs or ()))[:_GOOD]
         points, levels = self._pool.points(self._random, [one.choice.combination for one in best])
@@ -193,6 +192,6 @@ class ModelSampler(BaseSampler):
 
 
 def _in_the_noise(observations: Sequence[Observation]) -> float:
-    """An expected improvement that would not show: half of what repeated figures differ by."""
+    """An expected improvement that would not show: half of the difference between repeated measurements."""
     noises = [one.noise for one in observations if one.logs is not None]
     return statistics.median(noises) / 2 if noises else 0.0

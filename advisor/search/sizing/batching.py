@@ -1,4 +1,4 @@
-"""From a largest feasible micro-batch and a fraction of it to the batch of a trial."""
+"""Choose the batch of a trial from the largest feasible micro-batch and a fraction of it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = [
 ]
 
 AFTER_OUT_OF_MEMORY = (0.85, 0.5)
-"""Shares of a batch that did not fit that are tried after it. Forecasts are off by a few percent as a rule; where the
-first share does not fit either, this one is off by far."""
+"""Shares of a batch to try after it did not fit. Predictions are usually off by a few percent; if the first share does
+not fit either, this one is far off."""
 
 AFTER_FLUSHES = 0.92
-"""Share of a batch that is tried beside it where memory was so nearly full that the allocator flushed its cache."""
+"""Share of a batch to try as well when memory was so full that the allocator flushed its cache."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ def does_not_fit(*, need_bytes: int | None, limit_bytes: int, micro_batch: int =
     """Why a combination was screened, in one line.
 
     Args:
-        need_bytes: Predicted peak at ``micro_batch``, or ``None`` if not even one short run fitted.
+        need_bytes: Predicted peak at ``micro_batch``, or ``None`` if not even one profiling run fitted.
         limit_bytes: The memory limit.
         micro_batch: The smallest micro-batch considered.
     """

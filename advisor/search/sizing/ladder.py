@@ -4,14 +4,14 @@ Groups of sizes with equal parameter counts (``size_ladder``) are climbed first,
 because throughput falls from group to group but not along the whole chain (a large image on a small model is slower
 than a small image on a larger one); then the sizes inside the best group.
 
-With several arguments parameters do not tell everything: a deep narrow model is slower than a shallow wide one of as
-many. A size that failed rules out those that are at least as large in every argument, and no others. When the boundary
-is found, the next larger sizes that nothing rules out get a look, until two of them have failed.
+With several arguments, parameters do not tell everything: a deep narrow model is slower than a shallow wide one with as
+many. A size that failed rules out those at least as large in every argument, and no others. After the boundary is
+found, the next larger sizes that nothing rules out are tried until two of them have failed.
 
-What was measured is used to predict what was not: throughput falls as a power of the size, and the memory that one
-sample needs grows on a line. A prediction chooses where to measure next. When predictions mislead, the bracket around
-the boundary is halved instead, so that a climb over ``n`` sizes takes at most about ``4 log2 n`` measurements; with
-good predictions it takes two or three. A size that memory is predicted to be too small for is not run at all.
+Measurements predict the other sizes: throughput falls as a power of the size, and the memory for one sample grows
+linearly. A prediction chooses where to measure next. When predictions mislead, the bracket around the boundary is
+halved instead, so a climb over ``n`` sizes takes at most about ``4 log2 n`` measurements; with good predictions it
+takes two or three. A size predicted not to fit in memory is not run.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from advisor.search.sizing.size_ladder import Rung, groups_of, includes
 __all__ = ["Climb", "Reached"]
 
 _STEEPEST, _FLATTEST = -3.0, -0.3
-"""Bounds of the power by which throughput falls with size: two noisy points may show anything."""
+"""Bounds of the exponent by which throughput falls with size: two noisy points may show anything."""
 
 _PATIENCE = 3
-"""Predicted sizes in a row that may fail to halve the bracket before it is halved without asking."""
+"""Predictions in a row that may fail to halve the bracket before bisection takes over."""
 
 
 _LOOKS = 2
@@ -41,13 +41,13 @@ _ROUNDING = 1 + 1e-9
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one combination at one size.
+    """How one combination did at one size.
 
     Attributes:
         kept: Whether it was measured at or above the floor.
         samples_per_second: Its throughput at its best batch; ``None`` if it was not measured.
-        need_bytes: Peak that short runs predict for one sample, if they could be made.
-        fixed_bytes: What of that grows with the parameters alone.
+        need_bytes: Peak that profiling runs predict for one sample, if they ran.
+        fixed_bytes: The part of it that grows with the parameters alone.
     """
 
     kept: bool
@@ -73,7 +73,7 @@ class _Bracket:
         return min(max(guess, self.low + 1), high - 1)
 
     def tell(self, place: int, kept: bool) -> None:
-        """Take in what was measured at a place."""
+        """Record the result at a place."""
         before = self.high - self.low
         if kept:
             self.low = max(self.low, place)
@@ -86,14 +86,13 @@ class _Bracket:
 class Climb:
     """One combination on its way to the largest size above the floor.
 
-    Ask :meth:`next` for the size to measure and :meth:`tell` what became of it, until there is none.
+    Ask :meth:`next` for the size to measure and :meth:`tell` the result, until there is none.
 
     Args:
         rungs: The chain.
         floor: Samples per second to keep.
         limit_bytes: The memory limit.
-        above: Only sizes above this place in the chain are of interest: the record of other combinations. The size
-            next to it is tried first.
+        above: Place of the record of other combinations: only larger sizes matter, and the next one is tried first.
     """
 
     def __init__(self, rungs: Sequence[Rung], *, floor: float, limit_bytes: int, above: int = -1) -> None:
@@ -118,7 +117,7 @@ class Climb:
         return max((index for index, reached in self._reached.items() if reached.kept), default=None)
 
     def tell(self, index: int, reached: Reached) -> None:
-        """Take in what became of the combination at a size."""
+        """Record the combination's result at a size."""
         self._reached[index] = reached
         if self._looking and not self._inside:
             self._looks_left -= not reached.kept
@@ -126,7 +125,7 @@ class Climb:
         if index in self._places:
             self._bracket.tell(self._places.index(index), reached.kept)
         elif reached.kept and not self._inside:
-            # A larger image of the same model kept the floor: so does its smallest.
+            # A larger image of the same model kept the floor, so its smallest does too.
             head = self._groups[self._group_of(index)][0]
             if head in self._places:
                 self._bracket.tell(self._places.index(head), True)
@@ -152,7 +151,7 @@ class Climb:
         return None
 
     def _look(self) -> int | None:
-        """The next larger size that neither a failure nor memory rules out; only for who has got anywhere."""
+        """The next larger size that neither a failure nor memory rules out, once some size kept the floor."""
         self._looking = True
         best = self.best
         if best is None or self._looks_left < 1:
@@ -166,7 +165,7 @@ class Climb:
         return None
 
     def _go_inside(self) -> None:
-        """From the groups to the sizes of the largest group that kept the floor, or of the record."""
+        """Go from the groups to the sizes of the largest group that kept the floor, or of the record."""
         self._inside = True
         best = self.best
         start = self._above if best is None else max(best, self._above)
@@ -185,7 +184,7 @@ class Climb:
     def _guess(self, ceiling: int) -> int | None:
         """The largest place that is predicted to keep the floor; ``None`` when there is nothing to predict from."""
         if not self._measured() and self._above >= 0:
-            return 0  # whoever cannot beat the record by one size is done
+            return 0  # a combination that cannot beat the record by one size is done
         reach = self._reach()
         if reach is None:
             return None
@@ -206,7 +205,7 @@ class Climb:
         return math.exp(min(exponent, 700.0))
 
     def _ceiling(self) -> tuple[int, int | None]:
-        """The first place that memory is predicted to be too small for, and what it needs."""
+        """The first place predicted not to fit in memory, and the bytes it needs."""
         line = self._memory()
         if line is not None:
             for place, index in enumerate(self._places):
@@ -223,7 +222,7 @@ class Climb:
             return Line.through(points[-2], points[-1])
         if not points or self._inside:
             return None
-        # One size says what grows with the parameters alone; that the activations stay is the least that can be said.
+        # One size shows the part that grows with the parameters alone; constant activations are a lower bound.
         ((extent, reached),) = needs.items()
         fixed = float(min(reached.fixed_bytes or 0, reached.need_bytes or 0))
         return Line(float(reached.need_bytes or 0) - fixed, fixed / max(extent, 1.0))
@@ -232,14 +231,14 @@ class Climb:
         return [(index, reached) for index, reached in self._relevant() if reached.samples_per_second is not None]
 
     def _relevant(self) -> list[tuple[int, Reached]]:
-        """What was reached at sizes that compare: inside a group only those of the group."""
+        """Results at comparable sizes: inside a group, only those of the group."""
         if not self._inside:
             return list(self._reached.items())
         group = self._groups[self._group_of(self._places[0])] if self._places else ()
         return [(index, reached) for index, reached in self._reached.items() if index in group]
 
     def _extent(self, index: int) -> float:
-        """What throughput and memory are predicted from: parameters, or the values of the size inside a group."""
+        """The predictor of throughput and memory: parameters, or the values of the size inside a group."""
         if not self._inside:
             return float(self._rungs[index].parameter_count)
         return float(math.prod(self._rungs[index].size.values()))

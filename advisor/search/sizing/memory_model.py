@@ -2,19 +2,19 @@
 
 A training step has phases, and the place of its peak moves between them when the batch grows: for a small batch
 the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
-is far off, so that the peak is the maximum of several lines.
+is far off, so the peak is the maximum of several lines.
 
-Two short runs that were followed allocation by allocation (on a CPU) give them all, as long as they differ in sizes
-alone; see :mod:`advisor.predict.trace.extrapolate`. What the largest short run took beyond them is added.
+Two profiling runs traced allocation by allocation (on a CPU) give all lines, as long as the traces differ in sizes
+alone; see :mod:`advisor.predict.trace.extrapolate`. What the largest profiling run took beyond them is added.
 
-Elsewhere the lines are drawn through the peaks of the short runs. Each phase gets its own. Within the passes the peak
-moves too (from the end of the backward pass, where all gradients live, to its start, where all activations do), and
-always to a steeper line: the two *largest* points decide, and only points past the regime in which the optimizer step
-is the peak are taken when there are two such points. No line is flatter than what the activations of a sample add.
+Elsewhere the lines go through the peaks of the profiling runs, one per phase. Within the passes the peak moves too
+(from the end of the backward pass, where all gradients live, to its start, where all activations do), and always to a
+steeper line: the two *largest* points decide, and if two points lie past the regime in which the optimizer step is the
+peak, only such points count. No line is flatter than what the activations of a sample add.
 
-Those lines are drawn through live bytes. What the allocator holds back beyond them depends on how its blocks happened
-to be cut, and no line goes through that: the largest point has what was measured there, and from there on it grows
-with the live bytes by the share that every point showed at least. What comes on top of that is the margin's to bear.
+Those lines go through live bytes. What the allocator holds beyond them depends on how its blocks happened to be cut,
+which no line fits: the largest point has its measured value, which then grows with the live bytes by the smallest share
+that any point showed. The margin covers the rest.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ DEFAULT_MARGIN = 0.05
 """Share of the limit that stays free: fragmentation and workspace vary between runs."""
 
 _MOST_SPEED_UP = 2.0
-"""Throughput beyond the largest batch that was run is taken to rise by this factor at most when a batch must end in
-time: two short steps on a busy machine may show no growth at all, and a line through them would promise any batch."""
+"""Largest assumed gain in throughput beyond the largest batch that was run, when a batch must end in time: two short
+steps on a busy machine may show no growth, and a line through them would promise any batch."""
 
 _MARGIN_STEP = 0.05
 _LARGEST_MARGIN = 0.3
 
 LARGEST_BATCH = 65536
-"""No batch above this is proposed, whatever a flat line promises."""
+"""Largest batch to propose, whatever a flat line promises."""
 
 
 class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What short runs taught about one combination.
+    """Memory and time of one combination, learned from profiling runs.
 
     Attributes:
-        lines: Bytes against the micro-batch at the moments that may be the peak, which is the largest of them.
+        lines: Bytes against the micro-batch at each moment that may be the peak; their maximum is the peak.
         time: Seconds of one optimizer step with one micro-batch, against that micro-batch.
         offset_bytes: Added to every prediction; learned from measured trials.
         calibrated_at: Micro-batch of the trial that the offset comes from, 0 without.
@@ -57,7 +57,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         fits_at: The largest micro-batch that was really run.
         timed_at: The largest micro-batch whose step was timed, 0 without.
         timed_seconds: Seconds of that step, for one micro-batch.
-        most_samples: The largest micro-batch that the data makes, where it ends.
+        most_samples: The largest micro-batch that the data can fill, if it is limited.
     """
 
     lines: tuple[Line, ...]
@@ -73,10 +73,10 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
-        """Fit the lines to short runs.
+        """Fit the lines to profiling runs.
 
-        With a single point (the second did not fit) parameters, buffers and optimizer state are taken as the part
-        that does not grow. That makes the slope too steep rather than too flat.
+        With a single point (the second did not fit), parameters, buffers and optimizer state are the fixed part. That
+        makes the slope too steep rather than too flat.
 
         Args:
             sizing: At least one point.
@@ -108,10 +108,10 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def predicted(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
-        """Take the lines of a prediction, and from short runs the time and what it does not see.
+        """Take the lines from a prediction, and from profiling runs the time and the memory that it does not see.
 
         Args:
-            prediction: Of the combination that the short runs are of.
+            prediction: Prediction for the same combination as the profiling runs.
             sizing: At least one point.
             margin: Share of a limit that stays free.
         """
@@ -165,7 +165,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, math.floor(reach))
 
     def calibrated(self, micro_batch: int, peak_bytes: int) -> MemoryModel:
-        """Take in a measured trial.
+        """Correct the model by a measured trial.
 
         The correction is added, not multiplied: what a real device holds beyond the model (context, workspace,
         fragmentation) hardly grows with the batch. The trial at the largest batch decides, because that is where
@@ -180,11 +180,11 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def timed(self, micro_batch: int, accumulation_steps: int, step_seconds: float) -> MemoryModel:
-        """Take in a measured step time: the line goes through the measurement.
+        """Correct the line of time by a measured step, which it then goes through.
 
-        Short runs at small batches say little about a batch many times as large; the first trial there does, and only
-        the fixed part of the line is kept. A trial at a batch like theirs says nothing new about the growth: the whole
-        line is moved by the same factor.
+        Profiling runs at small batches say little about a batch many times as large: the first trial there decides, and
+        only the fixed part of the line is kept. A trial at a similar batch says nothing new about the growth: the whole
+        line is scaled.
         """
         measured = step_seconds / accumulation_steps
         if micro_batch >= 2 * self.timed_at:
@@ -198,7 +198,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, time=time, timed_at=micro_batch, timed_seconds=measured)
 
     def after_out_of_memory(self, micro_batch: int) -> MemoryModel:
-        """Take in a trial that did not fit: no batch from there on, and a wider margin."""
+        """Rule out this micro-batch and larger ones after a trial that did not fit, and widen the margin."""
         bound = micro_batch if self.out_of_memory_at is None else min(micro_batch, self.out_of_memory_at)
         return msgspec.structs.replace(
             self, out_of_memory_at=bound, margin=min(_LARGEST_MARGIN, self.margin + _MARGIN_STEP)
@@ -225,12 +225,12 @@ def _rising(live: Affine) -> Line:
 
 
 def _held_back(point: SizePoint) -> int:
-    """What the limit is compared with beyond live tensors: on CUDA what the allocator reserves and does not use."""
+    """Bytes that count against the limit beyond live tensors: on CUDA, reserved but unused by the allocator."""
     return max(0, point.memory.peak_bytes - point.memory.peak_allocated_bytes)
 
 
 def _with_held_back(line: Line, points: Sequence[SizePoint]) -> Line:
-    """A line of live bytes as one of bytes that the limit is compared with."""
+    """Convert a line of live bytes to one of bytes that count against the limit."""
     last = points[-1]
     share = min(_held_back(point) / max(1, point.memory.peak_allocated_bytes) for point in points)
     slope = line.slope * (1 + share)
@@ -254,7 +254,7 @@ def _line(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float])
 
 
 def _time_of(first: SizePoint, second: SizePoint) -> Line:
-    """Through both points; through the second alone where a disturbed first one would have steps begin below zero."""
+    """Line through both points; through the second alone if a disturbed first one gives a negative intercept."""
     line = _line(first, second, lambda point: point.step_seconds)
     return line if line.intercept >= 0 else Line(0.0, second.step_seconds / second.micro_batch)
 
@@ -262,9 +262,9 @@ def _time_of(first: SizePoint, second: SizePoint) -> Line:
 def _no_flatter_than_activations(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:
     """The line of a pass, or a steeper one through its second point: every sample adds at least its activations.
 
-    When short runs had to stop before the batch set the peak, one of the points may lie in the flat regime where
+    When profiling runs had to stop before the batch set the peak, one of the points may lie in the flat regime where
     gradients do; a line through it would promise batches that do not fit. The forward pass may be past that regime
-    while the backward pass is not, and grow faster than what it keeps: so each has a line of its own.
+    while the backward pass is not, and grow faster than what it keeps, so each has its own line.
     """
     line = _line(first, second, of)
     grown = second.memory.breakdown.activations - first.memory.breakdown.activations
@@ -280,6 +280,6 @@ def _lines_from_one(point: SizePoint) -> tuple[tuple[Line, ...], Line]:
     fixed = float(breakdown.parameters + breakdown.buffers + breakdown.optimizer_state)
     passes = max(_forward_peak(point), _backward_peak(point))
     slope = max(0.0, passes - fixed) / point.micro_batch
-    # Time through the origin: without a second point nothing tells the fixed part of a step from the growing one.
+    # Time through the origin: a single point cannot separate the fixed part of a step from the growing one.
     lines = Line(passes - slope * point.micro_batch, slope), Line(_optimizer_peak(point), 0.0)
     return lines, Line(0.0, point.step_seconds / point.micro_batch)

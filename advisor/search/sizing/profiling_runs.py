@@ -1,4 +1,4 @@
-"""From the short runs of a combination to its memory model."""
+"""Make the memory model of a combination from its profiling runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["memory_model_of"]
 
 
 def memory_model_of(sizing: Sizing, prediction: MemoryPrediction | None) -> MemoryModel:
-    """What short runs teach of a combination.
+    """The memory model of a combination.
 
     Args:
-        sizing: The short runs, at least one.
-        prediction: What they predict allocation by allocation, where they do.
+        sizing: The profiling runs, at least one.
+        prediction: Their prediction allocation by allocation, if there is one.
     """
     return MemoryModel.fit(sizing) if prediction is None else MemoryModel.predicted(prediction, sizing)

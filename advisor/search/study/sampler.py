@@ -1,8 +1,8 @@
-"""Propose combinations: a study of Optuna, over ask and tell.
+"""Propose combinations through the ask-and-tell interface of an Optuna study.
 
-What is sampled is one categorical per method (off, or one of its settings), the number of devices where there is a
-choice, and a fraction of the largest feasible batch where there is; never the batch itself, which the memory model
-knows better than any sampler. A goal with two figures (cost and latency) is a study with two objectives.
+The parameters are one categorical per method (off, or one of its settings) and, where there is a choice, the number of
+devices and a fraction of the largest feasible batch; never the batch itself, which the memory model knows better than
+any sampler. A goal with cost and latency is a study with two objectives.
 
 A trial that ran out of memory, crashed or was refused is a *completed* trial that violates a constraint, with the
 worst value seen so far: Optuna's own samplers ignore failed trials and would come back to them.
@@ -36,26 +36,26 @@ from advisor.search.study.study_sync import StudySync
 __all__ = ["Attribute", "Proposal", "Proposer"]
 
 _REJECTIONS_PER_ASK = 4
-"""Proposals that Optuna may waste (tried already, or impossible) before an untried combination is drawn instead."""
+"""Proposals that Optuna may waste (already tried, or impossible) before an untried combination is drawn instead."""
 
 _STARTUP_TRIALS = 8
 """Completed trials before Optuna's own model is used; the enqueued seeds count."""
 
 _FEWEST_MEASURED = 8
-"""Points with figures before anything is said of what is left: with fewer, the model knows its prior best."""
+"""Measured points before the remaining gain is estimated: with fewer, the prior dominates the model."""
 
 
 class Proposer:
-    """Asks Optuna for untried combinations and tells it what became of them.
+    """Asks Optuna for untried combinations and tells it their results.
 
-    A study is continued when its storage has it: what was completed is not proposed again, and what was under way when
-    its process ended may be. It has many methods since no other class of a session knows Optuna.
+    A study in the storage is continued: completed proposals are not made again, those pending when its process ended
+    may be. The class has many methods because no other class of a session knows Optuna.
 
     Args:
         space: What may be proposed.
         storage: SQLite file of the study (``optuna-dashboard sqlite:///FILE`` opens it); text for a URL or a journal
             that several workers share; ``None`` keeps it in memory.
-        study_name: Name of the study in there.
+        study_name: Name of the study in the storage.
         maximize: For each objective, whether larger values are better.
         seed: Seed of the sampler.
         sampler: How proposals are chosen.
@@ -100,29 +100,29 @@ class Proposer:
 
     @property
     def completed(self) -> int:
-        """Different proposals whose outcome is known, from this and other processes."""
+        """Number of distinct proposals with a known outcome, from this and other processes."""
         return len(self._tried)
 
     @property
     def untried(self) -> int:
-        """Combinations and batch fractions that could still be proposed (those under way not counted).
+        """Combinations and batch fractions that could still be proposed, without pending ones.
 
-        Of a space that is too large to count, no more than there are, and never 0.
+        In a space too large to count, a lower bound that is never 0.
         """
         return self._tried.points_left().number
 
     @property
     def failing_pairs(self) -> dict[tuple[str, str], int]:
-        """Pairs of settings that failed together and never went well -> in how many combinations."""
+        """Pairs of settings that failed together and never succeeded -> number of combinations."""
         with self._quietly():
             return self._model.expectations(self._model.observations(self._study)).failures.pairs
 
     def ask(self) -> Proposal | None:
         """The next proposal, or ``None`` when every combination at every fraction was tried.
 
-        Proposals that were tried already or exclude themselves are answered here, without a run (Optuna's own samplers
-        make such); after a few of them an untried combination is drawn at random: where there are many methods, and
-        nearly everything that Optuna draws excludes itself, from what it last proposed.
+        Optuna's own samplers may propose tried or self-excluding combinations, which are answered here without a run.
+        After a few of them an untried combination is drawn at random; with many methods, where nearly everything that
+        Optuna draws excludes itself, from its last proposal.
         """
         rejected = 0
         with self._quietly(), self._turn:
@@ -146,7 +146,7 @@ class Proposer:
                 if rejected % _REJECTIONS_PER_ASK == 0:
                     drawn = self._tried.draw(self._random, wish=choice.combination)
                     if drawn is None:
-                        return None  # what is left is put off
+                        return None  # all the others were put off
                     self._enqueue(Choice(*drawn), None)
             return None
 
@@ -161,18 +161,18 @@ class Proposer:
         excludes_combination: bool = False,
         try_again: bool = False,
     ) -> None:
-        """Record what became of a proposal.
+        """Record the result of a proposal.
 
         Args:
             proposal: What :meth:`ask` returned.
             value: Its score, one for each objective, or ``None`` if there is none.
-            constraints: Name -> amount by which it is violated (positive) or kept (zero or less). A proposal without
+            constraints: Name -> amount by which it is violated (positive) or met (zero or less). A proposal without
                 a value must violate one. ``"memory"`` is peak / limit - 1.
-            attributes: What else to show in the dashboard.
-            noise: By what share the score would differ if it were measured again, as a standard deviation.
+            attributes: Further attributes for the dashboard.
+            noise: Relative standard deviation of the score between repetitions.
             excludes_combination: Whether the outcome holds for every batch fraction (a refused method, a
                 combination of which not even one sample fits).
-            try_again: Whether a process that continues the study may propose it once more: it ran out of time, or its
+            try_again: Whether a process that continues the study may propose it again: it ran out of time, or its
                 worker was lost.
         """
         constraints = dict(constraints or {})
@@ -204,7 +204,7 @@ class Proposer:
         self._tried.finish(point, proposal.number)
 
     def put_off(self, method: str) -> None:
-        """Propose no combination with a method any more; a process that continues the study may."""
+        """Stop proposing combinations with a method; a process that continues the study may."""
         self._tried.put_off(method)
 
     def learn(
@@ -215,18 +215,18 @@ class Proposer:
         *,
         noise: float,
     ) -> None:
-        """Take in what is known of a combination without a trial of it.
+        """Learn about a combination from something other than a trial of it.
 
-        Such as a short comparison with plain training, or a second batch that was timed in the same trial. The model
-        learns from it; the combination counts as untried, and is never the answer by it. Optuna's own samplers are not
-        told, because they would take it for a trial.
+        For example a short comparison with plain training, or a second batch timed in the same trial. It informs the
+        model, but the combination stays untried and cannot be the answer. Optuna's own samplers are not told, because
+        they would take it for a trial.
 
         Args:
             combination: A valid one.
             value: Its score, one for each objective.
-            attributes: What else to show in the dashboard. ``"micro_batch"`` is the batch that it was measured at,
+            attributes: Further attributes for the dashboard. ``"micro_batch"`` is the batch of the measurement,
                 ``"largest_batch"`` the largest that fits.
-            noise: By what share the score would differ if it were measured again, as a standard deviation.
+            noise: Relative standard deviation of the score between repetitions.
         """
         if self._study.sampler is not self._model:
             return
@@ -255,9 +255,9 @@ class Proposer:
         self._tried.stop((proposal.combination.label, proposal.batch_fraction))
 
     def gain_left(self) -> GainLeft | None:
-        """What can be hoped for still; ``None`` while there is too little to tell it from.
+        """The expected remaining gain; ``None`` while there is too little evidence.
 
-        That is until plain training and every recipe have had their turn and a few points have figures.
+        That is, until plain training and every recipe were tried and a few points were measured.
         """
         with self._quietly():
             self._sync.refresh()
@@ -272,9 +272,9 @@ class Proposer:
         return GainLeft(expected=expected, noise=noise, measured=len(measured))
 
     def standings(self) -> dict[str, Standing]:
-        """Label -> what is thought of each combination that was tried and may win, all figures seen together.
+        """Label -> the model's estimate of each tried combination that may win, from all measurements.
 
-        Empty with two objectives, and where Optuna's samplers search: they know nothing of figures beside each other.
+        Empty with two objectives, and with Optuna's samplers, which have no such model.
         """
         if self._study.sampler is not self._model:
             return {}
@@ -283,7 +283,7 @@ class Proposer:
             return self._model.standings(self._study)
 
     def take_records(self) -> list[str]:
-        """What other workers wrote as the attribute ``record`` of what they completed since the last time."""
+        """``record`` attributes of proposals that other workers completed since the last call."""
         with self._quietly():
             return self._sync.take_records()
 
@@ -294,7 +294,7 @@ class Proposer:
     # -- seeds --------------------------------------------------------------------------------------------------
 
     def _enqueue_seeds(self) -> None:
-        """Plain training and the recipes at the first fraction, unless they are done or waiting already."""
+        """Enqueue plain training and the recipes at the first fraction, unless they are done or waiting."""
         fraction = self._space.batch_fractions[0]
         waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         seen = {self._parameters.choice_of(trial.system_attrs["fixed_params"]).combination.label for trial in waiting}

@@ -1,7 +1,7 @@
 """Where a study is kept: in memory, in a file of its own, or where several workers share it.
 
-A file with the ending ``.journal`` or ``.log`` is Optuna's journal, which needs no server and no locking by the file
-system, so that it works where workers share nothing but a network folder. Anything else is a URL of SQLAlchemy.
+A file ending in ``.journal`` or ``.log`` is an Optuna journal, which needs no server and no file-system locks, so it
+works where workers share only a network folder. Anything else is a SQLAlchemy URL.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DATABASES = ("sqlite", "postgresql", "mysql")
 _JOURNALS = (".journal", ".log")
 _WAIT_SECONDS = 30
 _TRIES, _PAUSE_SECONDS = 5, 0.2
-"""To open a database that others may be making tables in."""
+"""Attempts to open a database in which other workers may be creating tables."""
 
 _SPACE = "space"
 _PASSWORD = re.compile(r":[^:/@]*@")
@@ -64,7 +64,7 @@ _RULE = (
 
 
 def check_storage(text: str) -> None:
-    """Check what was given as ``--storage`` without opening it.
+    """Check the value of ``--storage`` without opening it.
 
     Raises:
         OptionError: It is no URL of a database and no journal file.
@@ -78,7 +78,7 @@ def check_storage(text: str) -> None:
         raise OptionError(f"{_RULE}, but got {quoted(text)}, which has characters that cannot be printed.")
     try:
         url = sqlalchemy.make_url(text)
-    except (sqlalchemy.exc.ArgumentError, ValueError):  # a port that is no number is a ValueError
+    except (sqlalchemy.exc.ArgumentError, ValueError):  # a non-numeric port is a ValueError
         raise OptionError(
             f"{_RULE}, but got {quoted(_PASSWORD.sub(':***@', text))}. A file name needs "
             f"sqlite:/// before it or one of these endings: {', '.join(_JOURNALS)}."
@@ -90,14 +90,14 @@ def check_storage(text: str) -> None:
 
 
 def check_opens(text: str) -> None:
-    """Open what was given as ``--storage``, before anything is measured for it.
+    """Check that ``--storage`` opens, before anything is measured.
 
     Raises:
         OptionError: It cannot be opened, or holds something else.
     """
     with quietly(text), contextlib.ExitStack() as turn:
         if text.startswith("sqlite"):
-            with open(_lock_beside(text), "ab"):  # where it cannot be made, a lock is waited for without end
+            with open(_lock_beside(text), "ab"):  # otherwise waiting for the lock would never end
                 turn.enter_context(one_at_a_time(text))
         storage = _open_storage(text)
         assert storage is not None, "a shared storage is somewhere"
@@ -112,8 +112,8 @@ def open_study(
 ) -> optuna.Study:
     """Open or make the study of a space.
 
-    What applies may change between two runs (less free host memory, a library that went): then the settings to choose
-    from differ, which one study cannot hold. The storage gets a second study beside the first.
+    Applicability may change between two runs (less free host memory, an uninstalled library), and with it the choices,
+    which are fixed within a study. The storage then gets a second study beside the first.
 
     Args:
         where: A path for an SQLite file of our own, text for what ``--storage`` says, ``None`` for memory.
@@ -141,13 +141,13 @@ def open_study(
 
 
 def put_aside_damaged(path: Path) -> Path | None:
-    """Move a database of our own out of the way where it is damaged: what was measured is in the ledger, too.
+    """Move a damaged database of our own out of the way: the ledger has the measurements, too.
 
     Args:
-        path: Of the file; it may not be there.
+        path: Path of the file, which may not exist.
 
     Returns:
-        Where it is now; ``None`` where it stayed.
+        Its new path; ``None`` if it stayed.
 
     Raises:
         OSError: It cannot be moved.
@@ -155,7 +155,7 @@ def put_aside_damaged(path: Path) -> Path | None:
     if not path.is_file() or _is_sound(path):
         return None
     aside = set_aside(path, "damaged")
-    for ending in ("-journal", "-wal", "-shm"):  # of the damaged one, and no other's
+    for ending in ("-journal", "-wal", "-shm"):  # they belong to the damaged file
         path.with_name(path.name + ending).unlink(missing_ok=True)
     return aside
 
@@ -164,15 +164,15 @@ def _is_sound(path: Path) -> bool:
     try:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             return connection.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
-    except sqlite3.DatabaseError as error:  # a lock or a disk that fails is no damage
+    except sqlite3.DatabaseError as error:  # a lock or a failing disk is not damage
         return getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 
 def one_at_a_time(where: Path | str | None) -> contextlib.AbstractContextManager[object]:
-    """What to hold while a study is opened or asked.
+    """A lock to hold while a study is opened or asked.
 
-    SQLite locks no rows: two workers that read before either writes would take one waiting trial both. Where it is
-    shared a lock beside its file keeps them apart. Journals and database servers keep order themselves.
+    SQLite locks no rows: two workers that read before either writes would both take the same waiting trial. A lock file
+    beside a shared database prevents that. Journals and database servers need none.
     """
     if not isinstance(where, str) or not where.startswith("sqlite"):
         return contextlib.nullcontext()
@@ -194,7 +194,7 @@ def close_storage(storage: BaseStorage) -> None:
 
 @contextlib.contextmanager
 def quietly(where: Path | str | None) -> Iterator[None]:
-    """Keep Optuna's log and warnings of experimental features away, and put everything back afterwards.
+    """Silence Optuna's log and experimental warnings, and restore everything afterwards.
 
     Raises:
         OutputFolderError: The study's own file cannot be read or written.
@@ -209,7 +209,7 @@ def quietly(where: Path | str | None) -> Iterator[None]:
             yield
     except (*_UNUSABLE, ValueError) as error:
         if not isinstance(error, _UNUSABLE) and not (isinstance(where, str) and _is_journal(where)):
-            raise  # no line of a journal
+            raise  # not from a journal's line
         own = _of_sqlite(error)
         cause = " ".join(str(own or getattr(error, "orig", None) or error.__cause__ or error).split())
         if own is not None and own.sqlite_errorcode == sqlite3.SQLITE_FULL:
@@ -231,7 +231,7 @@ def quietly(where: Path | str | None) -> Iterator[None]:
 
 
 def _of_sqlite(error: BaseException | None) -> sqlite3.Error | None:
-    """SQLite's own error, below those of the libraries that use it."""
+    """The SQLite error that caused a library's error."""
     while error is not None and not (isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode")):
         error = error.__cause__ or error.__context__
     return error
@@ -256,7 +256,7 @@ def _open_storage(where: Path | str | None) -> BaseStorage | None:
                 f"--storage must be a journal of Optuna, but {shown(where)} holds something else. Name another file."
             ) from error
     url = where if isinstance(where, str) else _url(where)
-    # A writer waits for another (a second worker, or optuna-dashboard, which reads along) instead of failing at once.
+    # Wait for other connections (a second worker, or optuna-dashboard reading along) instead of failing at once.
     waits: dict[str, object] = (
         {"connect_args": {"timeout": _WAIT_SECONDS}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     )
@@ -276,10 +276,10 @@ def _open_storage(where: Path | str | None) -> BaseStorage | None:
 
 
 def _database(url: str, engine_kwargs: dict[str, object]) -> RDBStorage:
-    """Open a database, and make Optuna's tables in it if it has none.
+    """Open a database, and create Optuna's tables in it if it has none.
 
-    A server checks that there are none and makes them in two steps. Of two workers that come at the same moment one
-    then fails, and finds them there when it tries again.
+    Checking and creating are two steps, so one of two simultaneous workers may fail; it finds the tables when it tries
+    again.
     """
     for _ in range(_TRIES - 1):
         try:

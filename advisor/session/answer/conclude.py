@@ -17,13 +17,13 @@ __all__ = ["Conclusion"]
 
 
 class Conclusion(Emission, frozen=True, kw_only=True):
-    """What choosing needs to know besides the candidates.
+    """Everything that choosing needs besides the candidates.
 
     Attributes:
         refused_settings: Setting -> why no policy could use it.
-        untried: Combinations that were not tried; of a space too large to count, a bound.
+        untried: Number of combinations that were not tried; a bound for a space too large to count.
         stopped_because: Why the search ended.
-        standings: Label of a combination -> what the search's model thinks of it; empty where it has none.
+        standings: Label of a combination -> the search model's estimate of it; empty without a model.
     """
 
     refused_settings: dict[str, str]

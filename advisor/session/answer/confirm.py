@@ -1,4 +1,4 @@
-"""Run what was written in a fresh process before recommending it, and fall back to the next best if that fails."""
+"""Confirm the winner's wrapper in a fresh process, and fall back to the next best if that fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from advisor.trial.outcome import Outcome
 __all__ = ["confirm"]
 
 _CONFIRMATIONS = 3
-"""Winners that are tried in turn when a wrapper does not run; the search measured them in another process."""
+"""Most winners to try when wrappers do not run."""
 
 
 def confirm(
@@ -44,25 +44,25 @@ def confirm(
 ) -> tuple[Recommendation, bool]:
     """Write the winner's files, run its wrapper, and fall back to the next best if that fails.
 
-    A winner whose wrapper does not run is recorded with what happened, so that it is never recommended.
+    A winner whose wrapper does not run is recorded as failed, so it is never recommended.
 
     Args:
-        context: The study. What is found out about a candidate is written into its ledger.
+        context: The study. Findings about a candidate are written into its ledger.
         conclusion: Chooses.
         trials: Runs the wrapper.
         guard: Compares the winner with the reference run before its wrapper is run.
-        say: Hears what the user should know; the progress by default.
-        repeat: Whether the leaders are measured once more first, if there is time.
+        say: Called with notes for the user; the progress by default.
+        repeat: Whether to measure the leaders again first, if there is time.
 
     Returns:
-        The recommendation, its files written, confirmed unless the confirming run took too long or was ended from
+        The recommendation with its files written, confirmed unless the confirming run took too long or was killed from
         outside; and whether the user interrupted what came after the confirmation.
 
     Raises:
         KeyboardInterrupt: Interrupted before a confirmation ended.
         TrialError: No winner is left, or too many wrappers failed; no policy is left in the folder then.
     """
-    # Who leads after the leaders were measured again may have been measured once, and be as lucky as they were.
+    # The leader after a repetition may have been measured only once, and be just as lucky.
     rounds = max(ROUNDS, MOST_REPEATED) if conclusion.standings else ROUNDS
     for _ in range(rounds if repeat else 0):
         leading = recommend(context, conclusion.choose, guard)
@@ -104,7 +104,7 @@ class _Confirming:
         )
 
     def _try(self) -> tuple[Recommendation | None, bool]:
-        """Confirm the winner of now; ``None`` if it is none any more."""
+        """Confirm the current winner; ``None`` if it lost."""
         try:
             recommendation = recommend(self._context, self._choose, self._guard)
         except TrialError:
@@ -114,7 +114,7 @@ class _Confirming:
         winner, baseline = recommendation.winner, recommendation.baseline
         emit(self._conclusion, recommendation, self._say)
         run = self._runs.confirm(recommendation, beaten=self._beaten)
-        # Who cannot win takes nobody's place: the answer says that the baseline is faster, and why it may not win.
+        # A baseline that cannot win replaces nobody: the answer says that it is faster, and why it may not win.
         if baseline is not None and why_not_eligible(baseline, self._context.goal) is None:
             reason = self._why_beaten(winner, run.confirmation, run.found)
             if reason is not None:
@@ -129,18 +129,17 @@ class _Confirming:
             except KeyboardInterrupt:
                 interrupted = True
         if outcome is Outcome.OK or outcome.is_by_chance:
-            # Out of time is a busy machine, not a broken policy: the search measured it. The answer says that it is
-            # not confirmed, and the same command confirms it again.
+            # A timeout means a busy machine, not a broken policy: the search measured it. The answer says that it is
+            # not confirmed, and running the same command confirms it.
             emit(self._conclusion, recommendation, self._say)
             return recommendation, interrupted
         self._fail(winner, run.confirmation)
         return None, False
 
     def _choose(self, candidates: Sequence[Candidate]) -> Recommendation:
-        """Choose; once there is no time to run another wrapper, only among the baseline and what was run.
+        """Choose; without time to run another wrapper, only among the baseline and policies that were run.
 
-        That rules the others out of this answer alone: the ledger knows nothing against them, and a run with more time
-        may confirm one.
+        The others are ruled out of this answer only, not in the ledger: a run with more time may confirm one.
         """
         if self._ruled_out is None:
             return self._conclusion.choose(candidates)
@@ -156,7 +155,7 @@ class _Confirming:
         return self._conclusion.choose([ruled_out(one) for one in candidates])
 
     def _why_beaten(self, winner: Candidate, confirmation: Confirmation, found: Speedup | None) -> str | None:
-        """Why the winner may not win after its confirmation, which is written down; ``None`` if it may."""
+        """Record why the winner may not win after its confirmation; ``None`` if it may."""
         if found is not None:
             return self._mark(winner, confirmed=found)
         reason = _slower_than_baseline(confirmation, self._context.goal)
@@ -165,7 +164,7 @@ class _Confirming:
         return reason
 
     def _mark(self, winner: Candidate, **found: object) -> str | None:
-        """Write down what a confirmation found of the winner's policy; why it may not win now, if it may not."""
+        """Record a confirmation's findings about the winner's policy; return why it may not win now, if so."""
 
         def marked(one: Candidate) -> Candidate:
             same = one.policy == winner.policy and one.model_size == winner.model_size
@@ -181,7 +180,7 @@ class _Confirming:
             self._ruled_out = baseline.policy, f"what led it was not confirmed, and no other was run: {reason}"
 
     def _fail(self, winner: Candidate, confirmation: Confirmation) -> None:
-        """Write down that a wrapper does not run."""
+        """Record that a wrapper does not run."""
         reason = f"its wrapper, run in a fresh process, ended as {confirmation.outcome.value}"
         if confirmation.reason:
             reason += f": {confirmation.reason}"
@@ -197,7 +196,7 @@ class _Confirming:
 
 
 def _slower_than_baseline(confirmation: Confirmation, goal: Goal) -> str | None:
-    """Where they took no turns: that the baseline, measured again right after the winner, was no slower than it."""
+    """Without alternating steps: the reason that the baseline, measured right after the winner, was no slower."""
     again, baseline = confirmation.measurement, confirmation.baseline_samples_per_second
     if goal.kind is not GoalKind.FASTER or again is None or baseline is None or again.samples_per_second > baseline:
         return None

@@ -1,8 +1,8 @@
-"""The two files that apply an answer: written, told from what somebody has made of them, and written again.
+"""Write the two files that apply an answer, and restore them without losing the user's edits.
 
-A policy or a wrapper that was edited is the user's: it is never lost. Where another one is to be written, it is kept
-beside that under a name of its own, and the user hears of it. What is ours is told by its digest, which is written down
-before the file is. An answer says by digest which two files are its own; before others are written, it is withdrawn.
+An edited policy or wrapper belongs to the user and is never lost: before a new one is written, it is renamed, and the
+user is told. Our own files are recognized by their digests, which are recorded before the files are written. An answer
+names its two files by digest; it is withdrawn before others are written.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ __all__ = ["Emission", "digests", "emit", "put_right", "take_back"]
 
 
 class Emission(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files say besides the recommendation.
+    """Contents of the files besides the recommendation.
 
     Attributes:
         goal: The goal.
-        folder: Where the files go.
+        folder: The folder of the files.
         workload: Name of the workload.
         hardware: The device.
-        fingerprints: What the measurements hold for.
+        fingerprints: Fingerprints of what was measured.
         date: Day of the measurement, ISO format.
-        workload_options: What the workload defines itself, to be passed to the wrapper.
+        workload_options: Options that the workload defines, to be passed to the wrapper.
         size_arguments: Function -> the size arguments that it takes.
         layout: Where a batch has its samples, and how its loss follows from those of its parts.
     """
@@ -64,9 +64,9 @@ def emit(emission: Emission, recommendation: Recommendation, say: Callable[[str]
     """Write ``wrapper.py``, which is the very file that is run to confirm it, and ``policy.yaml``.
 
     Args:
-        emission: What they say besides.
-        recommendation: Whose winner they apply.
-        say: Hears what became of files that the user had edited.
+        emission: Their contents besides the recommendation.
+        recommendation: The recommendation whose winner they apply.
+        say: Called with what happened to files that the user had edited.
 
     Raises:
         OSError: One cannot be written.
@@ -84,7 +84,7 @@ def emit(emission: Emission, recommendation: Recommendation, say: Callable[[str]
 
 
 def take_back(folder: StudyFolder) -> None:
-    """Leave no answer, and no file of ours that says what one would."""
+    """Withdraw the answer, and remove the files that we wrote for it."""
     withdraw_answer(folder)
     for path in (folder.policy, folder.wrapper):
         found = _content(path)
@@ -95,22 +95,22 @@ def take_back(folder: StudyFolder) -> None:
 
 
 def digests(emission: Emission, recommendation: Recommendation) -> dict[str, str]:
-    """What tells the files of an answer: name -> digest."""
+    """Digests of the files of an answer: name -> digest."""
     return {path.name: _digest(text.encode()) for path, text in _texts(emission, recommendation).items()}
 
 
 def put_right(answer: Answer, fingerprints: Fingerprints, folder: StudyFolder) -> list[str] | None:
-    """Make the files those of a stored answer again: what is gone or cut is written anew, what was edited stays.
+    """Restore the files of a stored answer: missing or truncated ones are rewritten, edited ones stay.
 
-    What cannot be read any more is kept beside it.
+    Unreadable ones are renamed and kept.
 
     Args:
         answer: The answer.
-        fingerprints: What its measurements hold for.
-        folder: Where it is stored.
+        fingerprints: Fingerprints of what was measured.
+        folder: The folder where it is stored.
 
     Returns:
-        What the user should know; ``None`` if these files cannot be made of this answer any more.
+        Notes for the user; ``None`` if the files can no longer be made from this answer.
 
     Raises:
         OSError: One cannot be written.
@@ -184,7 +184,7 @@ def _digest(content: bytes) -> str:
 
 
 def _can_be_used(path: Path) -> bool:
-    """Whether a policy or a wrapper that is not as it was written is still one: else it is damaged, not edited."""
+    """Whether a changed policy or wrapper is still usable: otherwise it is damaged, not edited."""
     try:
         if path.suffix == ".py":
             compile(path.read_bytes(), path.name, "exec", dont_inherit=True)

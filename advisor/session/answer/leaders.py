@@ -19,13 +19,13 @@ __all__ = ["recommend"]
 def recommend(
     context: StudyContext, choose: Callable[[Sequence[Candidate]], Recommendation], guard: Guard
 ) -> Recommendation:
-    """The recommendation whose winner was compared with the reference run, whatever its methods promise.
+    """Recommend a winner that was compared with the reference run, whatever its methods promise.
 
-    The next best is compared too, and for ``cheapest`` every point of the frontier: the answer names them as
-    alternatives. Where the time is up a leader stands as it is, and the answer says that it was not compared.
+    The next best is compared too, and for ``cheapest`` every point of the frontier, because the answer names them as
+    alternatives. When time is up a leader stays uncompared, and the answer says so.
 
-    What would lead and has nothing against it but its first losses is compared before: an earlier run of the study may
-    have had no time for it, and a method that changes what is learned is never told from a broken one by three losses.
+    Candidates ruled out only by their first losses are compared first: an earlier run of the study may have had no time
+    for it, and three losses never distinguish a method that changes what is learned from a broken one.
 
     Args:
         context: The study; candidates that are compared are replaced in its ledger.
@@ -45,7 +45,7 @@ def recommend(
 
 
 def _doubted(candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
-    """Those that would lead, were it not for their first losses; the fastest first."""
+    """Candidates that would lead but for their first losses, the fastest first."""
     doubted = [one for one in candidates if worth_checking(one, candidates, goal) and not is_faithful(one, goal)]
     if goal.kind is GoalKind.BIGGER:
         doubted = [one for one in doubted if would_be_largest(one, candidates, goal)]
@@ -66,7 +66,7 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
 
 
 def _compare(leader: Candidate, ledger: Ledger, guard: Guard) -> bool:
-    """Compare one, and with it all that differ from it in their batch alone; whether that said anything new."""
+    """Compare a leader, and with it all candidates that differ only in batch; return whether that was new."""
     checked = guard.checked(leader)
     if (checked.guard, checked.not_compared) == (leader.guard, leader.not_compared):
         return False

@@ -1,10 +1,10 @@
 """Measure the leaders once more before one of them is recommended.
 
-The best of many noisy figures is as a rule one that was lucky. Where the search has a model, that tells which of them
-were, and which are worth another look (:mod:`advisor.decide.repeat`). Otherwise the policies that are near the best,
-and the baseline that they are compared with, are run again, one after the other: of two figures of a policy the worse
-one stands for it (:func:`~advisor.decide.ranking.ranked`), and how far they differ counts as noise. Where two lead that
-are near each other even so, both are run a third time, and the median stands.
+The best of many noisy measurements is usually a lucky one. If the search has a model, it shows which were lucky and
+which to repeat (:mod:`advisor.decide.repeat`). Otherwise the policies near the best, and the baseline that they are
+compared with, are run again, one after the other: the worse of two measurements represents a policy
+(:func:`~advisor.decide.ranking.ranked`), and their difference counts as noise. If two leaders are still close, both run
+a third time, and the median counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST = 3
 """Policies that are run again, besides the baseline."""
 
 ROUNDS = 4
-"""Of measuring again who leads then; where measurements are noisy, a few rounds find one that is not there by luck."""
+"""Most rounds of measuring the new leader again; with noisy measurements, a few find one that is not just lucky."""
 
 
 def measure_leaders_again(
@@ -46,17 +46,17 @@ def measure_leaders_again(
     recommendation: Recommendation,
     standings: Mapping[str, Standing] | None = None,
 ) -> bool:
-    """Run the leaders and the baseline again, as far as the time reaches.
+    """Run the leaders and the baseline again, as time allows.
 
-    Nothing is repeated where nothing can change: for ``bigger`` (a model's size has no luck), where plain training is
-    all that was measured, or for what an earlier run of the study has repeated already.
+    Nothing is repeated where nothing can change: for ``bigger`` (a model's size has no luck), if only plain training
+    was measured, or for policies that an earlier run of the study repeated.
 
     Args:
-        context: The study. Repetitions are added to its ledger; what does not run a second time is replaced there by
-            how that ended, and is never recommended.
+        context: The study. Repetitions are added to its ledger; a policy that does not run a second time is replaced
+            there by its failure, and is never recommended.
         trials: Runs the repetitions.
-        recommendation: What would be recommended.
-        standings: For ``faster``, what the search's model thinks of each combination, by its label.
+        recommendation: The current recommendation.
+        standings: For ``faster``, label of each combination -> the search model's estimate.
 
     Returns:
         Whether anything was measured.
@@ -85,20 +85,20 @@ def measure_leaders_again(
                     trial_key=result.key,
                 )
             )
-        elif not result.outcome.is_by_chance:  # Out of time is a busy machine, not a policy that fails.
+        elif not result.outcome.is_by_chance:  # A timeout means a busy machine, not a failing policy.
             _rule_out(leader.policy, ledger, result)
     return bool(again)
 
 
 def times_measured(policy: Policy, candidates: Sequence[Candidate]) -> int:
-    """How often a policy has figures."""
+    """Number of measurements of a policy."""
     return sum(is_measured(one) and one.policy == policy for one in candidates)
 
 
 def _doubtful(
     recommendation: Recommendation, candidates: Sequence[Candidate], goal: Goal, standings: Mapping[str, Standing]
 ) -> list[Candidate]:
-    """The one that may be lucky, or better than it looks; and a baseline whose figure took no turns with anything."""
+    """A candidate that may be lucky, or better than it looks; and a baseline that alternated with nothing."""
     best: dict[str, Candidate] = {}
     for one in _able(recommendation, goal):
         label = Combination.of(one.policy).label
@@ -110,7 +110,7 @@ def _doubtful(
         label = Combination.of(one.policy).label
         if one.measurement is None or is_outpaced(one) or label not in best or one.policy != best[label].policy:
             continue
-        if figures[label]:  # The first was told to the search.
+        if figures[label]:  # The search knows the first.
             thought[label] = thought[label].after(score(one, goal), noise_of(one.measurement, one.speedup))
         figures[label].append(score(one, goal))
     again = worth_repeating(thought, figures)
@@ -135,8 +135,8 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
         best = score(able[0], goal)
         near = [one for one in able if gain(best, score(one, goal), goal.kind) <= NEAR]
     if any(one.speedup is not None for one in (winner, *near)):
-        # Each of these figures is over the baseline, directly or by way of a leader; and which batch of the same
-        # methods is a shade faster matters to nobody.
+        # These speedups are all over the baseline, directly or through a leader; and a slightly faster batch of the
+        # same methods does not matter.
         different = {one.policy.combination_key: one for one in reversed([winner, *near])}
         rivals = [one for one in near if different[one.policy.combination_key] is one]
         rivals = [one for one in rivals if one.policy.combination_key != winner.policy.combination_key]
@@ -150,12 +150,12 @@ def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
 
 
 def _able(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
-    """Those that may win, by figures that are no early ones; the best first."""
+    """Eligible candidates whose timing was not cut short, the best first."""
     return [one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)]
 
 
 def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
-    """Two that lead by figures so near that two of each do not tell which is better."""
+    """Two leaders so close that two measurements each do not tell which is better."""
     if goal.kind is not GoalKind.FASTER:
         return []
     able = {one.policy.key: one for one in _able(recommendation, goal)}
@@ -170,7 +170,7 @@ def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], 
 
 
 def _rule_out(policy: Policy, ledger: Ledger, again: TimeResult) -> None:
-    """Replace the figures of a policy that does not run a second time by how that ended."""
+    """Replace the measurements of a policy that does not run a second time by its failure."""
 
     def ended(one: Candidate) -> Candidate:
         if one.policy != policy or not is_measured(one):

@@ -1,4 +1,4 @@
-"""Runs of an emitted wrapper in a fresh process, and what they show beside what the search had measured."""
+"""Run an emitted wrapper in a fresh process, and compare it with the search's measurements."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _KEPT = 0.9
 """Share of the promised throughput below which a confirmation needs the baseline beside it."""
 
 _APART = 0.1
-"""Two runs of one policy may always differ by so much."""
+"""Relative difference always allowed between two runs of one policy."""
 
 
 class WrapperRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of running a winner's wrapper.
+    """The result of running a winner's wrapper.
 
     Attributes:
-        confirmation: What the answer says of it.
-        found: Its speedup over the baseline, from every figure that took turns; ``None`` where nobody did.
+        confirmation: The confirmation for the answer.
+        found: Its speedup over the baseline from all alternating runs; ``None`` without any.
         interrupted: Whether the user interrupted what came after the run.
     """
 
@@ -55,11 +55,11 @@ class WrapperRuns:
         self._path = path
 
     def confirm(self, recommendation: Recommendation, *, beaten: int) -> WrapperRun:
-        """Run the winner's wrapper, and what is needed to tell a wrong promise from a slow machine.
+        """Run the winner's wrapper, and whatever tells a wrong promise from a slow machine.
 
         Args:
-            recommendation: Whose files lie in the folder.
-            beaten: How many winners before it were no faster than the baseline.
+            recommendation: The recommendation whose files are in the folder.
+            beaten: Number of winners before it that were no faster than the baseline.
         """
         winner = recommendation.winner
         assert winner.measurement is not None
@@ -82,14 +82,14 @@ class WrapperRuns:
                 confirmation = self._with_baseline(confirmation, recommendation, beaten)
                 confirmation = self._once_more(confirmation, winner)
             except KeyboardInterrupt:
-                interrupted = True  # the confirmation has ended, and stands without the comparison
+                interrupted = True  # the confirmation is complete without the comparison
         return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
 
     def _at_size_of(self, candidate: Candidate) -> Trials:
         return self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
 
     def _once_more(self, confirmation: Confirmation, winner: Candidate) -> Confirmation:
-        """Run the wrapper again where it was far from what the search had measured; the nearer of the two stands."""
+        """Run the wrapper again if it was far from the search's measurement; the nearer of the two counts."""
         may = confirmation.outcome is Outcome.OK and self._context.budget.may_confirm_another
         if confirmation.as_promised or not may:
             return confirmation
@@ -108,7 +108,7 @@ class WrapperRuns:
     def _promise(
         self, found: Speedup | None, recommendation: Recommendation
     ) -> tuple[Speedup, Speedup] | tuple[None, None]:
-        """What a confirmation shows and what it promises, from every figure that took turns."""
+        """The speedup that a confirmation shows and the one to promise, from all alternating runs."""
         if found is None:
             return None, None
         winner, baseline = recommendation.winner, recommendation.baseline
@@ -124,10 +124,10 @@ class WrapperRuns:
         return shown(found, own, others, rates), promised(found, own, others, rates)
 
     def _with_baseline(self, confirmation: Confirmation, recommendation: Recommendation, beaten: int) -> Confirmation:
-        """Measure the baseline again right after the winner: a machine that slowed down meanwhile slows both.
+        """Measure the baseline again right after the winner: a machine that slowed down slows both.
 
-        When the winner fell short of its promise this is done even if the time limit passes meanwhile: without it
-        nobody can tell a slow machine from a wrong promise.
+        If the winner fell short of its promise, this may exceed the time limit: nothing else tells a slow machine from
+        a wrong promise.
         """
         baseline, winner, budget = recommendation.baseline, recommendation.winner, self._context.budget
         if baseline is None or (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
@@ -138,7 +138,7 @@ class WrapperRuns:
         if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
             return confirmation
         self._context.progress.stage("measuring the baseline once more, for comparison")
-        # Not what an earlier repetition found, nor what stood beside an earlier winner.
+        # Do not reuse an earlier repetition, or the run beside an earlier winner.
         repeat = max(1, times_measured(baseline.policy, self._context.ledger.candidates)) + beaten
         again = self._at_size_of(baseline).time(baseline.policy, outpaced_below=None, repeat=repeat).measurement
         if again is None:
@@ -149,6 +149,6 @@ class WrapperRuns:
 
 
 def _noise(winner: Candidate, again: Measurement | None) -> float:
-    """By how much two runs of the same policy may differ."""
+    """Relative difference allowed between two runs of the same policy."""
     spreads = [one.relative_spread for one in (winner.measurement, again) if one is not None]
     return max(_APART, 2 * math.hypot(*spreads))

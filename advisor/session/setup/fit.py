@@ -1,4 +1,4 @@
-"""The goal and the search space, cut to what the workload allows once the probe has shown what it is."""
+"""Restrict the goal and the search space to what the probed workload allows."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def fit_to_workload(
     hardware: Hardware,
     say: Callable[[str], None],
 ) -> tuple[Goal, ResolvedSpace]:
-    """The goal with its global batch and numbers of devices, and what may be combined for it.
+    """Resolve the goal's global batch and device counts, and the combinations to search.
 
     Args:
-        request: What is asked for.
+        request: The request.
         space: The search space.
         goal: The goal as it was asked for.
         facts: What the probe learned.
         hardware: The device.
-        say: Hears what the user should know: what was left out, and why.
+        say: Called with notes for the user: what was left out, and why.
 
     Raises:
         UserError: Nothing is left of what was asked for.

@@ -1,4 +1,4 @@
-"""How much device memory a training may take, and what to say about it."""
+"""How much device memory a training may take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from advisor.text.units import format_bytes
 __all__ = ["CUDA_CONTEXT_BYTES", "MemoryBudget", "memory_budget"]
 
 CUDA_CONTEXT_BYTES = 600 * 2**20
-"""Room for what a training process holds on a GPU outside torch's allocator: the CUDA context and its libraries."""
+"""Memory that a training process holds on a GPU outside torch's allocator: the CUDA context and its libraries."""
 
 _HOST_SHARE = 0.8
 """Share of free host memory that trials on a CPU may fill: the interpreter and the rest of the machine need some."""
@@ -22,8 +22,8 @@ class MemoryBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         limit_bytes: The most a training may take.
-        usable_bytes: What is free for short runs, which find out what is needed even if that is above the limit.
-        notes: What the user should know about how it came about.
+        usable_bytes: Free memory for profiling runs, which find the need even if it is above the limit.
+        notes: Notes for the user about the limit.
     """
 
     limit_bytes: int
@@ -32,10 +32,10 @@ class MemoryBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_budget(hardware: Hardware, asked_bytes: int | None) -> MemoryBudget:
-    """Derive the limit from what was asked, what is free, and what this process already holds.
+    """Derive the limit from the requested limit, free memory, and the memory that this process already holds.
 
-    A process that tunes from inside its training script holds memory that stays taken when training starts: a limit
-    that the user states is for the whole process, so what is held comes off it.
+    A process that tunes from inside its training script still holds that memory when training starts. The user's limit
+    is for the whole process, so the held memory is subtracted.
 
     Raises:
         OptionError: Nothing would be left.

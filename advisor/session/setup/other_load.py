@@ -1,4 +1,4 @@
-"""Whether other processes keep a CPU busy that is about to be measured: its figures would be theirs, too."""
+"""Detect other processes that keep a CPU busy and would distort its measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from advisor.text.ranges import digits
 __all__ = ["busy_cores", "notes_on_load"]
 
 _BUSY = 0.5
-"""Cores that others may keep busy without a word."""
+"""Cores that others may keep busy without a note."""
 
 _SECONDS = 0.2
 _WORKING = ("user", "nice", "system", "irq", "softirq")
@@ -24,7 +24,7 @@ _WORKING = ("user", "nice", "system", "irq", "softirq")
 
 
 def notes_on_load(hardware: Hardware, busy: Callable[[], float] | None = None) -> list[str]:
-    """What a user should know before a CPU is measured; empty for a GPU, and where nothing else runs.
+    """Notes for the user before a CPU is measured; empty for a GPU, and if nothing else runs.
 
     Args:
         hardware: The device.
@@ -47,13 +47,13 @@ def notes_on_load(hardware: Hardware, busy: Callable[[], float] | None = None) -
 
 
 def busy_cores(seconds: float = _SECONDS) -> float:
-    """Cores of this machine that other processes keep busy; 0 where that cannot be told.
+    """Cores of this machine that other processes keep busy; 0 if unknown.
 
     Args:
         seconds: To look for.
     """
     if psutil.cpu_count() != host_cores():
-        return 0.0  # Of a container that may use a part of the cores, nobody knows which part others use.
+        return 0.0  # In a container limited to some cores, the cores that others use are unknown.
     own = psutil.Process()
     begin, before, own_before = time.monotonic(), _worked(), sum(own.cpu_times()[:2])
     time.sleep(seconds)

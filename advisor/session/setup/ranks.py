@@ -29,7 +29,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def launch_identity(environment: Mapping[str, str] = os.environ) -> str | None:
-    """What the ranks of one launch have in common, or ``None`` outside of a launch of several ranks.
+    """The identity that the ranks of one launch share; ``None`` outside a launch of several ranks.
 
     Read from the variables that ``torchrun`` and its relatives set.
 
@@ -44,7 +44,7 @@ def launch_identity(environment: Mapping[str, str] = os.environ) -> str | None:
 
 @contextmanager
 def failing_together(folder: StudyFolder, launch: str | None) -> Iterator[None]:
-    """Raise at once what another rank of the same launch failed with; leave word of an own failure.
+    """Raise at once if another rank of the same launch failed, and record a failure of this one.
 
     Args:
         folder: The study folder, its lock held.

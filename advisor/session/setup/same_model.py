@@ -45,7 +45,7 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
     """
     known = _known(folder)
     if known is None:
-        # Figures, but nothing that says what they hold for: a damaged file.
+        # Measurements without the identity they belong to: a damaged file.
         return ["nobody can tell, since identity.json cannot be read"] if folder.ledger.exists() else []
     changes = known.changes()
     if changes or known.model is None:

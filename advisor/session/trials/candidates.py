@@ -1,4 +1,4 @@
-"""What becomes of a policy, as a candidate: from the result of its trial, or from why there was none."""
+"""Make a policy's candidate from the result of its trial, or from the reason why there was none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CandidateMaker:
     """Describes policies as candidates. It runs no trial.
 
     Args:
-        trials: Know what the profiling runs found.
+        trials: Provide the results of profiling runs.
         goal: The goal and its limits.
         facts: What the probe learned.
         hardware: The device.
@@ -39,7 +39,7 @@ class CandidateMaker:
         self._hardware = hardware
 
     def timed(self, policy: Policy, role: Role, result: TimeResult, measurement: Measurement | None) -> Candidate:
-        """What a timed trial found of a policy, at its own batch or at the smaller one."""
+        """A candidate measured by a timed trial, at the policy's own batch or the smaller one."""
         return Candidate(
             policy=policy,
             role=role,
@@ -58,14 +58,14 @@ class CandidateMaker:
         outcome = result.outcome
         reason = result.reason
         if outcome is Outcome.OK:
-            # The trial went well and its finding is that not one sample fits.
+            # The trial succeeded and found that not even one sample fits.
             outcome = Outcome.OUT_OF_MEMORY
         if outcome is Outcome.OUT_OF_MEMORY and not reason:
             reason = does_not_fit(need_bytes=None, limit_bytes=self._trials.limit_on(policy.gpu_count))
         return self.unmeasured(policy, role, outcome, reason, None)
 
     def refusal(self, policy: Policy) -> str | None:
-        """What forbids this policy although its methods apply: accumulation, or the fidelity of accumulation."""
+        """Why this policy is forbidden although its methods apply: accumulation, or its fidelity."""
         verdict = judge(
             policy.methods,
             facts=self._facts,
@@ -94,7 +94,7 @@ class CandidateMaker:
         """A policy that is predicted not to fit."""
         predicted, limit = model.predict(policy.micro_batch), self._trials.limit_on(policy.gpu_count)
         if model.out_of_memory_at is not None and predicted <= limit:
-            # Something else has the memory, or takes it at that batch: what is predicted says nothing of it.
+            # Something else holds the memory, or takes it at that batch, which the prediction does not see.
             reason = f"a micro-batch of {model.out_of_memory_at} ran out of memory, below {format_bytes(limit)}"
             return self.unmeasured(policy, role, Outcome.OUT_OF_MEMORY, reason, None)
         reason = does_not_fit(need_bytes=predicted, limit_bytes=limit, micro_batch=policy.micro_batch)
@@ -103,7 +103,7 @@ class CandidateMaker:
     def unmeasured(
         self, policy: Policy, role: Role, outcome: Outcome, reason: str, predicted_peak_bytes: int | None
     ) -> Candidate:
-        """A policy without figures."""
+        """A candidate without measurements."""
         return Candidate(
             policy=policy,
             role=role,
@@ -115,7 +115,7 @@ class CandidateMaker:
         )
 
     def _drift(self, policy: Policy) -> float | None:
-        """The first look at its losses; ``None`` where they differ from plain training's by chance alone."""
+        """Drift of its first losses; ``None`` where they differ from plain training's by chance alone."""
         if draws_other_masks(policy.methods, self._facts):
             return None
         return self._trials.drift(Combination.of(policy))
@@ -129,7 +129,7 @@ class CandidateMaker:
         )
 
     def effects(self, combination: Combination) -> tuple[str, ...]:
-        """Methods that were applied and changed nothing say so."""
+        """Notes of methods that were applied but changed nothing."""
         reference = self._trials.reference(combination.gpu_count)
         if reference is None or combination == reference:
             return ()
@@ -140,7 +140,7 @@ class CandidateMaker:
         return changed_nothing([method for method in methods if not method.distributes], own, plain)
 
     def policy(self, combination: Combination, batch: Batch) -> Policy:
-        """With what its methods settled on in the profiling runs, which predict the memory of that and nothing else."""
+        """The policy with the settings its methods chose in profiling runs, whose memory predictions hold for those."""
         sizing = self._trials.sizing_of(combination)
         return Policy(
             methods=combination.uses,

@@ -1,4 +1,4 @@
-"""Tell combinations apart by short steps in turn with plain training, and time those at length that lead."""
+"""Compare combinations by short steps that alternate with plain training's, and time the leaders at length."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from advisor.trial.result import TimeResult
 __all__ = ["ComparingEvaluator"]
 
 _EFFICIENT = 0.8
-"""Share of the throughput of very large batches from which on a batch is worth looking at."""
+"""A batch is worth looking at from this share of the throughput of very large batches."""
 
 _STEPS = 4
-"""Steps that the turns of a combination and of plain training have time for: two rounds."""
+"""Alternating steps that there is time for: two rounds of a combination and plain training."""
 
 _STEPS_OF_PACESETTER = 12
-"""The same of a faster combination: those that are slower than it shall find the time as well."""
+"""The same beside a faster combination, so that slower ones still have time for their rounds."""
 
 _CLEARLY = 1.1
 """Speedup over the baseline from which a combination sets the pace for short steps."""
 
 _LADDER = 2
-"""Each batch of a ladder is so many times the one before."""
+"""Ratio of each batch of a ladder to the one before."""
 
 _MOST_RUNGS = 6
 
@@ -46,12 +46,12 @@ _MOST_RUNGS = 6
 class ComparingEvaluator(Evaluator):
     """An evaluator for one device that compares before it times.
 
-    Throughput grows with the batch up to a plateau. Where it begins is told from plain training's short runs; there
-    combinations are compared, and from there the ladder of a leader's batches goes up for as long as it gains.
+    Throughput grows with the batch up to a plateau. Plain training's profiling runs show where that begins: there
+    combinations are compared, and from there a leader's ladder of batches goes up for as long as it gains.
     """
 
     _best_batch: int | None = None
-    """Samples per forward pass at which the last ladder was best."""
+    """The best micro-batch of the last ladder."""
     _peaked = False
     """Whether that ladder saw a larger batch that was no better."""
 
@@ -60,14 +60,14 @@ class ComparingEvaluator(Evaluator):
         return self._trials.turns
 
     def baseline_is(self, baseline: Candidate | None, earlier: Sequence[Candidate] = ()) -> list[Candidate]:
-        """From now on, what is timed takes turns with the baseline, and the batch to compare at is known.
+        """Set the baseline that timed steps alternate with from now on, and choose the batch to compare at.
 
         Args:
-            baseline: Its figures; ``None`` or without any if it has none.
-            earlier: What an earlier run of the study tried; it is gone on from there.
+            baseline: The baseline; ``None`` or unmeasured if it has no measurement.
+            earlier: Candidates of an earlier run of the study, which this one continues.
 
         Returns:
-            Plain training at that batch, in turn with the baseline: what short steps say of others is relative to it.
+            Plain training at that batch, alternating with the baseline: short steps measure others relative to it.
         """
         plain = Combination()
         if baseline is None or baseline.measurement is None or self._size(plain, Role.BASELINE)[0] is None:
@@ -88,7 +88,7 @@ class ComparingEvaluator(Evaluator):
         return found
 
     def _go_on_from(self, earlier: Sequence[Candidate]) -> None:
-        """Compare as the earlier run did when it ended: what it sized is read back then instead of run again."""
+        """Compare as the earlier run did when it ended, so that its sizing trials are read back, not run again."""
         compared = [
             one.comparison
             for one in earlier
@@ -106,15 +106,15 @@ class ComparingEvaluator(Evaluator):
         self._turns.compare_at = min(one.micro_batch for one in compared if one.beside == beside)
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
-        """A first idea of its samples per second: what counts is how many times as many others have in turn with it."""
+        """Roughly measure the baseline's throughput: what counts is the speedup of others that alternate with it."""
         self._progress.trial_started(self.number, policy, "measuring")
         result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.limits.turn_seconds)
         return self._make.timed(policy, Role.BASELINE, result, result.measurement)
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:
-        """Hold a combination against another by short steps in turn, instead of timing it at length.
+        """Compare a combination with the pacesetter by alternating short steps, instead of timing it at length.
 
-        Where there is nothing to hold it against it is timed.
+        Without anything to compare with, it is timed.
 
         Args:
             combination: The methods.
@@ -126,14 +126,14 @@ class ComparingEvaluator(Evaluator):
         largest, _ = found
         policy = self._aimed(largest)
         comparison = self._expected(policy)
-        if comparison is None:  # plain training does not run even at the smallest batch: figures are absolute
+        if comparison is None:  # plain training does not run even at the smallest batch: measurements are absolute
             return self.evaluate(combination, 1.0, role, best=None)
         candidate = self._make.unmeasured(policy, role, Outcome.COMPARED, comparison_words(comparison), None)
         candidate = msgspec.structs.replace(candidate, comparison=comparison, notes=self._make.effects(combination))
         return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
 
     def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
-        """Time a combination batch by batch without having compared it.
+        """Time a combination batch by batch without comparing it first.
 
         Args:
             combination: The methods.
@@ -148,7 +148,7 @@ class ComparingEvaluator(Evaluator):
         )
 
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
-        """Time what was compared and may lead, batch by batch.
+        """Time a compared candidate that may lead, batch by batch.
 
         Args:
             leader: The compared candidate.
@@ -172,7 +172,7 @@ class ComparingEvaluator(Evaluator):
             return self._retried(candidates[0], best)
         top = max(candidates, key=_rate)
         if result.outcome is Outcome.OK:
-            if ladder or not self._peaked:  # Without a ladder nothing new was seen of where one peaks.
+            if ladder or not self._peaked:  # Without a ladder there is no news of where it peaks.
                 self._best_batch = top.policy.micro_batch
                 self._peaked = top is not candidates[-1]
             place = candidates.index(top)
@@ -191,14 +191,14 @@ class ComparingEvaluator(Evaluator):
         return expected_at(policy, own, reference, model, beside=beside.label)
 
     def _sets_the_pace(self, leader: Candidate) -> None:
-        """Compare with a clearly faster combination from now on, whose steps cost less time than plain training's."""
+        """Make a clearly faster combination the pacesetter: its steps cost less time than plain training's."""
         combination = Combination.of(leader.policy)
         model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
         first = leader.speedup is not None and self._turns.pacesetter == Combination()
         if not first or model is None or sizing is None or leader.speedup is None:
             return
         if any(get_method(use.name).slow_start for use in combination.uses):
-            return  # to build it anew, after a trial that needed the room, would take longer than what it saves
+            return  # rebuilding it after a trial that needed the memory would cost more time than it saves
         if leader.speedup.low > _CLEARLY:
             self._turns.pacesetter, self._turns.leader = combination, leader
             self._turns.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
@@ -210,12 +210,12 @@ class ComparingEvaluator(Evaluator):
         return msgspec.structs.replace(candidate, comparison=leader.comparison)
 
     def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
-        """Where a step is mostly work on samples, or the given policy's; short enough for some of them."""
+        """The batch where per-sample work dominates a step, or the policy's own; small enough for several steps."""
         steps = _STEPS_OF_PACESETTER if own.methods else _STEPS
         in_time = plain.largest_within_seconds(self._budget.limits.turn_seconds / steps)
         wanted = min(max(own.micro_batch, _efficient_batch(plain, sizing)), in_time)
         if not own.methods and plain.seconds(own.micro_batch) <= self._budget.limits.turn_seconds:
-            wanted = max(wanted, own.micro_batch)  # then the baseline itself is what others are compared with
+            wanted = max(wanted, own.micro_batch)  # then others are compared with the baseline itself
         wanted = min(wanted, plain.largest_batch(self._trials.limit_on(1)))
         if self._goal.global_batch is not None:
             wanted = min(wanted, self._goal.global_batch)
@@ -223,7 +223,7 @@ class ComparingEvaluator(Evaluator):
         return max(least, wanted if wanted == own.micro_batch else round_batch(wanted))
 
     def _aimed(self, largest: Policy) -> Policy:
-        """The policy at the batch where the last ladder was best, or else at that of the comparison."""
+        """The policy at the best batch of the last ladder, or else at that of the comparison."""
         return self._at_most(largest, self._best_batch or self._turns.compare_at or 1)
 
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
@@ -231,7 +231,7 @@ class ComparingEvaluator(Evaluator):
         ladder: list[Policy] = []
         compiles = any(get_method(use.name).slow_start for use in first.methods)
         if self._best_batch is not None and (self._peaked or compiles):
-            return ()  # which batch is best is known, or would be compiled for anew at each
+            return ()  # the best batch is known, or each batch would have to be compiled for
         before = first
         while len(ladder) < _MOST_RUNGS and before.micro_batch < largest.micro_batch:
             following = self._at_most(largest, _LADDER * before.micro_batch)
@@ -255,7 +255,7 @@ class ComparingEvaluator(Evaluator):
 
 
 def _efficient_batch(model: MemoryModel, sizing: Sizing) -> int:
-    """Where the part of a step that does not grow with the batch no longer matters."""
+    """The batch from which the fixed cost of a step no longer matters."""
     rates = {point.micro_batch: point.micro_batch / point.step_seconds for point in sizing.points}
     seen = min(batch for batch, rate in rates.items() if rate >= _EFFICIENT * max(rates.values()))
     fixed, growing = max(0.0, model.time.intercept), model.time.slope

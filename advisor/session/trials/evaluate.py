@@ -27,17 +27,17 @@ __all__ = ["Evaluation", "Evaluator"]
 _ANOTHER_BATCH_WILL_NOT_HELP = (Outcome.FAILED, Outcome.DIVERGED, Outcome.CRASHED)
 
 _USUAL_SEQUENCES = 8
-"""Batch of text where none is stated: what transformers' TrainingArguments begin with."""
+"""Default batch for text: that of transformers' TrainingArguments."""
 
 _USUAL_SAMPLES = 32
-"""Batch of anything else where none is stated: that of most published examples on one device."""
+"""Default batch for anything else: that of most published examples on one device."""
 
 _HALF = 0.5
-"""Share of a batch that is timed beside it: where memory bandwidth or caches decide, less is faster at times."""
+"""Share of a batch that is timed as well: where memory bandwidth or caches decide, less is sometimes faster."""
 
 _HOPELESS = 0.5
-"""A combination whose profiling runs predict less than this share of the best throughput is not timed: predictions from
-two measured batches are about 10 % off, so that nothing near the best is lost."""
+"""A combination predicted to reach less than this share of the best throughput is not timed. Predictions from two
+measured batches are about 10 % off, so nothing near the best is lost."""
 
 
 class Evaluator:
@@ -46,9 +46,9 @@ class Evaluator:
     Args:
         context: The study.
         trials: Runs the trials.
-        pace: What ``best`` is called where a combination is too slow for it.
-        where: Behind what is being done, for the display (``" at layers=24"``).
-        times_half: Whether half of the batch is timed in the same trial: nobody proposes it otherwise.
+        pace: Words for ``best`` in the reason of a combination that is too slow.
+        where: Suffix of the display's progress lines (``" at layers=24"``).
+        times_half: Whether half of the batch is timed in the same trial because nobody proposes it otherwise.
 
     Attributes:
         notes: What the user should know about how batches were chosen.
@@ -81,9 +81,9 @@ class Evaluator:
         return self._ledger.next_number
 
     def own_batch(self) -> Batch | None:
-        """The user's own batch: ``BATCH_SIZE``; under a global batch, as few passes over that as divide it.
+        """The user's own batch: ``BATCH_SIZE``, or the global batch in as few passes as possible.
 
-        Where neither is stated, a usual one.
+        If neither is stated, a default.
         """
         own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
         if own is None and self._goal.kind is GoalKind.FASTER:
@@ -124,7 +124,7 @@ class Evaluator:
         return self.time(policy, Role.BASELINE, best=None)
 
     def explain_baseline(self, baseline: Candidate) -> None:
-        """Note where its batch is from, unless that is the user's: whether it was run just now or read back."""
+        """Note where the baseline's batch comes from, unless the user stated it."""
         fixed = self._facts.default_batch is not None or self._goal.global_batch is not None
         if fixed or baseline.measurement is None or self._goal.kind is not GoalKind.FASTER:
             return
@@ -135,13 +135,13 @@ class Evaluator:
         )
 
     def evaluate(self, combination: Combination, fraction: float, role: Role, *, best: float | None) -> Evaluation:
-        """Take a combination at a fraction of its largest batch to its end.
+        """Evaluate a combination at a fraction of its largest batch.
 
         Args:
             combination: The methods and the number of devices.
             fraction: Share of the largest feasible micro-batch.
             role: Why it is tried.
-            best: Samples per second of the best candidate so far on as many devices, which decides what is hopeless.
+            best: Samples per second of the best candidate so far on as many devices; hopeless combinations stop.
         """
         found = self._policy_to_try(combination, fraction, role)
         if isinstance(found, Evaluation):
@@ -165,13 +165,13 @@ class Evaluator:
     def _policy_to_try(
         self, combination: Combination, fraction: float, role: Role, *, alone: bool = False
     ) -> tuple[Policy, MemoryModel] | Evaluation:
-        """The policy at the batch that it is to be tried at, with its memory model; or why there is none.
+        """The policy at the batch to try, with its memory model; or why there is none.
 
         Args:
             combination: The methods and the number of devices.
             fraction: Share of the largest feasible micro-batch.
             role: Why it is tried.
-            alone: Whether its profiling runs take turns with nothing.
+            alone: Whether its profiling runs alternate with nothing.
         """
         model, failure = self._size(combination, role, alone=alone)
         if model is None:
@@ -188,9 +188,9 @@ class Evaluator:
         return policy, model
 
     def _retried(self, failed: Candidate, best: float | None) -> Evaluation:
-        """Further tries, at smaller batches than the one that did not fit.
+        """Try again at smaller batches than the one that did not fit.
 
-        For a setting that everything is compared with, and wherever no smaller batch would be proposed.
+        For settings that everything is compared with, and wherever no smaller batch would be proposed.
         """
         tried = [failed]
         for share in AFTER_OUT_OF_MEMORY:
@@ -204,19 +204,19 @@ class Evaluator:
         return Evaluation(candidate=tried[-1], before=tuple(tried[:-1]))
 
     def _has_no_batch(self, candidate: Candidate) -> bool:
-        """Whether it was not run since the data has fewer samples than its batch."""
+        """Whether it did not run because the data has fewer samples than its batch."""
         most = self._trials.most_samples
         return candidate.outcome is Outcome.REFUSED and most is not None and candidate.policy.global_batch > most
 
     def _was_held_up(self, candidate: Candidate, best: float | None) -> bool:
-        """Whether it leads or nearly does, although its allocator had to flush its cache and begin again."""
+        """Whether it leads or nearly does although its allocator had to flush its cache and retry."""
         if candidate.outcome is not Outcome.OK or candidate.measurement is None:
             return False
         rate, flushes = candidate.measurement.samples_per_second, candidate.measurement.memory.allocation_retries
         return bool(flushes) and (best is None or rate >= AFTER_FLUSHES * best)
 
     def _with_room(self, full: Evaluation, best: float | None) -> Evaluation:
-        """The better of a batch that fills the memory and a slightly smaller one, which leaves the allocator room."""
+        """The better of a batch that fills memory and a slightly smaller one that leaves the allocator room."""
         first = full.candidate
         policy = self._smaller(first.policy, math.floor(AFTER_FLUSHES * first.policy.micro_batch))
         if policy is None:
@@ -229,7 +229,7 @@ class Evaluator:
         return msgspec.structs.replace(full, candidate=second, before=(first,))
 
     def _smaller(self, policy: Policy, largest: int) -> Policy | None:
-        """The same methods at a batch up to ``largest``; ``None`` if there is none that is smaller and allowed."""
+        """The same methods at a smaller batch, up to ``largest``; ``None`` if none is allowed."""
         combination = Combination.of(policy)
         model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
@@ -250,13 +250,13 @@ class Evaluator:
         return self._make.timed(policy, role, result, result.measurement)
 
     def _timed(self, policy: Policy, role: Role, *, best: float | None) -> Evaluation:
-        """Measure a policy, and in the same trial half of its batch where nobody else would."""
+        """Measure a policy, and half of its batch in the same trial where nobody else would."""
         half = self._half(policy)
         result = self._run(policy, role, best=best, half=half)
         candidate = self._make.timed(policy, role, result, result.measurement)
         smaller = None
         if half is not None and result.smaller is not None:
-            # Whatever role the larger one has: it is the batch that makes it a baseline, or hand-tuned.
+            # Its batch makes the larger one a baseline or hand-tuned, so the half is neither.
             smaller = self._make.timed(half, Role.SEARCHED, result, result.smaller)
         return Evaluation(
             candidate=candidate,
@@ -265,9 +265,9 @@ class Evaluator:
         )
 
     def _half(self, policy: Policy) -> Policy | None:
-        """The policy at half of its batch, if that is to be timed in the same trial.
+        """The policy at half of its batch, if that should be timed in the same trial.
 
-        Not where a method compiles: code for a second batch is code for any batch, which is not what will be run.
+        Not where a method compiles: a second batch triggers code for dynamic shapes, which will not be run later.
         """
         compiles = any(get_method(use.name).slow_start for use in policy.methods)
         if not self._times_half or compiles or policy.micro_batch == 1:
@@ -286,7 +286,7 @@ class Evaluator:
         self._progress.trial_started(self.number, policy, f"measuring{self._where}")
         return self._trials.time(
             policy,
-            # What is near the best is timed to its end: which of them is better is for a second look to say.
+            # Time policies near the best to their end: a repetition decides which of them is better.
             outpaced_below=(1 - NEAR) * best if role is Role.SEARCHED and best is not None else None,
             smaller=half,
         )
@@ -294,7 +294,7 @@ class Evaluator:
     def _size(
         self, combination: Combination, role: Role, *, alone: bool = False
     ) -> tuple[MemoryModel | None, Candidate | None]:
-        """The combination's memory model, or the candidate that says why there is none."""
+        """The combination's memory model, or the candidate that explains why there is none."""
         known = self._trials.model_of(combination)
         if known is not None:
             return known, None
@@ -303,8 +303,8 @@ class Evaluator:
             largest //= combination.gpu_count
         plain = self._trials.reference(combination.gpu_count)
         if plain is not None and combination != plain and self._trials.sizing_of(plain) is None:
-            # A continued study has plain training in its records but not in its memory: without it no loss could be
-            # compared, and a method that breaks the training would pass.
+            # A continued study has plain training on disk but not in memory. Without it no loss could be compared, and
+            # a method that breaks the training would pass.
             self._trials.size(plain, largest)
         policy = self._make.policy(combination, Batch(self._trials.first_batch))
         self._progress.trial_started(self.number, policy, f"profiling runs for its memory and time{self._where}")
@@ -314,7 +314,7 @@ class Evaluator:
         return None, self._make.failed_sizing(policy, role, result)
 
     def _batch(self, model: MemoryModel, fraction: float, gpu_count: int) -> Batch | None:
-        """The batch of a trial: bound by memory and, on a slow device, by what a trial has time for."""
+        """The batch of a trial: bounded by memory and, on a slow device, by the time of a trial."""
         largest = model.largest_batch(self._trials.limit_on(gpu_count))
         if model.most_samples is not None and largest >= round_batch(model.most_samples):
             self._note(

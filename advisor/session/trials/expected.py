@@ -1,4 +1,4 @@
-"""From short steps in turn with plain training to what a combination will do at its own batch."""
+"""Predict a combination's throughput at its own batch from short steps that alternate with plain training's."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from advisor.search.sizing.memory_model import MemoryModel
 __all__ = ["ERROR_PER_DOUBLING", "FORECAST_ERROR", "expected_at", "seconds_at"]
 
 _CURVATURE = 0.5
-"""Share of what two lines through short runs say about larger batches that is believed; the rest is doubted. Two points
-at small batches are known to within a few percent each, and a line through them is eight times as far off at eight
-times the batch."""
+"""Share of a trend between profiling runs that is extrapolated to larger batches; the rest counts as uncertain. Two
+points at small batches are known to within a few percent each, and a line through them is eight times as far off at
+eight times the batch."""
 
 _WELL_ABOVE = 2
-"""Times the largest short run."""
+"""Multiple of the largest profiling run's batch."""
 
 FORECAST_ERROR = 0.03
-"""Standard error of any forecast of a time, however well its points are known."""
+"""Smallest relative standard error of a predicted time, however well its points are known."""
 
 _UNPAIRED_ERROR = 0.1
-"""The same where nobody took turns: single short steps of two trials are about as far apart by chance."""
+"""The same without alternating steps: single short steps of two trials differ by about as much by chance."""
 
 ERROR_PER_DOUBLING = 0.03
-"""What the time of plain training is off by for every doubling of the batch beyond the largest that was timed."""
+"""Relative error of plain training's predicted time per doubling of the batch beyond the largest that was timed."""
 
 
 def expected_at(
     policy: Policy, own: Sizing, reference: Sizing, reference_model: MemoryModel, *, beside: str = "plain"
 ) -> Comparison:
-    """What a policy is expected to do.
+    """Predict a policy's throughput.
 
-    The speedup at the batch of the comparison is carried over to the policy's own by the lines of both, and applied to
-    what is known of the other one there.
+    Extrapolates the speedup at the batch of the comparison to the policy's own batch along both trends, and applies it
+    to the reference's time there.
 
     Args:
         policy: The policy, on one device.
-        own: Its short runs.
-        reference: Those of what it took turns with.
-        reference_model: The times of that, with all that was learned since.
-        beside: Its label.
+        own: Its profiling runs.
+        reference: The profiling runs of the combination that it alternated with.
+        reference_model: The reference's model, with everything learned since.
+        beside: The reference's label.
     """
     last = own.points[-1]
     compared_at = last.compared_at or last.micro_batch
@@ -73,7 +73,7 @@ def expected_at(
 
 
 def seconds_at(model: MemoryModel, batch: int) -> float:
-    """Of a step beyond the largest batch that was timed: a line through two noisy small ones may even fall.
+    """Predict step seconds, also beyond the largest timed batch, where a line through two noisy points may even fall.
 
     Twice the batch takes between 1.4 and twice as long.
     """
@@ -87,15 +87,15 @@ def seconds_at(model: MemoryModel, batch: int) -> float:
 def _growth(
     own: Sizing, reference: Sizing, here: int, there: int, *, own_seconds: float, other_seconds: float
 ) -> float:
-    """By what log a speedup is expected to be larger at another batch; nothing where a line has a single point.
+    """Expected change of a log speedup from one batch to another; zero where a line has a single point.
 
     Args:
-        own: The short runs of the one.
-        reference: Those of the other.
+        own: The profiling runs of the policy.
+        reference: Those of the reference.
         here: The batch of the comparison.
         there: The other batch.
-        own_seconds: Of a step of the one at the batch of the comparison.
-        other_seconds: The same of the other.
+        own_seconds: The policy's step seconds at the batch of the comparison.
+        other_seconds: The reference's.
     """
     mine, others = _line(own, here, own_seconds), _line(reference, here, other_seconds)
     if mine is None or others is None:
@@ -108,9 +108,9 @@ def _growth(
 
 
 def _line(sizing: Sizing, here: int, seconds: float) -> Line | None:
-    """Seconds of a step against the batch; from the largest short run to the comparison where that was well above it.
+    """Step seconds against the batch; from the largest profiling run to the comparison if that was well above it.
 
-    A line through two small batches, whose steps take nearly the same time, says nothing of one ten times as large.
+    A line through two small batches with nearly equal steps says nothing about a batch ten times as large.
     """
     last = sizing.points[-1]
     if here >= _WELL_ABOVE * last.micro_batch:

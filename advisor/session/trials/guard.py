@@ -1,4 +1,4 @@
-"""Hold candidates against the reference run before they set the pace or are recommended."""
+"""Compare candidates with the reference run before they set the pace or are recommended."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NO_TIME = "no time was left"
 _INTERRUPTED = "the search was interrupted"
 
 _IDLE = " changed nothing"
-"""Part of the note of every method that had nothing to do: a comparison without it says nothing of it."""
+"""Part of the note of every method that had nothing to do: such a comparison proves nothing about it."""
 
 
 class Guard:
-    """Compares policies with the plainest one on as many devices, at a small batch, over some tens of steps.
+    """Compares policies with the plainest one on the same number of devices, at a small batch, over tens of steps.
 
-    It compares methods, not batches: each combination at each size is run once, the reference run once for all, and
-    what an earlier run of the study compared is taken over.
+    It compares methods, not batches: each combination runs once per size, the reference run once for all, and
+    comparisons of an earlier run of the study are reused.
 
     Args:
         context: The study.
@@ -46,7 +46,7 @@ class Guard:
         self._failed: dict[tuple[str, str], str] = {}
 
     def checked(self, candidate: Candidate) -> Candidate:
-        """The candidate with what the comparison found, or why there is none; the plainest needs none."""
+        """Return the candidate with its comparison, or the reason why there is none; the plainest needs none."""
         if candidate.guard is not None:
             return candidate
         known = self._known.get(_key(candidate))
@@ -67,7 +67,7 @@ class Guard:
         return msgspec.structs.replace(candidate, guard=found, not_compared="")
 
     def remembered(self, candidate: Candidate) -> Candidate:
-        """Without running anything: what was found of its methods at another batch, or that nothing was looked at."""
+        """Like :meth:`checked` without running anything: reuse what was found of its methods at another batch."""
         if candidate.guard is not None or not is_measured(candidate):
             return candidate
         known = self._known.get(_key(candidate))
@@ -79,11 +79,11 @@ class Guard:
 
     def _compare(self, candidate: Candidate, reference: Combination) -> tuple[FidelityMeasurement | None, str]:
         trials = self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
-        exact, micro_batch = _exact_run(trials, reference)
+        exact, micro_batch = _reference_run(trials, reference)
         if candidate.model_size and exact.outcome is Outcome.OUT_OF_MEMORY:
-            # Methods do not know the size: where plain training fits they can be compared.
+            # Methods do not depend on the size: compare them where plain training fits.
             trials = self._trials
-            exact, micro_batch = _exact_run(trials, reference)
+            exact, micro_batch = _reference_run(trials, reference)
         if exact.fidelity is None:
             if exact.outcome is Outcome.OUT_OF_MEMORY:
                 return None, "plain training does not fit"
@@ -93,18 +93,18 @@ class Guard:
 
     def _beside(
         self,
-        exact_run: FidelityResult,
+        reference_run: FidelityResult,
         candidate: Candidate,
         reference: Combination,
         trials: Trials,
         micro_batch: int,
         size: dict[str, int | float],
     ) -> tuple[FidelityMeasurement | None, str]:
-        exact = exact_run.fidelity
+        exact = reference_run.fidelity
         assert exact is not None, "it went well"
-        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=exact_run)
+        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=reference_run)
         if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
-            # One that compiles says nothing of what others take; time kept for as much would end the search early.
+            # A compiling method says nothing about other durations; reserving as much would end the search early.
             self._budget.durations.learn_comparison_seconds(own.wall_seconds)
         label = reference.label
         if own.outcome is Outcome.DIVERGED:
@@ -119,16 +119,16 @@ class Guard:
         if not any(get_method(use.name).learns_slower for use in candidate.policy.methods):
             found = msgspec.structs.replace(found, began=None)
         if observed_class(candidate.fidelity, found) is not candidate.fidelity:
-            # What chance alone does is looked at only where something may have to be excused by it.
-            chance = trials.fidelity(reference, micro_batch, exact=exact_run, other_chance=True)
+            # Measure the effect of chance only where it may have to excuse something.
+            chance = trials.fidelity(reference, micro_batch, exact=reference_run, other_chance=True)
             found = msgspec.structs.replace(found, noise=_noise(chance, exact))
             return found, ""
         idle = [note for note in own.notes if _IDLE in note and note not in candidate.notes]
-        # What is wrong all the same is another method's doing, and stands.
+        # A deviation despite an idle method comes from another method, and stands.
         return (None, f"at {format_count(micro_batch, 'sample')} {idle[0]}") if idle else (found, "")
 
 
-def _exact_run(trials: Trials, reference: Combination) -> tuple[FidelityResult, int]:
+def _reference_run(trials: Trials, reference: Combination) -> tuple[FidelityResult, int]:
     """The reference run and its batch: the first of every sizing, or one sample."""
     result = trials.fidelity(reference, trials.first_batch)
     if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:

@@ -1,4 +1,4 @@
-"""What short runs and timed trials have shown of each combination: memory, time and first losses."""
+"""What profiling runs and timed trials have shown about each combination: memory, time and first losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Known", "ran_not_even_once"]
 
 
 class Known:
-    """The combinations that were sized at one size of the model.
+    """The combinations that were sized at one model size.
 
     Args:
         earlier: Candidates of earlier runs at that size, from which the memory models learn again.
@@ -30,7 +30,7 @@ class Known:
         self._models: dict[str, MemoryModel] = {}
 
     def learn_sizing(self, combination: Combination, result: SizeResult) -> None:
-        """Take in the short runs of a combination."""
+        """Record the profiling runs of a combination."""
         assert result.sizing is not None, "there were some"
         self._sizings[combination.label] = result.sizing
         model = memory_model_of(result.sizing, result.prediction)
@@ -40,14 +40,14 @@ class Known:
         self._models[combination.label] = model
 
     def learn_timing(self, policy: Policy, result: TimeResult) -> None:
-        """Take in a timed trial, if its combination was sized."""
+        """Record a timed trial, if its combination was sized."""
         label = Combination.of(policy).label
         model = self._models.get(label)
         if model is None:
             return
         model = _learned(model, policy, result.outcome, result.measurement)
         if result.smaller is not None:
-            # Its memory alone: what a line of time says of large batches goes through the larger one.
+            # Its memory alone: the line of time goes through the larger batch.
             model = model.calibrated(result.smaller.micro_batch, result.smaller.memory.peak_bytes)
         for rung in result.ladder:
             one = rung.measurement
@@ -60,11 +60,11 @@ class Known:
         return self._models.get(combination.label)
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
-        """The short runs of a combination, if it was sized."""
+        """The profiling runs of a combination, if it was sized."""
         return self._sizings.get(combination.label)
 
     def drift(self, combination: Combination, reference: Combination) -> float | None:
-        """Loss drift of a combination from another over the first steps of their short runs, if they are the same."""
+        """Loss drift between two combinations over the first steps of their profiling runs, if they compare."""
         plain, own = self.sizing_of(reference), self.sizing_of(combination)
         if plain is None or own is None or plain.points[0].micro_batch != own.points[0].micro_batch:
             return None
@@ -72,7 +72,7 @@ class Known:
 
 
 def ran_not_even_once(result: SizeResult) -> bool:
-    """Whether short runs had no room for a single step."""
+    """Whether profiling runs had no memory for a single step."""
     return result.outcome is Outcome.OUT_OF_MEMORY or (
         result.sizing is not None and not result.sizing.points and result.sizing.out_of_memory_at is not None
     )

@@ -1,4 +1,4 @@
-"""The first two trials of a study, which are no candidates': the probe, and the count of parameters of every size."""
+"""The first two trials of a study: the probe, and the parameter count of every size."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _FIRST_BATCH = 2
 """First micro-batch of every sizing: normalization over a batch of one sample is degenerate or an error."""
 
 _LINES_OF_CRASH = 80
-"""Of a log: the stack of a process that crashed begins with the user's frames, and this package's are left out."""
+"""Lines of a log: a crashed process's stack begins with the user's frames; this package's are left out."""
 
 _LINES = 20
-"""Of what a failed probe printed, at its end."""
+"""Last lines shown of a failed probe's output."""
 
 
 def first_batch(request: TuneRequest) -> int:
@@ -48,8 +48,8 @@ def probe(
 ) -> tuple[Facts, ProbeResult]:
     """Build the plain model, make one step, learn the facts.
 
-    All that is free is offered: whether plain training fits below the limit is for the search to find out, and the
-    facts are needed all the same.
+    The probe may use all free memory: the search finds out whether plain training fits below the limit, and needs the
+    facts in any case.
 
     Args:
         request: What is asked for.
@@ -115,7 +115,7 @@ def _spec(
 
 
 def _raise_if_lost(result: Result, rule: str) -> None:
-    """What ended a process from outside says nothing of the model: no mistake of the user's."""
+    """Raise if the process was killed from outside, which says nothing about the model."""
     if result.outcome is Outcome.LOST:
         raise NothingMeasuredError(
             f"{rule}, but that ended as {result.outcome.value}: {result.reason}. Run the same command again."
@@ -123,7 +123,7 @@ def _raise_if_lost(result: Result, rule: str) -> None:
 
 
 def _why_probe_failed(result: ProbeResult, runner: Runner, budget: TimeBudget) -> str:
-    """The probe is plain training at the smallest batch: if it fails, nothing can be tuned."""
+    """Explain why the probe failed: it is plain training at the smallest batch, without which nothing can be tuned."""
     rule = "The model must complete one plain training step before anything can be tuned"
     if result.outcome is Outcome.FAILED:
         return result.reason

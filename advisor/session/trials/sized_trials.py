@@ -1,4 +1,4 @@
-"""Combinations at sizes: what was tried of them, what that says, and the next trial of one."""
+"""Evaluate combinations at model sizes, and keep their results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from advisor.workload.sizes import SizeCounts, size_words
 __all__ = ["OutOfBudgetError", "SizedTrials"]
 
 _NEAR = 0.7
-"""Share of the floor from which on a second, smaller batch is tried: it is faster sometimes, but not by more."""
+"""From this share of the floor on, a second, smaller batch is tried: it is sometimes faster, but not by more."""
 
 _SECOND_FRACTION = 0.5
 
@@ -36,17 +36,17 @@ class OutOfBudgetError(Exception):
 
 
 class SizedTrials:
-    """Evaluates combinations at the sizes of a chain and keeps the book of it.
+    """Evaluates combinations at the sizes of a chain and keeps their results.
 
     Args:
         context: The study, whose goal has a floor.
         trials: Runs the trials.
-        guard: Holds what would lead against the reference run, before it leads.
+        guard: Compares a candidate that would lead with the reference run before it leads.
         counts: The sizes with their parameters.
 
     Attributes:
         rungs: The chain.
-        own: Place of the model's own size in it; ``None`` if it cannot be built.
+        own: Index of the model's own size in the chain; ``None`` if it cannot be built.
         plainest: Plain training on the fewest devices.
     """
 
@@ -67,7 +67,7 @@ class SizedTrials:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about sizes and batches, each said once."""
+        """Distinct notes for the user about sizes and batches."""
         notes = []
         if self._failed:
             first = self._failed[0]
@@ -87,7 +87,7 @@ class SizedTrials:
         return self._trials.limit_on(gpu_count)
 
     def evaluate(self, combination: Combination, place: int, role: Role, floor: float) -> None:
-        """Measure a combination at a size, at two batches at most; nothing if an earlier run of the study did."""
+        """Measure a combination at a size, at up to two batches, unless an earlier run of the study did."""
         if any(one.role is not Role.BASELINE for one in self.tried(combination, place)):
             return
         self.check_budget()
@@ -107,11 +107,11 @@ class SizedTrials:
         if candidate.policy.micro_batch == 1 or keeps(candidate, self._goal, floor):
             return False
         if candidate.outcome in (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT):
-            return candidate.trial_key is not None  # it was timed: short runs had promised that it fits, and in time
+            return candidate.trial_key is not None  # it was timed: profiling runs predicted that it fits, in time
         return candidate.measurement is not None and candidate.measurement.samples_per_second >= _NEAR * floor
 
     def reached(self, combination: Combination, place: int, floor: float) -> Reached:
-        """What is known of a combination at a size."""
+        """How far a combination got at a size."""
         tried = self.tried(combination, place)
         rates = [one.measurement.samples_per_second for one in tried if one.measurement is not None]
         needs = [one.one_sample_bytes for one in tried if one.one_sample_bytes is not None]
@@ -128,7 +128,7 @@ class SizedTrials:
         )
 
     def screen(self, combination: Combination, place: int, need_bytes: int, role: Role) -> None:
-        """Write down the size that memory is predicted to be too small for."""
+        """Record that a combination is predicted not to fit at a size."""
         if self.tried(combination, place):
             return
         alike = (one for one in reversed(self.candidates) if Combination.of(one.policy) == combination)
@@ -152,7 +152,7 @@ class SizedTrials:
         return self._at[place][1]
 
     def record(self, candidate: Candidate, place: int) -> None:
-        """Write a candidate down with its size, before anything else happens."""
+        """Record a candidate with its size, before anything else happens."""
         rung = self.rungs[place]
         combination = Combination.of(candidate.policy)
         model = self._at[place][0].model_of(combination) if place in self._at else None
@@ -170,7 +170,7 @@ class SizedTrials:
             try:
                 candidate = self._guard.checked(candidate)
             except BaseException:
-                self._write_down(candidate)  # figures that are measured are kept whatever becomes of the comparison
+                self._write_down(candidate)  # keep the measurement even if the comparison fails
                 raise
         self._write_down(candidate)
 
@@ -181,7 +181,7 @@ class SizedTrials:
         self._context.progress.trial_ended(number, candidate, best=best, baseline=self._ledger.baseline)
 
     def _drift_at_own_size(self, combination: Combination) -> float | None:
-        """Where plain training does not fit there is nothing to compare losses with: the model's own size has it."""
+        """Loss drift at the model's own size, for sizes where plain training does not fit."""
         if self.own is None or draws_other_masks(combination.uses, self._context.facts):
             return None
         self.evaluator(self.own)

@@ -1,4 +1,4 @@
-"""Ask the runner for the trials that a search needs, and learn from their results."""
+"""Run the trials that a search needs, and learn from their results."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _R = TypeVar("_R", bound=Result)
 _S = TypeVar("_S", bound=Trial[Any])
 
 _REACH = 4
-"""Short runs that are compared go up to so many times the batch of the comparison."""
+"""Profiling runs of a comparison go up to this many times its batch."""
 
 _COMPARED_STEPS = 30
-"""Steps over which losses are held against the reference run's: seven rounds of the distinct batches."""
+"""Steps over which losses are compared with the reference run's: seven rounds of the distinct batches."""
 
 
 class Trials:
@@ -45,13 +45,13 @@ class Trials:
     Args:
         context: The study.
         runner: Runs specs in worker processes, or answers from the study folder.
-        model_size: The size that every trial builds; see :meth:`at_size`.
-        most_samples: The most that ``make_batch`` makes, where trials at another size have seen that.
+        model_size: The model size that every trial builds; see :meth:`at_size`.
+        most_samples: The most samples that ``make_batch`` makes, if trials at another size found a limit.
 
     Attributes:
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
-        most_samples: The most that ``make_batch`` makes, where it was seen to make fewer than it was asked for.
-        turns: Who takes turns with whom.
+        most_samples: The most samples that ``make_batch`` makes, if it made fewer than it was asked for.
+        turns: Chooses what each trial alternates with.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Trials:
         self._layout = msgspec.structs.replace(layout, most_samples=self.most_samples) if layout.dims else None
         self._known = Known([one for one in context.ledger.candidates if one.model_size == self._model_size])
         self.turns = Turns(
-            # Other workers of a shared study choose from what was timed: they have not seen what was compared here.
+            # Other workers of a shared study choose from timed candidates: they do not see comparisons made here.
             wanted=self._goal.kind is GoalKind.FASTER
             and context.space.gpu_counts == (1,)
             and context.request.storage is None,
@@ -83,11 +83,11 @@ class Trials:
         )
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
-        """The same trials at another size of the model; what was learned of one size holds for that size alone."""
+        """The same trials at another model size, which learns nothing from this one."""
         return Trials(self._context, self._runner, model_size=model_size, most_samples=self.most_samples)
 
     def reference(self, gpu_count: int) -> Combination | None:
-        """The plainest combination on a number of devices: what losses there are compared with."""
+        """The plainest combination on a number of devices, which losses there are compared with."""
         return self._context.reference(gpu_count)
 
     def _run(self, spec: Trial[_R]) -> _R:
@@ -103,32 +103,32 @@ class Trials:
     def size(
         self, combination: Combination, largest_batch: int | None, *, alone: bool = False
     ) -> tuple[MemoryModel | None, SizeResult]:
-        """Memory and time against the batch, for one combination; from memory if it was done.
+        """Model a combination's memory and time against the batch, reusing earlier runs.
 
         Args:
             combination: The methods and the number of devices.
             largest_batch: Micro-batches above this one are of no interest (a fixed global batch).
-            alone: Whether its steps take turns with nothing, although short runs do here.
+            alone: Whether its steps alternate with nothing, although profiling runs do here.
 
         Returns:
-            The model, or ``None`` when not even the first batch worked; and the trial behind it.
+            The model, or ``None`` if not even the first batch worked; and the trial behind it.
         """
         if self.most_samples is not None:
             share = max(1, self.most_samples // combination.gpu_count)
             largest_batch = share if largest_batch is None else min(largest_batch, share)
         batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
         if self.turns.compare_at is not None and _starts_slowly(combination.uses):
-            # Code for a second batch is not the code that will be run: one batch, that of the comparison. Its losses
-            # are not those of plain training's first batch, and are compared over more steps if it leads.
+            # Code compiled for a second batch is not the code that will run, so use the comparison's batch alone. Its
+            # losses do not compare with plain training's first batch; if it leads, the guard compares more steps.
             batch = largest_batch = self.turns.compare_at
         elif self.turns.compare_at is not None:
-            # What may lead is timed at growing batches, each with its memory: short runs far above the first of them
-            # would only take the time of others.
+            # Possible leaders are timed at growing batches, each with its memory: profiling runs far above the first
+            # of them would only waste time.
             reach = _REACH * self.turns.compare_at
             largest_batch = reach if largest_batch is None else min(largest_batch, reach)
         result = self._size_from(batch, combination, largest_batch, alone=alone)
         if batch > 1 and ran_not_even_once(result):
-            # Two samples do not fit; one may. Its losses do not compare with those of other combinations.
+            # Two samples do not fit; one may, but its losses do not compare with those of other combinations.
             result = self._size_from(1, combination, 1, alone=True)
         if result.sizing is None or not result.sizing.points:
             return None, result
@@ -142,7 +142,7 @@ class Trials:
         pacesetter = self.turns.pacesetter
         beside = None
         if not alone:
-            beside = self.turns.beside_short_runs(
+            beside = self.turns.beside_profiling_runs(
                 combination, first_batch, self.model_of(pacesetter), self.sizing_of(pacesetter)
             )
         slow_start = _starts_slowly(combination.uses)
@@ -173,7 +173,7 @@ class Trials:
         return msgspec.structs.replace(model, most_samples=self.most_samples // combination.gpu_count)
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
-        """The short runs of a combination, if it was sized."""
+        """The profiling runs of a combination, if it was sized."""
         return self._known.sizing_of(combination)
 
     def time(
@@ -189,11 +189,11 @@ class Trials:
         """Measure full steps, and let the combination's memory model learn from it.
 
         Args:
-            policy: What to run.
+            policy: The policy to run.
             outpaced_below: Samples per second below which the trial may stop early, or ``None``.
             smaller: The same methods at a smaller micro-batch, to time in the same process.
             ladder: The same methods at growing micro-batches, to time in the same process while throughput grows.
-            repeat: Above 0 to measure a policy once more instead of reading the first result back.
+            repeat: Above 0 to measure a policy again instead of reading the stored result.
             measure_seconds: Soft limit for the stepping; by default what one trial may take.
         """
         model = self.model_of(Combination.of(policy))
@@ -201,7 +201,7 @@ class Trials:
         expected = None if model is None else model.seconds(largest.micro_batch, largest.accumulation_steps)
         need = self._need_bytes(largest)
         leader = None if repeat else self.turns.leader_beside(largest, need)
-        # A repetition belongs to a confirmation, which may outlast the time limit.
+        # A repetition is part of a confirmation, which may exceed the time limit.
         limit_of = self._limits.confirmation_limit_seconds if repeat else self._limits.hard_limit_seconds
         beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
         result = self._run(
@@ -226,7 +226,7 @@ class Trials:
         return result
 
     def count_work(self, policy: Policy) -> StepWork | None:
-        """The work of a policy's step, from a trace that runs nothing; ``None`` where it cannot be counted."""
+        """Count the work of a policy's step from a trace, without running it; ``None`` if it cannot be counted."""
         spec = self._spec(
             PredictTrial,
             policy,
@@ -241,8 +241,8 @@ class Trials:
 
         Args:
             policy: The policy that the wrapper applies.
-            wrapper_path: The file.
-            repeat: Tells this confirmation from earlier ones of the same policy.
+            wrapper_path: Path of the wrapper.
+            repeat: Number that distinguishes confirmations of the same policy.
         """
         model = self.model_of(Combination.of(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
@@ -264,7 +264,7 @@ class Trials:
         return result
 
     def _need_bytes(self, policy: Policy) -> int:
-        """What a policy may take."""
+        """Memory that a policy may take."""
         model = self.model_of(Combination.of(policy))
         return self._goal.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
 
@@ -276,13 +276,13 @@ class Trials:
         exact: FidelityResult | None = None,
         other_chance: bool = False,
     ) -> FidelityResult:
-        """Some tens of small steps; once for each combination, batch and size.
+        """Run some tens of small steps, once for each combination, batch and size.
 
         Args:
             combination: The methods and the number of devices.
             micro_batch: Samples per step of each device.
-            exact: The reference run, whose gradient and state this run is compared with; ``None`` for that run itself.
-            other_chance: Draw other random numbers: how far the reference run is from itself.
+            exact: The reference run to compare gradient and state with; ``None`` to make the reference run.
+            other_chance: Draw other random numbers, to see how far the reference run is from itself.
         """
         sizing = self.sizing_of(combination)
         spec = self._spec(
@@ -306,9 +306,9 @@ class Trials:
         return self._run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
 
     def drift(self, combination: Combination) -> float | None:
-        """Loss drift of a combination over the first steps of its sizing, from the plainest on as many devices.
+        """Loss drift of a combination from the plainest on as many devices, over the first steps of its sizing.
 
-        On several devices each rank draws its own dropout masks, so that losses there do not compare with those of one
+        On several devices each rank draws its own dropout masks, so losses there do not compare with those of one
         device; the plainest combination there, which only sums gradients, has none to compare with.
         """
         reference = self.reference(combination.gpu_count)
@@ -317,7 +317,7 @@ class Trials:
         return self._known.drift(combination, reference)
 
     def _taking_turns(self, beside: Policy | None) -> dict[str, Any]:
-        """What a trial knows of the one that it takes turns with."""
+        """Spec fields about the training that a trial alternates with."""
         alone = self.turns.wanted and beside is None
         return {"beside": beside, "turn_seconds": self._limits.turn_seconds, "needs_all_memory": alone}
 
@@ -331,7 +331,7 @@ class Trials:
         memory_limit_bytes: int | None = None,
         **asked: Any,
     ) -> _S:
-        """A trial of this study; ``asked`` are the fields that its kind alone has."""
+        """A trial of this study; ``asked`` are the fields specific to its kind."""
         return kind(
             workload=self._context.request.source,
             policy=policy,

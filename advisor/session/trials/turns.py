@@ -1,7 +1,7 @@
-"""What the trials of a study take turns with, and what their ratios say at the baseline's speed.
+"""What the trials of a study alternate with, and their speedups over the baseline.
 
-Machines drift by more than what policies differ in; the ratio of steps that alternate does not. Short runs take turns
-with the pacesetter, timed ones with the baseline or with the leader, as far as there is room for both.
+Machines drift by more than policies differ; the ratio of alternating steps does not. Profiling runs alternate with the
+pacesetter, timed runs with the baseline or the leader, where memory has room for both.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from advisor.trial.result import ComparedResult, TimeResult
 
 __all__ = ["Turns"]
 
-_SAMPLES_OF_SHORT_RUNS = 8
-"""The pacesetter is held to need what it needs for so many at least, where it stays beside other short runs."""
+_SAMPLES_OF_PROFILING_RUNS = 8
+"""Beside profiling runs, the pacesetter is assumed to need memory for at least this many samples."""
 
 _SLOWER_STEP = 2.0
-"""Times the baseline's step that the leader's may take."""
+"""Largest ratio of the leader's step time to the baseline's."""
 
 
 class Turns:
-    """Who takes turns with whom.
+    """Pairs trainings whose steps alternate.
 
     Args:
-        wanted: Whether short runs take turns with the pacesetter, and timed ones with the baseline or the leader.
-        usable_bytes: What the processes that take turns may hold together.
-        second_context_bytes: What a second process takes of the device before it has a tensor.
+        wanted: Whether profiling runs alternate with the pacesetter, and timed runs with the baseline or the leader.
+        usable_bytes: Memory that both processes may hold together.
+        second_context_bytes: Device memory that a second process takes before its first tensor.
 
     Attributes:
         wanted: As above.
-        baseline: What every speedup is over, once it was timed.
-        pacesetter: What short runs take turns with: plain training, until something is known to be clearly faster.
-        compare_at: Micro-batch at which they do; ``None`` for that of their last point.
-        leader: The pacesetter at its best batch, once it took turns with the baseline: others take turns with it.
+        baseline: The reference of every speedup, once it was timed.
+        pacesetter: Partner of profiling runs: plain training, until something clearly faster is known.
+        compare_at: Micro-batch of the comparison; ``None`` for that of the last profiling run.
+        leader: The pacesetter at its best batch, once it alternated with the baseline; partner of timed runs.
     """
 
     def __init__(self, *, wanted: bool, usable_bytes: int, second_context_bytes: int) -> None:
@@ -52,21 +52,21 @@ class Turns:
         self._compared_with: dict[str, Combination] = {}
         self._rates: dict[str, list[float]] = {}
 
-    def beside_short_runs(
+    def beside_profiling_runs(
         self, combination: Combination, first_batch: int, model: MemoryModel | None, sizing: Sizing | None
     ) -> Policy | None:
-        """What a combination's short runs take turns with; ``None`` if there is nothing, or no room for both.
+        """The policy that a combination's profiling runs alternate with; ``None`` without one or room for both.
 
         Args:
             combination: The methods and the number of devices.
-            first_batch: The first micro-batch of its short runs.
+            first_batch: The first micro-batch of its profiling runs.
             model: The pacesetter's memory, once it is known.
-            sizing: The pacesetter's short runs.
+            sizing: The pacesetter's profiling runs.
         """
         if not self.wanted or combination in (Combination(), self.pacesetter) or model is None:
             return None
-        # What it and the baseline hold at the few samples of short runs, and what the other may take there.
-        samples = max(_SAMPLES_OF_SHORT_RUNS, self.compare_at or 0)
+        # Memory that it and the baseline hold at the few samples of profiling runs, plus what the other may take.
+        samples = max(_SAMPLES_OF_PROFILING_RUNS, self.compare_at or 0)
         need = model.predict(samples)
         held = need
         if self.leader is not None and self.leader.measurement is not None:
@@ -80,15 +80,15 @@ class Turns:
         )
 
     def compared_with(self, combination: Combination) -> Combination:
-        """What its short runs took turns with; the pacesetter of now if there was nothing."""
+        """The combination its profiling runs alternated with; without one, the current pacesetter."""
         return self._compared_with.get(combination.label, self.pacesetter)
 
     def baseline_beside(self, policy: Policy, need_bytes: int) -> Policy | None:
         """The baseline that a policy takes turns with; ``None`` if there is none, or no room for both.
 
         Args:
-            policy: What is to be timed.
-            need_bytes: What it may take.
+            policy: The policy to time.
+            need_bytes: Memory that it may take.
         """
         baseline = self.baseline
         return None if baseline is None or not self._fits(baseline, policy, need_bytes) else baseline.policy
@@ -96,12 +96,12 @@ class Turns:
     def leader_beside(self, policy: Policy, need_bytes: int) -> Candidate | None:
         """The leader that another combination takes turns with; ``None`` if there is none, or no room for both.
 
-        It is loaded already, and who of them is faster is seen directly. At a large batch its steps may take so much
-        longer than the baseline's that few of them have time.
+        It is loaded already, and the comparison is direct. At a large batch its steps may take so much longer than
+        the baseline's that there is time for few of them.
 
         Args:
-            policy: What is to be timed.
-            need_bytes: What it may take.
+            policy: The policy to time.
+            need_bytes: Memory that it may take.
         """
         leader, baseline = self.leader, None if self.baseline is None else self.baseline.measurement
         if leader is None or leader.measurement is None or Combination.of(leader.policy) == Combination.of(policy):
@@ -116,7 +116,7 @@ class Turns:
         return other.measurement.memory.peak_bytes + self._second_context_bytes + need_bytes <= self._usable_bytes
 
     def pace(self, outpaced_below: float | None, leader: Candidate | None) -> float | None:
-        """Samples per second below which a trial may stop, as a speedup over what it takes turns with."""
+        """Convert the samples per second below which a trial may stop to a speedup over its partner."""
         baseline = None if self.baseline is None else self.baseline.measurement
         if outpaced_below is None or baseline is None:
             return None
@@ -124,11 +124,11 @@ class Turns:
         return outpaced_below / baseline.samples_per_second / of_leader
 
     def over_baseline(self, result: TimeResult, leader: Candidate | None) -> TimeResult:
-        """A timed trial's result with speedups over the baseline, and with the times that follow from them.
+        """Express a timed trial's result in speedups over the baseline and the times that follow from them.
 
         Args:
-            result: As the trial gave it.
-            leader: What it took turns with instead of the baseline.
+            result: The trial's own result.
+            leader: The leader that it took turns with instead of the baseline.
         """
         if leader is not None and leader.speedup is not None:
             result = _times(result, leader.speedup)
@@ -151,12 +151,12 @@ class Turns:
             self._rates.setdefault(pace.policy.key, []).append(pace.samples_per_second)
 
     def rates_of(self, policy: Policy) -> tuple[float, ...]:
-        """Samples per second of a policy, each time that it stood beside a trial."""
+        """Samples per second of a policy, one for each trial that it ran beside."""
         return tuple(self._rates.get(policy.key, ()))
 
 
 def _times(result: TimeResult, leader: Speedup) -> TimeResult:
-    """A result whose speedups are over a leader of that speedup, with those over the baseline."""
+    """Convert speedups over a leader to speedups over the baseline."""
     return msgspec.structs.replace(
         result,
         speedup=None if result.speedup is None else leader.times(result.speedup),
@@ -169,7 +169,7 @@ def _times(result: TimeResult, leader: Speedup) -> TimeResult:
 
 
 def _at_speed_of(baseline: Measurement, measurement: Measurement | None, speedup: Speedup | None) -> Measurement | None:
-    """Figures whose time is the baseline's, divided by a speedup."""
+    """Replace a measurement's times by the baseline's, divided by a speedup."""
     if measurement is None or speedup is None:
         return measurement
     samples = measurement.micro_batch * measurement.accumulation_steps
