@@ -1,7 +1,7 @@
-"""Batches that are worth a look whole and in pieces: those whose pieces have most different shares of the targets.
+"""Batches that are worth a look whole and in chunks: those whose chunks have most different shares of the targets.
 
-Where pieces have as many targets for each sample nothing tells a mean over targets from one over samples; where every
-piece has some, nothing tells what becomes of one that has none.
+Where chunks have as many targets for each sample nothing tells a mean over targets from one over samples; where every
+chunk has some, nothing tells what becomes of one that has none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Look(NamedTuple):
 
     Attributes:
         batch: On the host.
-        at: Samples in the first of two pieces.
+        at: Samples in the first of two chunks.
         samples: In the batch.
     """
 
@@ -36,7 +36,7 @@ class Look(NamedTuple):
     at: int
     samples: int
 
-    def pieces(self, dims: SampleDims) -> list[Any]:
+    def chunks(self, dims: SampleDims) -> list[Any]:
         """The two."""
         return cut(self.batch, (0, self.at, self.samples), dims)
 
@@ -49,11 +49,11 @@ def uneven_looks(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Look]:
-    """Looks, cut in two places in turn, the batches first whose pieces have most different shares of their targets.
+    """Looks, cut in two places in turn, the batches first whose chunks have most different shares of their targets.
 
     Args:
         batches: Two at least, to choose from.
-        at: Samples in the first piece of the first look, and in the second of the next.
+        at: Samples in the first chunk of the first look, and in the second of the next.
         samples: In each.
         dims: Where they are.
         clock: Seconds from any fixed moment.
@@ -83,11 +83,11 @@ def emptied_looks(
     *,
     new_values: bool,
 ) -> Iterator[Look]:
-    """Looks at batches whose second piece has no targets: one that was drawn, or else one that is made so.
+    """Looks at batches whose second chunk has no targets: one that was drawn, or else one that is made so.
 
     Args:
         batches: To choose from.
-        at: Samples in the first piece.
+        at: Samples in the first chunk.
         samples: In each.
         dims: Where they are.
         reduction: What counts as a target.
@@ -95,7 +95,7 @@ def emptied_looks(
     """
     looks = [Look(batch, at, samples) for batch in batches]
     for look in looks:
-        some, none = (count_targets(piece, reduction, dims) for piece in look.pieces(dims))
+        some, none = (count_targets(chunk, reduction, dims) for chunk in look.chunks(dims))
         if some and not none:
             yield look
             return
@@ -108,17 +108,17 @@ def emptied_looks(
 
 def _unevenness(look: Look, dims: SampleDims, counted: Sequence[Reduction]) -> float:
     """How far the shares of targets are from those of samples, over all that may be targets; 0 where one has none."""
-    pieces = look.pieces(dims)
+    chunks = look.chunks(dims)
     far = 0.0
     for reduction in counted:
-        first, second = (count_targets(piece, reduction, dims) for piece in pieces)
+        first, second = (count_targets(chunk, reduction, dims) for chunk in chunks)
         if first > 0 and second > 0:
             far += abs(first / (first + second) - look.at / look.samples)
     return far
 
 
 def _emptied(look: Look, dims: SampleDims, reduction: Reduction, *, new_values: bool) -> Look | None:
-    """The look with no targets in its second piece."""
+    """The look with no targets in its second chunk."""
     path = "" if reduction.targets == THE_BATCH else reduction.targets
     targets, dim = targets_in(look.batch, path), dims.get(path)
     if targets is None or not isinstance(dim, int) or reduction.counted == "rows":
@@ -129,5 +129,5 @@ def _emptied(look: Look, dims: SampleDims, reduction: Reduction, *, new_values: 
     changed = targets.clone()
     changed.narrow(dim, look.at, look.samples - look.at).fill_(none)
     made = look._replace(batch=with_leaf(look.batch, path, changed))
-    some, left = (count_targets(piece, reduction, dims) for piece in made.pieces(dims))
+    some, left = (count_targets(chunk, reduction, dims) for chunk in made.chunks(dims))
     return made if some and not left else None

@@ -1,6 +1,6 @@
-"""Find out what cutting a batch into micro-batches does to a loss: one whole pass is held against uneven pieces.
+"""Find out what cutting a batch into micro-batches does to a loss: one whole pass is held against uneven chunks.
 
-Nothing is assumed of the loss. If the gradients of the pieces, weighed as a training would weigh them, add up to the
+Nothing is assumed of the loss. If the gradients of the chunks, weighed as a training would weigh them, add up to the
 whole one's, it would be right. Else the weights with which they do are solved for, and what they count is looked for in
 the batch. A loss for which there are none looks at samples together, and cannot be split.
 """
@@ -46,15 +46,15 @@ _BY_CHANCE = 3.0
 """Times as far off as another pass over the same batch with other random numbers."""
 
 _FEWEST_DRAWS, _MOST_DRAWS, _DRAW_SECONDS = 3, 64, 0.5
-"""Of random numbers with which the losses of a batch and of its pieces are looked at again, and for how long."""
+"""Of random numbers with which the losses of a batch and of its chunks are looked at again, and for how long."""
 
 
 class Splitting(NamedTuple):
     """What was found.
 
     Attributes:
-        reduction: How pieces weigh, if not as the training weighed them.
-        changes: Why training on pieces is another training; empty if it is not.
+        reduction: How chunks weigh, if not as the training weighed them.
+        changes: Why training on chunks is another training; empty if it is not.
     """
 
     reduction: Reduction | None
@@ -70,10 +70,10 @@ def splitting_of(
     drawn: Sequence[Any] = (),
     larger: Callable[[], Look | None] = lambda: None,
 ) -> Splitting:
-    """Hold one pass over a batch against passes over two pieces of it, for several batches where that is cheap.
+    """Hold one pass over a batch against passes over two chunks of it, for several batches where that is cheap.
 
     Parameters are not updated, and what the passes change in the model is put back. What is found of the first batch is
-    held against a second one, and against a piece without targets, unless it is what the training takes for granted and
+    held against a second one, and against a chunk without targets, unless it is what the training takes for granted and
     a pass takes long.
 
     Args:
@@ -81,12 +81,12 @@ def splitting_of(
         looks: The batches, and where each is cut.
         dims: Where a batch has its samples.
         seed: Seeds all generators for a pass, and puts back what the one before has written to its batch.
-        drawn: Batches of as many samples, among which one may have a piece without targets.
+        drawn: Batches of as many samples, among which one may have a chunk without targets.
         larger: Makes a look at more samples, where that may be had: of few of them perhaps no two are of one class.
 
     Raises:
         WorkloadError: A batch cannot be cut.
-        Exception: What the user's code raises, perhaps for a piece alone.
+        Exception: What the user's code raises, perhaps for a chunk alone.
     """
     with without_dropout(training.model):
         looking = _Looking(training, dims, seed)
@@ -153,7 +153,9 @@ class _Looking:
             furthest = max(looked, key=lambda one: one.error(one.usual()))
             return Splitting(None, furthest.why_not(self._carried(looks[0].batch, looked[0].changed)))
         if silent:
-            return Splitting(None, "no batch that was looked at has a gradient, so that nothing is known of its pieces")
+            return Splitting(
+                None, "none of the batches checked has a gradient, so nothing is known of their micro-batches"
+            )
         if self._shuffles:
             return Splitting(
                 None,
@@ -161,7 +163,7 @@ class _Looking:
                 "with what then depends on how many there are",
             )
         if quick or found[0] is not None:
-            found = self._with_empty_piece(found, looked, looks[0], drawn, tolerance)
+            found = self._with_empty_chunk(found, looked, looks[0], drawn, tolerance)
         if found[0] is not None and found[0].kind == "sum" and self._divides(looks[0].batch, larger):
             found = (msgspec.structs.replace(found[0], needs="one process"),)
         changed = self._carried(looks[0].batch, looked[0].changed)
@@ -174,17 +176,17 @@ class _Looking:
         return ModelState(self._training.model, [self._training.compute_loss], groups)
 
     def _look(self, look: Look) -> Looked:
-        pieces = look.pieces(self._dims)
+        chunks = look.chunks(self._dims)
         self.state.restore()
         whole = passed(self._training, look.batch, self._seed)
         after_whole = self._state_now()
         self.state.restore()
-        parts = [passed(self._training, piece, self._seed) for piece in pieces]
+        parts = [passed(self._training, chunk, self._seed) for chunk in chunks]
         changed = after_whole.difference(self._state_now())
         self.state.restore()
         gradients = np.stack([one.gradient for one in (*parts, whole)])
         products = gradients @ gradients.T
-        found = Looked(self._training, look.batch, pieces, whole, parts, self._dims, products, changed)
+        found = Looked(self._training, look.batch, chunks, whole, parts, self._dims, products, changed)
         return self._drawn_again(found) if self._draws else found
 
     def _looked_if_possible(self, larger: Callable[[], Look | None]) -> Looked | None:
@@ -201,7 +203,7 @@ class _Looking:
         batch = looked[0].batch
         with ClassWeights() as listening, _SeesShort() as short:
             again = passed(self._training, batch, lambda: _other_numbers(self._seed))
-        self._shuffles = len(looked[0].pieces) > 1 and looked[0].samples in listening.shuffled
+        self._shuffles = len(looked[0].chunks) > 1 and looked[0].samples in listening.shuffled
         chance = _BY_CHANCE * error_of(again.gradient, looked[0].whole.gradient)
         least = max(tolerance.loss, _TOLERANCE_OF_HALF if short.seen else 0.0)
         if chance > least:
@@ -212,7 +214,7 @@ class _Looking:
         tried = itertools.chain(candidates(batches, self._dims), by_class(batches, self._dims, listening.heard))
         return looked, _found(looked, tolerance, tried), tolerance
 
-    def _with_empty_piece(
+    def _with_empty_chunk(
         self,
         found: tuple[Reduction | None],
         looked: Sequence[Looked],
@@ -220,7 +222,7 @@ class _Looking:
         drawn: Sequence[Any],
         tolerance: _Tolerance,
     ) -> tuple[Reduction | None]:
-        """What was found, as it is for a piece without targets: of that, the other looks say nothing."""
+        """What was found, as it is for a chunk without targets: of that, the other looks say nothing."""
         usual = self._training.micro_batch_weights.usual_reduction(look.batch)
         reduction = usual if found[0] is None else found[0]
         if reduction is None or reduction.kind == "sum" or not reduction.targets:
@@ -230,7 +232,7 @@ class _Looking:
         for empty in emptied_looks(batches, look.at, look.samples, self._dims, reduction, new_values=new_values):
             try:
                 emptied = self._look(empty)
-            except Exception:  # no loss takes such a piece: training on pieces will say so, too
+            except Exception:  # no loss takes such a chunk: training on chunks will say so, too
                 return found
             if not math.isfinite(emptied.whole.loss) or emptied.adds_up(emptied.weights(reduction), *tolerance):
                 return found
@@ -244,7 +246,7 @@ class _Looking:
 
     def _drawn_again(self, looked: Looked) -> Looked:
         """With the losses of further draws: chance may hide a factor in one gradient, not in a mean of losses."""
-        parts = [*looked.pieces, looked.batch]
+        parts = [*looked.chunks, looked.batch]
         drawn = [[one.loss] for one in (*looked.parts, looked.whole)]
         begin = time.perf_counter()
         for draw in range(1, _MOST_DRAWS):
@@ -288,7 +290,7 @@ class _Looking:
 def _found(
     looked: Sequence[Looked], tolerance: _Tolerance, tried: Iterable[Reduction], *, usual: bool = True
 ) -> tuple[Reduction | None] | None:
-    """What pieces of every batch weigh, if they add up to it: nothing where the training weighs them so by itself.
+    """What chunks of every batch weigh, if they add up to it: nothing where the training weighs them so by itself.
 
     Args:
         looked: The passes.
@@ -305,12 +307,12 @@ def _found(
 
 
 def _variants(reduction: Reduction, looked: Sequence[Looked]) -> Iterator[Reduction]:
-    """A reduction, and the same where a piece without targets counts as one with one target."""
+    """A reduction, and the same where a chunk without targets counts as one with one target."""
     if reduction.kind == "sum" or not reduction.targets:
         yield reduction
         return
     counts = [one.counts(reduction) for one in looked]
-    if any(map(all, counts)):  # where one piece alone has targets, whatever looks at samples together may add up
+    if any(map(all, counts)):  # where one chunk alone has targets, whatever looks at samples together may add up
         yield reduction
         if not all(map(all, counts)):
             yield msgspec.structs.replace(reduction, at_least=1.0)

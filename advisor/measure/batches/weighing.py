@@ -1,4 +1,4 @@
-"""A batch whole and in two pieces: the passes, and which weights of the pieces make them add up to the whole."""
+"""A batch whole and in two chunks: the passes, and which weights of the chunks make them add up to the whole."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Pass(NamedTuple):
 
 
 def passed(training: Training, part: Any, seed: Callable[[], None]) -> Pass:
-    """One pass over a copy of a batch or a piece: a loss may write to what it is given."""
+    """One pass over a copy of a batch or a chunk: a loss may write to what it is given."""
     seed()
     training.model.zero_grad(set_to_none=True)
     loss = training.forward(map_tensors(part, torch.Tensor.clone))
@@ -75,16 +75,16 @@ class Looked(NamedTuple):
 
     training: Training
     batch: Any
-    pieces: list[Any]
+    chunks: list[Any]
     whole: Pass
     parts: list[Pass]
     dims: SampleDims
     products: npt.NDArray[np.float64]
-    """Of the gradients of the pieces and, last, of the whole."""
+    """Of the gradients of the chunks and, last, of the whole."""
     changed: list[str]
-    """What the pieces left otherwise in the model than the whole."""
+    """What the chunks left otherwise in the model than the whole."""
     drawn: Sequence[Sequence[float]] = ()
-    """Where numbers are drawn: the losses of several draws, of each piece and, last, of the whole."""
+    """Where numbers are drawn: the losses of several draws, of each chunk and, last, of the whole."""
 
     @property
     def has_gradient(self) -> bool:
@@ -97,34 +97,34 @@ class Looked(NamedTuple):
         return int(sum(self.counts(Reduction())))
 
     def usual(self) -> list[float]:
-        """The weights that the training gives the pieces."""
-        shares = self.training.micro_batch_weights.of(self.pieces)
-        return [sum(share for piece, share in shares if piece is one) for one in self.pieces]
+        """The weights that the training gives the chunks."""
+        shares = self.training.micro_batch_weights.of(self.chunks)
+        return [sum(share for chunk, share in shares if chunk is one) for one in self.chunks]
 
     def weights(self, reduction: Reduction) -> list[float]:
         """The weights that follow from a reduction."""
         if reduction.kind == "sum":
-            return [1.0] * len(self.pieces)
+            return [1.0] * len(self.chunks)
         counts = self.counts(reduction)
         total = max(sum(counts), reduction.at_least)
         return [max(count, reduction.at_least) / total for count in counts] if total else [0.0] * len(counts)
 
     def counts(self, reduction: Reduction) -> list[float]:
-        """What the pieces have of targets."""
-        return [count_targets(piece, reduction, self.dims) for piece in self.pieces]
+        """What the chunks have of targets."""
+        return [count_targets(chunk, reduction, self.dims) for chunk in self.chunks]
 
     def is_even(self, reduction: Reduction) -> bool:
-        """Whether the pieces have as many targets for each sample, so that these say nothing of the loss."""
+        """Whether the chunks have as many targets for each sample, so that these say nothing of the loss."""
         counts, by_sample = self.counts(reduction), self.weights(Reduction())
         total = sum(counts)
         return all(abs(count - total * share) <= 1e-3 * total for count, share in zip(counts, by_sample, strict=True))
 
     def error(self, weights: Sequence[float]) -> float:
-        """How far the weighed pieces are off, in the gradient or in the loss, whichever is further; relative."""
+        """How far the weighed chunks are off, in the gradient or in the loss, whichever is further; relative."""
         return max(self._errors(weights))
 
     def adds_up(self, weights: Sequence[float], tolerance: float, tolerance_of_loss: float) -> bool:
-        """Whether the weighed pieces are the whole, up to these relative errors and to what chance does to a loss."""
+        """Whether the weighed chunks are the whole, up to these relative errors and to what chance does to a loss."""
         gradient, loss = self._errors(weights)
         if not self.drawn:
             return gradient <= tolerance and loss <= tolerance_of_loss
@@ -153,7 +153,7 @@ class Looked(NamedTuple):
         return gradient, loss
 
     def why_not(self, changed: Sequence[str] = ()) -> str:
-        """Why the pieces are no training on the batch, in words.
+        """Why the chunks are no training on the batch, in words.
 
         Args:
             changed: What every pass changes in the model, on which its loss may depend.

@@ -36,7 +36,7 @@ def next_batch(
     settling: float = 0.0,
     *,
     predicted_largest: float | None = None,
-    in_pieces: bool = False,
+    in_chunks: bool = False,
 ) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time.
 
@@ -49,7 +49,7 @@ def next_batch(
             stepping; but a second batch may cost them once more, and the hard limit counts all.
         predicted_largest: Where the points predict the memory of every batch: the largest that a timed trial may
             have; infinite for any.
-        in_pieces: Whether what small batches predict must be looked at nearer to the largest one.
+        in_chunks: Whether what small batches predict must be looked at nearer to the largest one.
     """
     last = points[-1]
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
@@ -59,7 +59,7 @@ def next_batch(
     wanted = 0.0
     if not predicted:
         wanted = _largest_by_line(points, spec) / _REACH
-    elif in_pieces:
+    elif in_chunks:
         wanted = _bounded(predicted_largest, spec) / _REACH_IN_PIECES
     factor = max(_factor(last, spec.memory_limit_bytes), _power_of_two(wanted / last.micro_batch))
     stepping = spent - settling

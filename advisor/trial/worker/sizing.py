@@ -64,9 +64,9 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
         losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
         timelines.append(meter.timeline)
-        in_pieces, is_timed = training.works_in_chunks, True
+        in_chunks, is_timed = training.works_in_chunks, True
         while (
-            micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_pieces=in_pieces)
+            micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_chunks=in_chunks)
         ) is not None:
             try:
                 point = _further_point(bench, meter, training, micro_batch)
@@ -75,9 +75,9 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
                 found = _predicted(bench, known, timelines)
                 # Where the larger one only fills a piece more than the smaller, what an earlier pair predicted stands,
                 # and what the last point takes beyond or below it is the memory model's to see.
-                prediction = found or (prediction if in_pieces else None)
+                prediction = found or (prediction if in_chunks else None)
                 is_timed = not _turns_would_time(point, bench) or (
-                    _following(known, bench, begin, settling_seconds, prediction, in_pieces=in_pieces) is not None
+                    _following(known, bench, begin, settling_seconds, prediction, in_chunks=in_chunks) is not None
                 )
                 points.append(_timed_point(bench, training, point, points[-1]) if is_timed else point)
             except FewerSamplesError:
@@ -285,7 +285,7 @@ def _following(
     settling: float,
     prediction: MemoryPrediction | None,
     *,
-    in_pieces: bool,
+    in_chunks: bool,
 ) -> int | None:
     # The first batches may have loaded a whole data set: no measure for those that follow.
     making = 2 * bench.data.making_seconds if len(points) >= 2 else 0.0  # of both batches
@@ -294,5 +294,5 @@ def _following(
     if prediction is not None:
         limit = bench.spec.limit_of_timed_bytes
         largest = math.inf if limit is None else prediction.largest_batch(limit)
-    following = next_batch(points, bench.spec, spent, making, settling, predicted_largest=largest, in_pieces=in_pieces)
+    following = next_batch(points, bench.spec, spent, making, settling, predicted_largest=largest, in_chunks=in_chunks)
     return bench.world.agreed(following, int | None)
