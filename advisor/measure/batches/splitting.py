@@ -275,7 +275,7 @@ class _Looking:
         return False
 
     def _carried(self, batch: Any, changed: list[str]) -> list[str]:
-        """State that a pass computes from its earlier value; values that are only stored, like an output, do not count."""
+        """State that a pass computes from its earlier value; values that are only stored do not count."""
         if not changed:
             return []
         self.state.restore()
