@@ -133,7 +133,7 @@ def time_steps(
 
 
 def _still_warming(warmup: Sequence[float], spent_share: float) -> bool:
-    """Whether one more warm-up step is worth its time, after the fewest that were asked for."""
+    """Whether one more warm-up step is worth its time, after the requested minimum."""
     if len(warmup) >= _MOST_WARMUP_STEPS:
         return False
     if len(warmup) < 2:

@@ -80,7 +80,7 @@ def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
     sixteen = [*eight, size_point(16, peak=16_900, activations=190, step_seconds=0.3)]
     assert next_batch(sixteen, trial, spent=0.1, making=0.0) is None
     assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0) is None, "not where all is known"
-    assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0, in_pieces=True) == 32, (
+    assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0, in_chunks=True) == 32, (
         "but where a method works in chunks that small batches do not fill"
     )
     hurried = msgspec.structs.replace(trial, measure_seconds=1.0)

@@ -18,7 +18,7 @@ class _Kept(NamedTuple):
 
 
 class ReusedBatches:
-    """Gives batches back what a step has overwritten in them.
+    """Undoes what a step has written to its batch.
 
     A loss may mask tokens in the batch that it is given. A training gets another batch in every step; trials use a few
     in turn, in which all would be masked after some steps. On a GPU a step works on a copy anyway.

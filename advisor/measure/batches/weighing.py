@@ -80,7 +80,7 @@ class Looked(NamedTuple):
     parts: list[Pass]
     dims: SampleDims
     products: npt.NDArray[np.float64]
-    """Of the gradients of the chunks and, last, of the whole."""
+    """Dot products of the gradients of the chunks and, last, of the whole."""
     changed: list[str]
     """Model state that the chunks changed differently from the whole."""
     drawn: Sequence[Sequence[float]] = ()

@@ -117,12 +117,12 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        os.close(self._lifeline)  # the guardian now ends all others, those in other sessions too
+        os.close(self._lifeline)  # makes the guardian end all descendants, also in other sessions
         os.close(self._requests)
         deadline = time.monotonic() + _ENDING_SECONDS
         while not self._guardian_is_gone() and time.monotonic() < deadline:
             time.sleep(0.01)
-        ended = self._process.end(_ENDING_SECONDS)  # and what a dead guardian may have left in its group
+        ended = self._process.end(_ENDING_SECONDS)  # and whatever a dead guardian left in its group
         os.close(self._answers)
         if not ended:
             raise TrialError("a worker must end when it is killed, but its guardian does not")

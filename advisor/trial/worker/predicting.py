@@ -142,12 +142,12 @@ def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
 def _traces(bench: Bench[PredictTrial], micro_batches: tuple[int, int]) -> list[StepTrace]:
     """A trace at each micro-batch: of the same training if only its optimizer keeps state between steps."""
     spec = bench.spec
-    # The order counts for an allocator: an optimizer's state that was made before the first step leaves no gaps.
+    # The order matters to an allocator: optimizer state created before the first step leaves no gaps.
     if not spec.policy.methods and spec.stands_for is None and spec.allocator_limit_bytes is None:
         first, second = _traced(bench, micro_batches)
         if are_alike(first, second):
             return [first, second]
-    # A method, or a model that keeps what it made for a batch: each batch is traced from its own first step.
+    # A method or a model that keeps state for a batch: each batch is traced from its own first step.
     return [trace for micro_batch in micro_batches for trace in _traced(bench, (micro_batch,))]
 
 

@@ -222,13 +222,13 @@ def _turns_would_time(point: SizePoint, bench: Bench[SizeTrial]) -> bool:
 
 
 def _further_point(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
-    """Its memory; and for its time that of the step with instruments, which is a little longer."""
+    """Its memory, and the time of the instrumented step, which is slightly slower."""
     agree = bench.world.agreed
     batch = bench.data.largest(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     training.micro_batch = micro_batch
-    bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
+    bench.empty_cache()  # blocks of the smaller batch would stay reserved along with the new ones
     bench.tell(f"batch {micro_batch}, memory")
-    # Memory first: this step stops at the limit, also on a CPU.
+    # Memory first: this step enforces the limit, even on a CPU.
     measured = functools.partial(_measured_step, bench, meter, training, batch)
     begin = time.perf_counter()
     loss, memory = until_updated(training, measured, agree)
@@ -237,7 +237,7 @@ def _further_point(bench: Bench[SizeTrial], meter: MemoryMeter, training: Traini
 
 
 def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, before: SizePoint) -> SizePoint:
-    """The point with the time of a step without instruments."""
+    """The point with the time of an uninstrumented step."""
     agree = bench.world.agreed
     micro_batch = point.micro_batch
     batches = bench.data.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
@@ -245,7 +245,7 @@ def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, 
     loss, seconds = _timed_step(bench, training, batches[1])
     finite(loss, 1)
     timed = [seconds]
-    # Larger batches are not dearer per sample: else something else had the machine, and the faster of two counts.
+    # Larger batches should not take longer per sample. If one does, the machine was busy: take the faster of two.
     suspicious = seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch
     while agree(_is_quick(timed) or (suspicious and len(timed) < 2)):
         timed.append(_timed_step(bench, training, batches[1])[1])

@@ -146,7 +146,7 @@ def _settled(bench: TimedBench, meter: MemoryMeter, training: Training, batches:
 def _memory(
     bench: TimedBench, meter: MemoryMeter, training: Training, samples: int, losses: list[float]
 ) -> tuple[MemoryMeasurement, bool]:
-    """The memory of a step, whose loss joins the others; and whether the step was slow."""
+    """The memory of a step, and whether it was slow; its loss is appended to the others."""
     bench.tell("memory")
     step = functools.partial(meter.measured_step, training, bench.data.largest(samples, len(losses)))
     begin = time.perf_counter()
