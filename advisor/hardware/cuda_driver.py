@@ -1,6 +1,6 @@
-"""What CUDA's driver says of the GPUs, asked in a process of its own.
+"""Query the CUDA driver about GPUs, in a child process.
 
-Looking takes a CUDA context there, and none here: a process that has one cannot fork.
+The query needs a CUDA context, and a process that has one cannot fork.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ToldGpu(msgspec.Struct, frozen=True, kw_only=True):
         uuid: ``"GPU-..."``, also for an instance.
         name: Marketing name.
         memory_bytes: Total memory.
-        free_bytes: Memory that nobody holds but the process that looked.
+        free_bytes: Free memory, as seen by the querying process.
         compute_capability: ``(major, minor)``.
     """
 
@@ -42,14 +42,14 @@ class ToldGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """The visible devices in CUDA's numbering, and the newest CUDA that the driver is for."""
+    """The visible devices in CUDA's order, and the newest CUDA version that the driver supports."""
 
     cuda_version: tuple[int, int]
     gpus: tuple[ToldGpu, ...]
 
 
 def ask_driver(environment: Mapping[str, str]) -> Told | None:
-    """Ask; ``None`` without a driver.
+    """Query the driver; ``None`` without one.
 
     Args:
         environment: The environment to read ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` from.
@@ -60,7 +60,7 @@ def ask_driver(environment: Mapping[str, str]) -> Told | None:
 @functools.cache
 def _ask(variables: tuple[tuple[str, str], ...]) -> Told | None:
     try:
-        ctypes.CDLL("libcuda.so.1")  # without one, which is soon seen, no process is started
+        ctypes.CDLL("libcuda.so.1")  # a quick check, so that no process is started without a driver
     except OSError:
         return None
     others = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
@@ -74,7 +74,7 @@ def _ask(variables: tuple[tuple[str, str], ...]) -> Told | None:
         return None
 
 
-# The numbers are those of CUdevice_attribute. Without a free figure (a GPU that is held alone) it is taken for full.
+# The numbers are those of CUdevice_attribute. If free memory is unknown (a GPU in exclusive use), it counts as full.
 _SCRIPT = """
 import ctypes, json, uuid
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,4 +1,4 @@
-"""Finds the devices that momadvise can measure on. No torch, no CUDA context."""
+"""Find the devices that momadvise can measure on. Uses no torch and no CUDA context."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ __all__ = ["DeviceChoice", "choose_device", "detect_hardware", "list_devices"]
 
 
 _EVERY_BUILD = (7, 5), (10, 0)
-"""Capabilities from and below which every build of torch that this project takes has kernels; others ask torch."""
+"""Range of capabilities (the upper end excluded) for which every supported build of torch has kernels; for others, ask
+torch."""
 
 
 class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The device that is used when none is asked for.
+    """The device to use when none is given.
 
     Attributes:
-        device: torch's name of it.
-        reason: Why this one, as a clause for people.
+        device: torch's name for it.
+        reason: Why it was chosen, as a clause for people.
     """
 
     device: str
@@ -79,7 +80,7 @@ def detect_hardware(
 
 
 def choose_device(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> DeviceChoice:
-    """Choose the first GPU that the installed torch can use, else the CPU; say why."""
+    """Choose the first GPU that the installed torch can use, else the CPU, and give the reason."""
     found = list_gpus(nvml, environment)
     if not found.gpus:
         return DeviceChoice(device="cpu", reason=found.reason)
@@ -133,7 +134,7 @@ def _obstacle(gpu: Gpu, found: GpuList, version: str, build: str) -> _Obstacle |
 
 
 def _runs(compiled: str, capability: tuple[int, int]) -> bool:
-    """Whether a GPU runs what was compiled: code for its own major version, or what the driver compiles on."""
+    """Whether a GPU runs compiled code: binaries for its major version, or PTX that the driver compiles."""
     matched = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", compiled)
     if matched is None:
         return False
@@ -185,8 +186,8 @@ def _inventory(nvml: Any, environment: Mapping[str, str] | None) -> str:
 
 
 def _held_here() -> int:
-    """Bytes of host memory of this process that are there besides the training's.
+    """Host memory held by this process that a training does not account for.
 
-    Without torch it holds nothing that training would; its own few megabytes are no part of the question.
+    Without torch that is nothing relevant: a few megabytes.
     """
     return int(psutil.Process().memory_info().rss) if "torch" in sys.modules else 0

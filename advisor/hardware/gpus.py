@@ -1,4 +1,4 @@
-"""GPUs as NVML reports them. NVML opens no CUDA context, so looking takes no device memory."""
+"""GPUs as reported by NVML, which opens no CUDA context and so takes no device memory."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuList(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, and why there is nothing when there is nothing.
+    """The GPUs found, or the reason why there are none.
 
     Attributes:
         gpus: The visible GPUs in CUDA's order.
         installed: GPUs in the machine, visible or not.
         reason: Why ``gpus`` is empty; empty otherwise.
-        cuda_version: The newest CUDA that the driver is for, ``(major, minor)``; ``None`` if it does not say.
+        cuda_version: The newest CUDA version that the driver supports, ``(major, minor)``; ``None`` if unknown.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -91,7 +91,7 @@ def list_gpus(
 
 
 def _without_nvml(told: Told | None, error: str) -> GpuList:
-    """As in a container that was given CUDA alone."""
+    """The GPUs of a container that has CUDA but no NVML."""
     if told is None or not told.gpus:
         return GpuList(reason=f"NVML, the driver's library, found no NVIDIA GPU ({error})")
     gpus = tuple(
@@ -133,7 +133,7 @@ def _list(nvml: Any, environment: Mapping[str, str], driver: Callable[[Mapping[s
 
 
 def _kind(nvml: Any, handle: Any) -> str:
-    """What GPUs of one kind are called; one that is lost does not say."""
+    """The model name of a GPU; a lost one has none."""
     try:
         return _text(nvml.nvmlDeviceGetName(handle))
     except nvml.NVMLError:
@@ -141,7 +141,7 @@ def _kind(nvml: Any, handle: Any) -> str:
 
 
 def _in_order(nvml: Any, whole: list[Any], uuids: Sequence[str]) -> list[Any]:
-    """The devices with these UUIDs; CUDA does not tell whether one is of a GPU or of an instance."""
+    """The devices with these UUIDs; CUDA does not distinguish GPUs from instances."""
     every = [*whole, *(instance for handle in whole for instance in _instances(nvml, handle))]
     by_uuid = {_text(nvml.nvmlDeviceGetUUID(handle)).partition("-")[2]: handle for handle in every}
     return [by_uuid[uuid] for full in uuids if (uuid := full.partition("-")[2]) in by_uuid]
@@ -234,7 +234,7 @@ def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Total and free memory. A GPU that has none of its own uses the host's, and NVML does not tell of that."""
+    """Total and free memory. A GPU without its own uses the host's, which NVML does not report."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError:

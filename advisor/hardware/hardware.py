@@ -1,4 +1,4 @@
-"""The machine: what it is called, how much memory it has and how much of that is free.
+"""The machine: its name, and its total and free memory.
 
 Detected without torch: NVML for GPUs (it opens no CUDA context), the operating system for the host.
 """
@@ -34,7 +34,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         host_free_bytes: Host memory available at detection.
         host_cores: Cores this process may use.
         compute_capability: ``(major, minor)`` of a CUDA device, else ``None``.
-        multiprocessors: Of a CUDA device that a profile describes; one that is here is asked in a trial.
+        multiprocessors: Of an absent CUDA device, from its profile; a present one is queried in a trial.
         driver_version: CUDA driver version, else ``None``.
         profile: Name of the matching file in ``profiles/``, if any.
     """

@@ -12,7 +12,7 @@ import psutil
 __all__ = ["HostMemory", "cpu_name", "host_cores", "host_memory"]
 
 _UNLIMITED = 1 << 60
-"""cgroup v1 writes a huge number, not a word, where no limit is set."""
+"""cgroup v1 reports a huge number if no limit is set."""
 
 
 class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         total_bytes: The machine's, or the container's limit where that is lower.
-        free_bytes: What could be taken now without swapping.
+        free_bytes: Memory available now without swapping.
     """
 
     total_bytes: int
@@ -65,7 +65,7 @@ def host_cores(cgroups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/pr
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The CPU's model name, or its architecture where the system does not tell."""
+    """The CPU's model name, or its architecture if unknown."""
     for line in _text(cpuinfo).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name" and value.strip():
@@ -102,7 +102,7 @@ def _groups(cgroups: Path, process: Path, controller: str) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    """Content of a file of the kernel, empty where the system has no such file or does not let us read it."""
+    """Content of a kernel file; empty if it does not exist or cannot be read."""
     try:
         return path.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What an hour of one device costs: what the user says, or else what its profile says."""
+"""Price of one device per hour: given by the user, or else from its profile."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["resolve_price"]
 
 
 def resolve_price(given: Price | None, profile: Profile | None, *, device_name: str) -> Price:
-    """The price to reckon with.
+    """The price to use.
 
     Args:
         given: ``--price``, if it was given.
-        profile: The published figures of the device, if it has any.
+        profile: The published values of the device, if it has any.
         device_name: The device for people.
 
     Returns:
         The price; the source of a profile's begins with the profile's file.
 
     Raises:
-        OptionError: Nobody says a price; the message says why the profile does not.
+        OptionError: There is no price; the message says why the profile has none.
     """
     if given is not None:
         return given

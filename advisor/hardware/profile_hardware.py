@@ -1,4 +1,4 @@
-"""A device that is not here, as its profile describes it."""
+"""An absent device, as described by its profile."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["find_profile", "hardware_of"]
 
 
 def find_profile(name: str) -> tuple[Profile, str]:
-    """The profile of a GPU by its name, or by the part that its variants have in common.
+    """The profile of a GPU by its name, or by the part of the name that its variants share.
 
-    Variants with the same memory, such as those for PCIe and for SXM, fit the same: of these it is the one with most
+    Variants with the same memory, such as PCIe and SXM, fit the same trainings: of these, take the one with the highest
     memory bandwidth.
 
     Returns:
@@ -27,7 +27,7 @@ def find_profile(name: str) -> tuple[Profile, str]:
     """
     profiles = {
         known: profile for known, profile in load_profiles().items() if profile.kind is DeviceKind.CUDA
-    }  # a CPU is what one has, not what one asks about
+    }  # nobody asks about an absent CPU
     asked = name.lower().replace("-", "_")
     if asked in profiles:
         return profiles[asked], ""
@@ -43,15 +43,15 @@ def find_profile(name: str) -> tuple[Profile, str]:
 
 
 def hardware_of(profile: Profile) -> Hardware:
-    """The device with all of its published memory free, beside this machine's host.
+    """The device with all of its published memory free, on this machine's host.
 
     Args:
-        profile: Of a GPU.
+        profile: A GPU's profile.
     """
     memory = profile.memory.base_value
     assert profile.compute_capability is not None, f"{profile.name} is no GPU"
     assert profile.multiprocessors is not None, f"{profile.name} is no GPU"
-    assert memory is not None, f"nobody says how much memory {profile.name} has"
+    assert memory is not None, f"the profile of {profile.name} must state its memory"
     host = host_memory()
     return Hardware(
         kind=DeviceKind.CUDA,

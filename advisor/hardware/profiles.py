@@ -1,6 +1,6 @@
-"""Hardware profiles: what a device is said to do, each figure with its source and date.
+"""Hardware profiles: a device's published values, each with its source and date.
 
-A profile is published figures, never measurements: predictions start from it, recommendations do not rest on it.
+A profile never contains measurements: predictions start from it, but recommendations are not based on it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SCALE = {
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One published figure.
+    """One published value.
 
     Attributes:
-        value: The number, or ``None`` where none could be sourced (``note`` says why) or the device lacks the thing.
+        value: The number, or ``None`` if no source gives it (``note`` says why) or the device lacks the feature.
         unit: Its unit, one of GB, GiB, GB/s, TB/s, TFLOPS, USD/hour.
         source: Name and address of the document.
-        date: Date of the document, or of its retrieval, as said.
-        note: What to know: how the figure was derived, which variant it is of.
+        date: Date of the document, or of its retrieval, as stated.
+        note: How the value was derived, or which variant it is for.
     """
 
     value: float | None
@@ -58,7 +58,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a CUDA device can do, as NVIDIA numbers it.
+    """Compute capability of a CUDA device.
 
     Attributes:
         value: ``(major, minor)``.
@@ -72,13 +72,13 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many of a part a device has.
+    """A published count, such as a device's multiprocessors.
 
     Attributes:
         value: The number.
         source: Name and address of the document.
         date: Date of the document, or of its retrieval, as said.
-        note: How the number was derived, where it was.
+        note: How the number was derived, if it was.
     """
 
     value: int
@@ -88,18 +88,18 @@ class Count(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The published figures of one device. Matrix rates are dense: half of the number "with sparsity".
+    """The published values of one device. Matrix rates are dense: half of the number "with sparsity".
 
     Attributes:
         schema: Version of this format.
         name: The file's name.
         title: The device for people.
         kind: CPU or CUDA.
-        matches: Regular expressions that NVML's (or the CPU's) name must match from its start to its end.
+        matches: Regular expressions that must match the whole of NVML's (or the CPU's) name.
         compute_capability: Of a CUDA device, else ``None``.
-        multiprocessors: Likewise.
+        multiprocessors: Of a CUDA device, else ``None``.
         memory: Device memory.
-        memory_bandwidth: Of the device memory.
+        memory_bandwidth: Bandwidth of the device memory.
         fp32_rate: Floating-point operations per second of float32 without tensor cores.
         tf32_rate: With tensor cores in TF32.
         bf16_rate: With tensor cores in bfloat16.
@@ -141,7 +141,7 @@ def load_profile(path: Path) -> Profile:
     """Read and validate one profile.
 
     Raises:
-        msgspec.ValidationError: The file does not follow the schema; profiles are ours, so this is our mistake.
+        msgspec.ValidationError: The file does not follow the schema.
     """
     return msgspec.yaml.decode(path.read_bytes(), type=Profile)
 
@@ -160,7 +160,7 @@ def match_profile(kind: DeviceKind, device_name: str) -> str | None:
         device_name: The name by NVML or the operating system.
 
     Returns:
-        The profile's name, or ``None`` where no profile, or only a part of the device (MIG), is known.
+        The profile's name, or ``None`` if there is no profile, or the device is only part of one (MIG).
     """
     for name, profile in load_profiles().items():
         if profile.kind is kind and any(re.fullmatch(pattern, device_name) for pattern in profile.matches):

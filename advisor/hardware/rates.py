@@ -1,4 +1,4 @@
-"""How fast a device computes, moves bytes and begins operators: what predictions of time rest on."""
+"""How fast a device computes, moves bytes and launches operators: the basis of predicted times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Bandwidth", "DeviceRates"]
 
 
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bytes per second by how many bytes one operator touches: few lie in a cache, many do not.
+    """Bytes per second by number of bytes that an operator touches: few fit in a cache, many do not.
 
     Attributes:
         sizes: Bytes touched, growing.
@@ -34,8 +34,8 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return cls(sizes=(1.0,), bytes_per_second=(bytes_per_second,))
 
     def at(self, size: float) -> float:
-        """The rate for a size: between two points by the logarithm of the size, outside of all that of the nearest."""
-        # Imported here: the methods' declarations, which know the facts of a device, load in no time.
+        """The rate for a size, interpolated in the size's logarithm; outside the known sizes, the nearest one's."""
+        # Imported here to keep the import of the methods' declarations fast.
         import numpy as np
 
         logs = [math.log(known) for known in self.sizes]
@@ -48,21 +48,21 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         matmul_flops_per_second: Number format (``"float32"``, ``"tf32"``, ``"bfloat16"``, ``"float16"``, ``"float8"``)
             -> floating-point operations per second of a large matrix product. ``"float32"`` is always there.
-        convolution_flops_per_second: The same of a convolution; a format that is missing is taken as a product's.
-        bandwidth: Bytes read and written per second in memory that is in use already.
+        convolution_flops_per_second: The same for convolutions; for missing formats the matrix product's rate is used.
+        bandwidth: Bytes read and written per second in memory that is already in use.
         fresh_bandwidth: Bytes written per second into memory that an operator takes for its result. On a CPU the
             operating system hands large blocks out page by page, at a fraction of the bandwidth.
-        function_bytes_per_second: Bytes of float32 results per second of an exponential or the like; ``None`` if not
-            known: then moving them is what counts, as it does on a GPU.
-        random_bytes_per_second: The same of random numbers.
-        to_device_bytes_per_second: From pinned host memory to the device; ``None`` where the host is the device.
+        function_bytes_per_second: Bytes of float32 results per second of an exponential or the like; ``None`` if
+            unknown: then only memory traffic counts, as on a GPU.
+        random_bytes_per_second: The same for random numbers.
+        to_device_bytes_per_second: From pinned host memory to the device; ``None`` if the host is the device.
         to_host_bytes_per_second: The way back.
-        launch_seconds: Least time between the beginnings of two operators of a training; ``None`` if not known: no
-            document gives it, so that predictions from published figures leave it out.
-        thread_rates: Number of threads that share a CPU's operators -> small operators per second, beside whatever
-            else the machine did; the largest number is the one that torch takes by itself. Empty for a GPU.
-        measured: Whether these were measured. Published rates are peaks that no training reaches: what is predicted
-            from them is the least time.
+        launch_seconds: Least time between the launches of two operators of a training; ``None`` if unknown: no
+            document gives it, so predictions from published values leave it out.
+        thread_rates: Number of threads of a CPU's operators -> small operators per second under the machine's current
+            load; the largest number is torch's default. Empty for a GPU.
+        measured: Whether these were measured. Published rates are peaks that no training reaches, so times predicted
+            from them are lower bounds.
     """
 
     matmul_flops_per_second: dict[str, float]
@@ -82,10 +82,10 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def of_profile(cls, profile: Profile) -> DeviceRates | None:
-        """The published rates of a device that is not at hand.
+        """The published rates of an absent device.
 
         Args:
-            profile: Its published figures.
+            profile: Its published values.
 
         Returns:
             The rates; ``None`` if no document gives the bandwidth or the float32 rate.
@@ -112,7 +112,7 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
     def matmul(self, number_format: str) -> float:
-        """Operations per second of matrix products; a format that the device lacks is computed in float32."""
+        """Operations per second of matrix products; formats that the device lacks are computed in float32."""
         rates = self.matmul_flops_per_second
         return rates.get(number_format, rates["float32"])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["architectures_of_torch", "cuda_version_of_torch"]
 
 _SECONDS = 120.0
-"""Torch is imported to be asked, which a busy disk makes slow."""
+"""Importing torch is slow on a busy disk."""
 
 
 def cuda_version_of_torch(folder: Path | None = None) -> tuple[str | None, str]:
@@ -40,9 +40,9 @@ def cuda_version_of_torch(folder: Path | None = None) -> tuple[str | None, str]:
 
 @functools.cache
 def architectures_of_torch() -> tuple[str, ...]:
-    """GPUs that torch has kernels for, such as ``("sm_80", "sm_90", "compute_90")``; empty if it does not tell.
+    """GPUs that torch has kernels for, such as ``("sm_80", "sm_90", "compute_90")``; empty if unknown.
 
-    Only torch knows: it is asked in a process of its own, which takes seconds.
+    Imports torch in a child process, which takes seconds.
     """
     command = [sys.executable, "-c", "import torch; print(torch._C._cuda_getArchFlags() or '')"]
     try:

@@ -1,8 +1,8 @@
-"""How far a policy's training is from the reference run's over some tens of steps: the figures and how they compare.
+"""How far a policy's training deviates from the reference run over a few dozen steps.
 
-Both runs begin with the same parameters, see the same batches in the same order and draw from the same seed in every
-step. A single loss says more about its batch than about the training, so curves are smoothed over one round of the
-distinct batches before they are held against each other. Imports no torch: the parent compares what workers recorded.
+Both runs start from the same parameters, see the same batches in the same order and use the same seed in every step. A
+single loss says more about its batch than about the training, so curves are smoothed over one round of the distinct
+batches before they are compared. Imports no torch: the parent compares what workers recorded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = [
 ]
 
 NOT_FINITE = 1e6
-"""Stands for a loss or drift that is not finite: beyond every tolerance, and a number that JSON can hold."""
+"""Replaces a loss or drift that is not finite: exceeds every tolerance and is valid JSON."""
 
 _FEWEST_STEPS = 3
-"""Fewer common steps say nothing about where a training goes."""
+"""Fewer common steps say nothing about a training's progress."""
 
 _STATE_TOLERANCE = 0.02
-"""Of a change of what modules keep. An update that is made twice is off by nearly its whole length."""
+"""Relative tolerance for changes of module state. An update made twice is off by nearly 100 %."""
 
 _SMALL_SHARE = 0.01
 """Losses below this share of the largest are compared with that share: a loss near zero has no relative error."""
@@ -44,8 +44,8 @@ class GradientError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes:
         error: ``||g - e|| / ||e||``.
-        cosine: Of the angle between them.
-        norm_ratio: ``||g|| / ||e||``; other random numbers turn a gradient, but hardly change its length.
+        cosine: Cosine of the angle between them.
+        norm_ratio: ``||g|| / ||e||``; other random numbers rotate a gradient, but hardly change its norm.
     """
 
     error: float
@@ -54,14 +54,14 @@ class GradientError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class FidelityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one run recorded.
+    """The recording of one run.
 
     Attributes:
-        losses: Of every step.
-        distinct_batches: How many batches are cycled.
+        losses: Loss of every step.
+        distinct_batches: How many batches are cycled through.
         gradient: The first gradient against the reference run's; ``None`` for the reference run, or with a reason.
         gradient_reason: Why the gradients were not compared.
-        state: By how much the first step changed what modules keep, such as counters and running statistics.
+        state: How much the first step changed module state, such as counters and running statistics.
     """
 
     losses: tuple[float, ...]
@@ -72,12 +72,12 @@ class FidelityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class StateError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that a step changes otherwise than the reference run's.
+    """Module state that a step changes differently from the reference run.
 
     Attributes:
         name: Module and attribute.
-        change: By how much it changed.
-        exact: By how much it changed in the reference run.
+        change: How much it changed.
+        exact: How much it changed in the reference run.
     """
 
     name: str
@@ -86,21 +86,21 @@ class StateError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def times(self) -> int:
-        """How many times the change was made, if it was made several times; else 1."""
+        """How often the change was applied, if more than once; else 1."""
         times = self.change / self.exact
         return round(times) if times > 1.5 and math.isclose(times, round(times), rel_tol=1e-6) else 1
 
 
 class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far the reference run is from itself by chance: other dropout masks, parameters one rounding off.
+    """The reference run's own noise: its distance from a run with other dropout masks and rounding errors.
 
     Attributes:
         loss_drift: As in :class:`FidelityMeasurement`.
         final_loss_gap: Absolute difference of the final losses.
-        final_loss_error: By how much these differ as a rule, as the losses of single steps do: where a training jumps
-            up and down, two of its runs may end alike by luck.
-        gradient: Of the first step, where it was compared.
-        state: What chance changes otherwise.
+        final_loss_error: Expected difference of the final losses, from the scatter of single steps: two runs of an
+            unsteady training may end alike by luck.
+        gradient: Error of the first gradient, if it was compared.
+        state: Module state that differs by chance.
     """
 
     loss_drift: float
@@ -111,29 +111,29 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def final_loss_noise(self) -> float:
-        """The larger of what chance did in this pair of runs and what it does as a rule."""
+        """The larger of this pair's difference and the expected one."""
         return max(self.final_loss_gap, self.final_loss_error)
 
 
 class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy's training beside the reference run's.
+    """A policy's training compared with the reference run.
 
     Attributes:
-        steps: Steps that both made.
+        steps: Steps made by both.
         loss_drift: Largest difference of the smoothed loss curves, relative to the reference run's loss there, or to
-            what it learned in all where that is more.
+            its total decrease if that is larger.
         final_loss: Mean of the last losses.
-        exact_final_loss: That of the reference run.
-        learned: How far the reference run's own loss fell.
-        began: The largest loss of the reference run's first round of batches; ``None`` where no method declares to
-            learn more slowly, so that nothing excuses it from learning as fast.
+        exact_final_loss: The reference run's final loss.
+        learned: Total decrease of the reference run's loss.
+        began: The largest loss of the reference run's first round of batches; ``None`` if no method declares slower
+            learning, so that it must learn as fast.
         gradient: The first gradient against the reference run's.
         gradient_reason: Why the gradients were not compared.
-        state: What a step changes otherwise.
-        noise: What chance alone does; ``None`` where nothing had to be excused by it.
+        state: Module state that a step changes differently.
+        noise: The reference run's own noise; ``None`` if it was not needed.
         reference: The policy of the reference run.
         micro_batch: Samples per step of each device, in both.
-        model_size: The size of the model, where that has sizes.
+        model_size: The size of the model, if the workload defines sizes.
     """
 
     steps: int
@@ -152,7 +152,7 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
     @property
     def excess(self) -> float:
-        """How much higher the loss ends than the reference run's; below zero where it ends lower."""
+        """Final loss minus the reference run's."""
         return self.final_loss - self.exact_final_loss
 
     @property
@@ -169,7 +169,7 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
-    """Means over ``window`` neighbours; over all there are where these are fewer.
+    """Moving averages over ``window`` values, or over all if there are fewer.
 
     Example:
         >>> smoothed([4.0, 2.0, 0.0], 2)
@@ -187,17 +187,17 @@ def compared(
     micro_batch: int,
     model_size: dict[str, int | float] | None = None,
 ) -> FidelityMeasurement | None:
-    """Hold a run against the exact one, over the steps that both made.
+    """Compare a run with the reference run, over the steps made by both.
 
     Args:
         record: The run.
-        exact: The reference run, with as many distinct batches.
+        exact: The reference run, with the same number of distinct batches.
         reference: The reference run's policy, in words.
         micro_batch: Samples per step of each device.
         model_size: The size of the model.
 
     Returns:
-        The figures; ``None`` if too few steps are common.
+        The measurement; ``None`` if there are too few common steps.
     """
     assert record.distinct_batches == exact.distinct_batches, "runs on other batches do not compare"
     steps = min(len(record.losses), len(exact.losses))
@@ -225,20 +225,20 @@ def compared(
 
 
 def noise_floor(chance: FidelityRecord, exact: FidelityRecord) -> NoiseFloor | None:
-    """What chance alone does to the reference run.
+    """The reference run's own noise.
 
     Args:
-        chance: The reference run with other random numbers, and parameters one rounding off.
+        chance: The reference run with other random numbers and parameters one rounding error away.
         exact: The reference run.
 
     Returns:
-        ``None`` if too few steps are common.
+        The noise; ``None`` if there are too few common steps.
     """
     apart = compared(chance, exact, reference="", micro_batch=1)
     if apart is None:
         return None
     cycle = min(exact.distinct_batches, apart.steps)
-    # At first they are still alike.
+    # The first steps are still alike.
     pairs = zip(chance.losses[cycle : apart.steps], exact.losses[cycle : apart.steps], strict=True)
     squares = [(one - other) ** 2 for one, other in pairs]
     error = math.sqrt(statistics.fmean(squares) / _last(apart.steps, cycle)) if squares else 0.0
@@ -252,7 +252,7 @@ def noise_floor(chance: FidelityRecord, exact: FidelityRecord) -> NoiseFloor | N
 
 
 def _state_errors(own: Mapping[str, float], exact: Mapping[str, float]) -> tuple[StateError, ...]:
-    """What is changed otherwise: by other than as much, up to the order of sums."""
+    """State changes that differ by more than the order of summation explains."""
     return tuple(
         StateError(name=name, change=own[name], exact=change)
         for name, change in exact.items()
@@ -261,14 +261,14 @@ def _state_errors(own: Mapping[str, float], exact: Mapping[str, float]) -> tuple
 
 
 def _last(steps: int, cycle: int) -> int:
-    """Steps that the final loss is a mean of: two rounds of a long run are still its end, and half the noise."""
+    """Number of steps to average for the final loss: in a long run, two rounds halve the noise."""
     return 2 * cycle if steps >= 4 * cycle else cycle
 
 
 def diverged(
     exact: FidelityRecord, *, reference: str, micro_batch: int, model_size: dict[str, int | float] | None = None
 ) -> FidelityMeasurement:
-    """The figures of a run whose loss became infinite or NaN where the reference run's did not."""
+    """The measurement of a run whose loss became infinite or NaN when the reference run's did not."""
     with_itself = compared(
         exact, exact, reference=reference, micro_batch=micro_batch, model_size=dict(model_size or {})
     )

@@ -1,7 +1,7 @@
-"""Compare the speed of two trainings that take turns: what slows a machine down slows both, and cancels.
+"""Compare the speed of two trainings that alternate: interference slows both equally and cancels.
 
-Two figures taken one after the other differ by 5 to 20 % on a machine that others use as well, or whose clock changes;
-the ratio of steps that alternate differs by 1 to 3 %. So a ratio needs seconds where an absolute time needs a minute.
+Two consecutive measurements differ by 5 to 20 % on a shared machine or one with a varying clock; the ratio of
+alternating steps differs by 1 to 3 %. So a ratio takes seconds where an absolute time takes a minute.
 
 Pure logic: the turns are given, so that every rule is tested without waiting.
 """
@@ -20,23 +20,23 @@ from advisor.text.records import AboveZero
 __all__ = ["Speedup", "TurnPlan", "speedup_of", "take_turns"]
 
 _EXPECTED_ERROR = 0.03
-"""Standard deviation of one round's log ratio before anything is known, which counts as much as so many rounds: two
-rounds that happen to agree prove nothing yet."""
+"""Prior standard deviation of one round's log ratio, and its weight in rounds: two rounds that happen to agree prove
+nothing yet."""
 _EXPECTED_ROUNDS = 2
 
 _NORMAL_95 = 1.96
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many times as many samples per second one training processes as another one.
+    """Throughput of one training relative to another.
 
     Attributes:
         value: The median over the rounds.
         low: Lower end of its 95 % confidence interval.
         high: Upper end.
-        rounds: In how many rounds both took their turn.
-        least: The smallest ratio of any of them; 0 where it is not known.
-        links: Where it is a product, the value of each measured ratio and half its interval's log, the one over the
+        rounds: Number of rounds.
+        least: The smallest ratio of any round; 0 if unknown.
+        links: If it is a product, the value of each measured ratio and half its interval's log, the one over the
             common baseline first.
     """
 
@@ -54,16 +54,16 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def standard_error(self) -> float:
-        """Of the log of the value."""
+        """Standard error of the value's log."""
         return math.log(self.high / self.low) / (2 * _NORMAL_95)
 
     @property
     def inverse(self) -> Speedup:
-        """Of the other training over the first."""
+        """The speedup of the other training over the first."""
         return Speedup(value=1 / self.value, low=1 / self.high, high=1 / self.low, rounds=self.rounds)
 
     def times(self, further: Speedup) -> Speedup:
-        """The speedup over a third training, of what is ``further`` times as fast as one of this speedup."""
+        """The product: ``further`` is the speedup of a training over the one that has this speedup."""
         value = self.value * further.value
         above = math.hypot(math.log(self.high / self.value), math.log(further.high / further.value))
         below = math.hypot(math.log(self.value / self.low), math.log(further.value / further.low))
@@ -76,10 +76,9 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def spread_beside(self, other: Speedup) -> float:
-        """Relative half-width of the interval of this over another speedup over the same baseline.
+        """Relative half-width of the interval of this speedup over another one over the same baseline.
 
-        What both follow from cancels: of two that took turns with the same leader, how far the leader is ahead of a
-        baseline that stalls.
+        Common links cancel: for two that alternated with the same leader, the leader's own speedup over the baseline.
         """
         own, others = list(self._all_links), list(other._all_links)
         if self.links or other.links:
@@ -104,8 +103,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
         min_rounds: Fewest rounds; the first one is always completed.
         max_rounds: Most rounds.
         target_spread: Stop when the interval's half-width is below this share of the speedup.
-        seconds: Begin no further round that would end after so many seconds.
-        slower_than: Stop as soon as even the upper end of the interval is below this speedup, else ``None``.
+        seconds: Start no round that would end after this many seconds.
+        slower_than: Stop once the upper end of the interval is below this speedup, else ``None``.
     """
 
     min_rounds: int
@@ -118,13 +117,13 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
 def take_turns(
     own: Callable[[], float], other: Callable[[], float], plan: TurnPlan, clock: Callable[[], float]
 ) -> Speedup:
-    """Alternate until the ratio is sure enough.
+    """Alternate until the ratio is certain enough.
 
-    Every turn of ``own`` is held against the turns of ``other`` before and after it, so that a steady drift cancels.
+    Every turn of ``own`` is compared with the turns of ``other`` before and after it, so that a steady drift cancels.
 
     Args:
-        own: Takes one turn; seconds per sample.
-        other: The same for what it is compared with.
+        own: Takes one turn and returns seconds per sample.
+        other: The same for the other training.
         plan: When to stop.
         clock: Seconds from any fixed moment.
     """
@@ -147,13 +146,13 @@ def take_turns(
 
 
 def speedup_of(ratios: Sequence[float]) -> Speedup:
-    """The speedup that rounds show.
+    """Estimate the speedup from rounds.
 
-    The interval is Student's around the median of the logs, with a variance that begins at what one round is usually
-    off by (a conjugate prior: Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6).
+    The interval is Student's around the median of the logs, with the usual error of a round as the variance's
+    conjugate prior (Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6).
 
     Args:
-        ratios: Of each round, positive.
+        ratios: The ratio of each round, positive.
     """
     logs = [math.log(ratio) for ratio in ratios]
     middle = statistics.median(logs)

@@ -1,4 +1,4 @@
-"""What one trial measured. Units are in the names: bytes, seconds, joules."""
+"""Measurements of one trial. Names contain the units: bytes, seconds, joules."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class StopReason(enum.Enum):
     STEADY = "steady"
     """The confidence interval became narrow enough."""
     BUDGET = "budget"
-    """The trial's share of time was used up; the spread says how sure the figure is."""
+    """The trial's time was used up; the spread says how certain the value is."""
     OUTPACED = "outpaced"
-    """The candidate was clearly slower than the best so far; its figure is an early one."""
+    """The candidate was clearly slower than the best so far; its value is preliminary."""
 
 
 class MemoryBreakdown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,8 +45,8 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Peak device memory of one full optimizer step, with the optimizer state in place.
 
     Attributes:
-        peak_bytes: The figure that a memory limit is compared with: reserved bytes on CUDA (what the process really
-            takes), live tensor storage on CPU.
+        peak_bytes: The value compared with a memory limit: reserved bytes on CUDA (what the process really takes),
+            live tensor storage on CPU.
         peak_allocated_bytes: Peak of live tensor storage.
         peak_reserved_bytes: Peak reserved by the caching allocator (CUDA), in a timed trial that of the timed steps
             included, else ``None``.
@@ -92,13 +92,13 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class SizePoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One batch size tried shortly: its memory and a first idea of its time.
+    """One batch size of a profiling run: its memory and a rough step time.
 
     Attributes:
         micro_batch: Samples.
         memory: Peak memory of its last step.
         step_seconds: The fastest of its steps (memory tracking, if any, excluded).
-        speedup: Samples per second over those of another training in turn with it; ``None`` where there was none.
+        speedup: Throughput relative to another training alternating with it; ``None`` if there was none.
         compared_at: Micro-batch of both in that comparison, which may be larger than this one.
     """
 
@@ -116,7 +116,7 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         points: By growing micro-batch; at least two unless even the second did not fit.
         out_of_memory_at: The smallest micro-batch that did not fit, if one was met.
         loss_trace: Losses of the first steps at the first point, from the fixed seed: comparable between combinations.
-        settled: Method -> what it settled on (``Training.settled``): timed trials are to do the same.
+        settled: Method -> what it settled on (``Training.settled``), for timed trials to reuse.
     """
 
     points: tuple[SizePoint, ...]
@@ -126,7 +126,7 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a timed trial measured.
+    """Measurements of a timed trial.
 
     Attributes:
         micro_batch: Samples per forward pass.
@@ -139,7 +139,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         samples_per_second: Samples per step / ``step_seconds``.
         tokens_per_second: The same in tokens where the batch has tokens, else ``None``.
         memory: Peak memory.
-        making_seconds: How long ``make_batch`` took for a batch; no part of the step.
+        making_seconds: How long ``make_batch`` took for a batch; not included in the step.
         joules_per_step: Energy by NVML's counter over the timed steps, else ``None``.
         loss_trace: Loss of every step, warm-up included.
     """

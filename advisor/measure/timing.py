@@ -1,4 +1,4 @@
-"""How long a training step takes: warm up until steady, then measure until the answer is sure enough.
+"""Time training steps: warm up until steady, then measure until the result is certain enough.
 
 Pure logic: the clock and the step are given, so that every rule is tested without waiting.
 """
@@ -22,19 +22,19 @@ class Agree(Protocol):
     """Makes a decision the same on all ranks that take it together."""
 
     def __call__(self, value: _T, kind: Any = Any) -> _T:
-        """What was decided for all, given what this rank would decide and the type that it is read back as."""
+        """Return the common decision, given this rank's own and the type to decode it as."""
 
 
 def alone(value: _T, kind: Any = Any) -> _T:
-    """Agreement of a process with nobody but itself."""
+    """Agreement of a single process: its own decision."""
     return value
 
 
 NEAR = 0.05
-"""Lead of one figure over another that may be luck: a machine that others use too drifts by as much between trials."""
+"""Lead of one measurement over another that may be luck: a shared machine drifts this much between trials."""
 
 _STEADY_GAIN = 0.05
-"""Warm-up goes on while a step is faster than the best before it by more than this share."""
+"""Warm-up continues while a step is faster than the best before it by more than this share."""
 _MOST_WARMUP_STEPS = 10
 _MOST_TIMED_STEPS = 1000
 
@@ -48,8 +48,8 @@ class TimingPlan(msgspec.Struct, frozen=True, kw_only=True):
         max_timed_steps: Most timed steps, once they have taken ``min_timed_seconds``; 1000 before.
         target_spread: Stop when the interval's half-width is below this share of a step's time.
         measure_seconds: Stop adding steps after this many seconds, once there are ``min_timed_steps``.
-        min_timed_seconds: The timed steps take at least this long together, if ``measure_seconds`` allows it. A few
-            steps of milliseconds agree with each other and yet say nothing about clocks that rise and fall.
+        min_timed_seconds: Least total time of the timed steps, if ``measure_seconds`` allows it. A few steps of
+            milliseconds may agree and still miss varying clocks.
         outpaced_above_seconds: Stop when even the lower end of the interval is above this, else ``None``.
     """
 
@@ -63,10 +63,10 @@ class TimingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured.
+    """Measured step times.
 
     Attributes:
-        typical_seconds: Of a step in the long run: the median of the timed ones, the mean where many of them stall.
+        typical_seconds: A step's time in the long run: the median of the timed ones, or the mean if many stall.
         low_seconds: Lower end of its 95 % confidence interval.
         high_seconds: Upper end.
         step_seconds: Every timed step, in order.
@@ -97,7 +97,7 @@ def time_steps(
         plan: When to stop.
         clock: Seconds from any fixed moment, such as ``time.perf_counter``.
         before_timed: Called once between warm-up and the timed steps.
-        agree: Every decision goes through it: ranks whose clocks differ must take equally many steps.
+        agree: Makes every decision common to all ranks: despite different clocks they must make equally many steps.
     """
     begin = clock()
 
@@ -133,7 +133,7 @@ def time_steps(
 
 
 def _still_warming(warmup: Sequence[float], spent_share: float) -> bool:
-    """Whether one more warm-up step is worth its time, after the fewest that were asked for."""
+    """Whether one more warm-up step is worth its time, after the requested minimum."""
     if len(warmup) >= _MOST_WARMUP_STEPS:
         return False
     if len(warmup) < 2:

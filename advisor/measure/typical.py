@@ -1,8 +1,8 @@
-"""What a step takes in the long run, from the seconds of some.
+"""Estimate a step's time in the long run from a sample of step times.
 
-A step that something disturbs once is no part of a training's speed, so that the median tells best. Where other
-programs keep cores busy that threads wait for, a part of all steps takes ten times as long as the others, for ever:
-then a training is as fast as its mean, and the median is luck.
+A single disturbed step does not reflect a training's speed, so the median is usually best. But if other programs keep
+busy the cores that threads wait for, some steps always take ten times as long as others: then the mean is the
+training's speed, and the median is luck.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 __all__ = ["median_interval", "student_t_95", "typical_interval", "typical_seconds"]
 
 _STALLS = 1.5
-"""Mean over median from which on stalls are a part of the training's speed: they take a third of its time."""
+"""Ratio of mean to median from which stalls count as part of the training's speed: they take a third of its time."""
 
 _STUDENT_T_95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 _STUDENT_T_95_OF_FEW = {1: 12.706, 2: 4.303}

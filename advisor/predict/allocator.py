@@ -1,12 +1,12 @@
 """Reserved memory from allocated memory: a log of allocations replayed through PyTorch's CUDA caching allocator.
 
-An out-of-memory error comes when *reserved* bytes meet the limit, and those depend on the order of allocations: on
-what was split, what lies between blocks in use, and what could be given back. The replay follows the allocator's own
-rules as they are set by default (no ``max_split_size_mb``, ``roundup_power2_divisions`` or
-``garbage_collection_threshold``), for one stream and outside CUDA graphs.
+An out-of-memory error occurs when *reserved* bytes reach the limit, and those depend on the order of allocations: on
+which blocks were split, which lie between blocks in use, and which could be released. The replay follows the
+allocator's default rules (no ``max_split_size_mb``, ``roundup_power2_divisions`` or ``garbage_collection_threshold``),
+for one stream and outside CUDA graphs.
 
-Not followed: the driver's choice of addresses (they only decide between free blocks of one size), memory that is held
-until another stream is done with it, and the CUDA context, which is not the allocator's.
+Not modelled: the driver's choice of addresses (which only decides between free blocks of equal size), memory held until
+another stream is done with it, and the CUDA context, which is not the allocator's.
 
 Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch; its default settings in ``c10/core/AllocatorConfig.h``.
 """
@@ -26,16 +26,16 @@ _STEADY_STEPS, _MOST_STEPS = 2, 8
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the allocator would have come to.
+    """Result of a replay.
 
     Attributes:
-        peak_reserved_bytes: Most memory taken from the device at once, as ``torch.cuda.max_memory_reserved`` says.
-        peak_allocated_bytes: Most memory in blocks in use, as ``torch.cuda.max_memory_allocated`` says: sizes rounded
-            to 512 bytes, and with the rest of a large block where that is too small to be split off.
+        peak_reserved_bytes: Peak reserved memory, as reported by ``torch.cuda.max_memory_reserved``.
+        peak_allocated_bytes: Peak memory of blocks in use, as reported by ``torch.cuda.max_memory_allocated``: sizes
+            rounded to 512 bytes, including the rest of a large block if that is too small to be split off.
         segments: Most segments held at once; expandable ones are one per pool, however much of them is mapped.
-        retries: How often the cache was released because the limit was met (``num_alloc_retries``).
-        out_of_memory: An allocation failed even so. The replay ended there: the peaks are those of the events before,
-            which fitted.
+        retries: How often the cache was released because the limit was reached (``num_alloc_retries``).
+        out_of_memory: Whether an allocation failed nevertheless, which ends the replay: the peaks are those of the
+            events before.
     """
 
     peak_reserved_bytes: int
@@ -57,16 +57,16 @@ def replay(
 
     Args:
         events: ``(identity of the storage, bytes)`` in order: positive when it is allocated, negative when it is
-            freed. An identity may come again once it is free. Empty storages (0 bytes) have no block.
+            freed. An identity may be reused once it is free. Empty storages (0 bytes) have no block.
         expandable: Whether ``expandable_segments`` is on.
-        expandable_from: Index of the event before which it is switched on, and what is unused is given back; what was
-            there before stays in segments of fixed size.
-        limit_bytes: Reserved bytes that the allocator may not pass, as ``torch.cuda.set_per_process_memory_fraction``
-            sets it; ``None`` for no limit. Expandable segments may pass it by less than a page, as in PyTorch: there
-            the limit is held against the size of a fixed segment, and whole pages are mapped.
-        step: Index of the event with which a step begins that is taken again and again, where it leaves as much as it
-            finds: one finds other gaps than the one before it, and may need more. It is played until
-            ``_STEADY_STEPS`` of them have taken nothing more from the device, or ``_MOST_STEPS`` times.
+        expandable_from: Index of the event before which it is switched on and unused memory is released; memory in use
+            stays in segments of fixed size.
+        limit_bytes: Limit of reserved bytes, as set by ``torch.cuda.set_per_process_memory_fraction``; ``None`` for no
+            limit. Expandable segments may exceed it by less than a page, as in PyTorch, which checks the limit for
+            the size of a fixed segment but maps whole pages.
+        step: Index of the first event of a step to repeat, if it frees all that it allocates: each step finds other
+            gaps than the one before, and may need more. It is repeated until ``_STEADY_STEPS`` of them have reserved
+            nothing more, or ``_MOST_STEPS`` times.
     """
     log = list(events)
     switched = expandable_from if expandable else 0
@@ -91,7 +91,7 @@ def replay(
 def _play(
     allocator: CachingAllocator, log: Sequence[tuple[int, int]], begin: int, end: int, live: dict[int, Block]
 ) -> bool:
-    """Whether all events from ``begin`` up to ``end`` could be served."""
+    """Play the events from ``begin`` up to ``end``; return whether all succeeded."""
     for index in range(begin, end):
         identity, size = log[index]
         if size > 0:
@@ -109,7 +109,7 @@ def _play(
 
 
 def _is_closed(step: Sequence[tuple[int, int]]) -> bool:
-    """Whether a step gives back all that it takes, and nothing else."""
+    """Whether a step frees exactly what it allocates."""
     live: set[int] = set()
     for identity, size in step:
         if size > 0:
@@ -124,7 +124,7 @@ def _is_closed(step: Sequence[tuple[int, int]]) -> bool:
 def _play_again(
     allocator: CachingAllocator, log: Sequence[tuple[int, int]], begin: int, live: dict[int, Block]
 ) -> bool:
-    """Whether a step could be served until it was steady."""
+    """Repeat a step until it is steady; return whether all allocations succeeded."""
     steady = 0
     for _ in range(_MOST_STEPS - 1):
         before = allocator.reserved_bytes
@@ -141,13 +141,13 @@ class CachingAllocator:
 
     Args:
         expandable: Whether ``expandable_segments`` is on.
-        limit_bytes: Reserved bytes that may not be passed, or ``None``.
+        limit_bytes: Limit of reserved bytes, or ``None``.
 
     Attributes:
-        allocated_bytes: In blocks in use now.
-        peak_allocated_bytes: The most there were, as ``torch.cuda.max_memory_allocated`` would say.
-        peak_reserved_bytes: The most that was taken from the device, as ``torch.cuda.max_memory_reserved`` would say.
-        retries: How often the cache was released because the limit was met.
+        allocated_bytes: Bytes in blocks in use now.
+        peak_allocated_bytes: Peak of these, as ``torch.cuda.max_memory_allocated`` would report.
+        peak_reserved_bytes: Peak of reserved bytes, as ``torch.cuda.max_memory_reserved`` would report.
+        retries: How often the cache was released because the limit was reached.
     """
 
     def __init__(self, *, expandable: bool = False, limit_bytes: int | None = None) -> None:
@@ -160,7 +160,7 @@ class CachingAllocator:
 
     @property
     def reserved_bytes(self) -> int:
-        """Taken from the device now."""
+        """Bytes reserved now."""
         return self._source.held_bytes
 
     @property
@@ -169,7 +169,7 @@ class CachingAllocator:
         return self._source.most
 
     def allocate(self, requested: int) -> Block | None:
-        """A block for so many bytes (at least 1); ``None`` when even the released cache leaves no room."""
+        """A block of this many bytes (at least 1); ``None`` if there is no room even after releasing the cache."""
         assert requested > 0
         size = rounded(requested)
         pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
@@ -188,7 +188,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: Block) -> None:
-        """Give a block back to its pool, as one with its free neighbours."""
+        """Return a block to its pool, merged with its free neighbours."""
         assert block.allocated
         block.allocated = False
         block.requested = 0
@@ -197,7 +197,7 @@ class CachingAllocator:
         block.pool.add(block)
 
     def empty_cache(self) -> None:
-        """Give all free memory back to the device that can be given back."""
+        """Release all free memory to the device where possible."""
         self._source.release((self._large, self._small))
 
     def expand(self) -> None:
@@ -207,7 +207,7 @@ class CachingAllocator:
         self._source = ExpandableSegments(self._source)
 
     def _may_grow(self, size: int) -> bool:
-        """Whether the limit has room for a segment, if need be after the cache has been released."""
+        """Whether the limit has room for a segment, after releasing the cache if necessary."""
         if self._limit_bytes is None:
             return True
         segment = segment_bytes(size)

@@ -1,4 +1,4 @@
-"""Blocks of device memory and the pools of free ones, as PyTorch's CUDA caching allocator keeps them.
+"""Blocks of device memory and pools of free ones, as in PyTorch's CUDA caching allocator.
 
 Source: ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h`` of PyTorch.
 """
@@ -46,9 +46,9 @@ class Block:
         size: Bytes.
 
     Attributes:
-        requested: Bytes that were asked for; 0 while it is free.
+        requested: Bytes requested; 0 while it is free.
         allocated: Whether it is in use.
-        mapped: Whether memory lies behind its addresses. Only part of an expandable segment may have none.
+        mapped: Whether its addresses are backed by memory; always so outside of expandable segments.
         before: Its neighbour at lower addresses of the same segment.
         after: Its neighbour at higher addresses of the same segment.
     """
@@ -66,7 +66,7 @@ class Block:
         self.after: Block | None = None
 
     def cut(self, size: int) -> Block:
-        """Shorten this block to its first ``size`` bytes; what follows it is a new block of the same kind."""
+        """Shorten this block to its first ``size`` bytes; the rest becomes a new block of the same kind."""
         assert 0 < size < self.size
         rest = Block(self.pool, self.address + size, self.size - size)
         rest.mapped = self.mapped
@@ -78,9 +78,9 @@ class Block:
         return rest
 
     def absorb_free_neighbours(self) -> None:
-        """Become one with each neighbour that is as free as this block, and as mapped; it leaves its pool.
+        """Merge with each free neighbour that is equally mapped, removing it from its pool.
 
-        This block itself is in no pool meanwhile: its size changes.
+        This block itself must be in no pool, as its size changes.
         """
         before, after = self.before, self.after
         if before is not None and not before.allocated and before.mapped is self.mapped:
@@ -99,7 +99,7 @@ class Block:
 
 
 class Pool:
-    """Free blocks: small ones, or large ones. Both have one stream only.
+    """Free blocks, small or large, of a single stream.
 
     Args:
         small: Which of the two.
@@ -115,14 +115,14 @@ class Pool:
         self.unmapped: list[tuple[int, Block]] = []
 
     def add(self, block: Block) -> None:
-        """Keep a free block."""
+        """Add a free block."""
         if block.mapped:
             insort(self.free, (block.size, block.address, block))
         else:
             insort(self.unmapped, (block.address, block))
 
     def remove(self, block: Block) -> None:
-        """Keep a block no more."""
+        """Remove a block."""
         if block.mapped:
             place = bisect_left(self.free, (block.size, block.address))
             assert self.free[place][2] is block
@@ -133,5 +133,5 @@ class Pool:
             del self.unmapped[place]
 
     def first_fit(self, size: int) -> int:
-        """Place in ``free`` of the smallest block of at least this size; the end where there is none."""
+        """Index in ``free`` of the smallest block of at least this size; the end if there is none."""
         return bisect_left(self.free, (size,))

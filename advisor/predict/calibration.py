@@ -1,4 +1,4 @@
-"""Predicted step times adjusted to the ones that trials of the same training measured."""
+"""Predicted step times, calibrated with measurements of the same training."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class TimePrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     measured_seconds: dict[int, float] = {}
 
     def calibrated(self, measured_seconds: Mapping[int, float]) -> TimePrediction:
-        """The same, adjusted to step times of trials.
+        """Return a copy calibrated with measured step times.
 
-        One measured batch gives a factor between roofline and device, which holds for all batches and phases. Two or
-        more give a straight line in the batch, and the roofline only says how the time divides among the phases. A line
-        that falls, or is below zero at some batch, is noise: then the factor is the middle one of all.
+        One measured batch gives a factor between roofline and device for all batches and phases. Two or more give a
+        straight line in the batch, and the roofline only divides the time among the phases. A line that falls, or is
+        negative at some batch, is noise: then the median factor is used.
 
         Args:
             measured_seconds: Batch -> seconds; added to what is known.
@@ -52,7 +52,7 @@ class TimePrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def _seconds(self, batch: int, roofline: PredictedStep) -> float:
         batches, seconds = zip(*sorted(self.measured_seconds.items()), strict=True)
         if len(batches) > 1:
-            # Weighed so that relative errors count alike: noise is a share of the time.
+            # Weighted so that relative errors count equally: noise is proportional to time.
             slope, intercept = np.polyfit(batches, seconds, 1, w=1 / np.array(seconds))
             line = float(intercept + slope * batch)
             if slope >= 0 and line > 0:

@@ -1,4 +1,4 @@
-"""Will it fit, up to which batch, and what takes the memory: the answer to somebody who has not run anything."""
+"""Predict, before anything runs, whether a policy fits, up to which batch, and what takes the memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from advisor.predict.step_work import StepWork
 __all__ = ["EXPANDABLE_SEGMENTS", "AtBatch", "Outlook", "outlook_of"]
 
 EXPANDABLE_SEGMENTS = "expandable_segments"
-"""The method that decides which of the allocator's ways counts."""
+"""The method that decides which of the allocator's modes applies."""
 
 
 class AtBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of a step at one micro-batch, as predicted.
+    """Predicted memory of a step at one micro-batch.
 
     Attributes:
         micro_batch: Samples per forward pass.
-        peak_bytes: Most live bytes of tensors on the device.
-        phase: When that is: ``"forward"``, ``"backward"`` or ``"optimizer"``.
-        operator: The operator whose result made it the most; may be empty.
-        parts: What lives then.
-        phase_peaks: The most that lives in each phase.
-        activation_bytes: What the forward pass keeps for the backward pass.
+        peak_bytes: Peak of live tensor bytes on the device.
+        phase: Phase of the peak: ``"forward"``, ``"backward"`` or ``"optimizer"``.
+        operator: The operator whose result caused the peak; may be empty.
+        parts: Live bytes at the peak, by category.
+        phase_peaks: Peak of each phase.
+        activation_bytes: Bytes that the forward pass keeps for the backward pass.
     """
 
     micro_batch: int
@@ -41,27 +41,27 @@ class AtBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What is predicted of a policy on a device. Nothing in it was measured on that device.
+    """Predictions for a policy on a device. Nothing in it was measured on that device.
 
     Attributes:
-        workload: Its name.
-        policy: What is applied; its micro-batch is the one asked for.
+        workload: The workload's name.
+        policy: The policy, at the requested micro-batch.
         device: The device's name.
-        limit_bytes: What the training may take.
+        limit_bytes: Memory limit of the training.
         limit_from: Where that limit comes from, for people.
-        asked: At the batch asked for.
+        asked: Memory at the requested batch.
         batch_from: Where that batch comes from, for people.
-        largest: At the largest batch within the limit; ``None`` if not even one sample fits, or if the batch adds
-            nothing.
-        fits: Whether the batch asked for is within the limit: what the allocator reserves, with expandable segments if
-            the policy has them, where that is known, and else the live bytes.
-        reserved: What torch's caching allocator takes, without and with expandable segments; empty where there is none
-            (on a CPU), or where it cannot be predicted.
+        largest: Memory at the largest batch within the limit; ``None`` if not even one sample fits, or if memory does
+            not depend on the batch.
+        fits: Whether the requested batch is within the limit: by reserved bytes (with expandable segments if the policy
+            has them) if known, else by live bytes.
+        reserved: Memory reserved by torch's caching allocator, without and with expandable segments; empty on a CPU, or
+            if it cannot be predicted.
         manner: How the prediction was made.
         traced_at: The micro-batches that were traced.
-        trace_seconds: What that took.
-        times: How long a step takes at the batch asked for and at the largest, where that is predicted.
-        notes: What the user should know.
+        trace_seconds: Time spent tracing.
+        times: Predicted step times at the requested batch and at the largest, if available.
+        notes: Notes for the user.
     """
 
     workload: str
@@ -82,7 +82,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allocator(self) -> Reserved | None:
-        """What the allocator takes with this policy, where that is known."""
+        """Reserved memory with this policy, if known."""
         return _allocator(self.reserved, self.policy)
 
 
@@ -99,19 +99,19 @@ def outlook_of(
     rates: DeviceRates | None = None,
     notes: tuple[str, ...] = (),
 ) -> Outlook:
-    """Read the answer off a prediction.
+    """Derive the outlook from a prediction.
 
     Args:
-        prediction: Of the policy's memory.
-        workload: Its name.
-        policy: The policy, at the batch asked for.
+        prediction: Prediction of the policy's memory.
+        workload: The workload's name.
+        policy: The policy, at the requested batch.
         device: The device's name.
-        limit_bytes: What the training may take.
+        limit_bytes: Memory limit of the training.
         limit_from: Where that limit comes from, for people.
         batch_from: Where the batch comes from, for people.
         work: The work of a step, if it was counted.
-        rates: Of the device, if they are known.
-        notes: What the user should know beside the prediction's own notes.
+        rates: The device's rates, if known.
+        notes: Notes for the user, in addition to the prediction's own.
     """
     asked = _at(prediction, policy.micro_batch)
     largest, needed = prediction.largest_batch(limit_bytes), asked.peak_bytes

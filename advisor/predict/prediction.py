@@ -1,9 +1,9 @@
-"""What a trace predicts of a policy's memory: a few lines against the micro-batch, and the largest batch that fits.
+"""Memory predictions from traces: affine functions of the micro-batch, and the largest batch that fits.
 
-In one step every allocation is affine in the micro-batch, and so is what lives at any moment. The peak is the largest
-of these moments, and which one it is changes with the batch (from the optimizer step to the start of the backward
-pass, say). Of thousands of moments only those count that are the largest for some batch: their lines are kept, each
-with what lives then. That is exact for every batch, where a line through two peaks may be off by a half.
+In one step every allocation is affine in the micro-batch, and so are the live bytes at any moment. The peak is the
+largest of these moments, and which one that is changes with the batch (from the optimizer step to the start of the
+backward pass, say). Only the few of thousands of moments that are the largest for some batch are kept, each with its
+live bytes by category. That is exact for every batch, while a line through two peaks may be off by half.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Affine", "Category", "CudaDevice", "Manner", "MemoryPrediction", "Mo
 
 
 class Category(enum.Enum):
-    """What memory is used for."""
+    """Uses of memory."""
 
     PARAMETERS = "parameters"
     BUFFERS = "buffers"
@@ -33,7 +33,7 @@ class Category(enum.Enum):
 
 
 class Manner(enum.Enum):
-    """How a prediction was made; a person is told unless it is the first."""
+    """How a prediction was made; reported to the user unless it is the first."""
 
     ALIGNED = "aligned"
     """Two traces, allocation by allocation."""
@@ -45,8 +45,8 @@ class Affine(msgspec.Struct, frozen=True):
     """Bytes against the micro-batch: ``fixed + per_sample * micro_batch``.
 
     Attributes:
-        fixed: Bytes whatever the batch.
-        per_sample: Bytes that every sample adds.
+        fixed: Bytes independent of the batch.
+        per_sample: Bytes per sample.
     """
 
     fixed: float
@@ -58,13 +58,13 @@ class Affine(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment of the step that is a phase's largest for some micro-batch.
+    """A moment of the step that is its phase's peak for some micro-batch.
 
     Attributes:
         phase: ``"forward"``, ``"backward"`` or ``"optimizer"``; ``"idle"`` between steps.
         live: Live bytes.
-        parts: Their categories; categories of nothing are left out.
-        operator: The operator whose result made it the largest.
+        parts: Live bytes by category, without empty ones.
+        operator: The operator whose result caused the peak.
     """
 
     phase: str
@@ -77,8 +77,8 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The CUDA device that a trace stands for.
 
     Attributes:
-        compute_capability: ``(major, minor)``: decides which attention kernels there are.
-        multiprocessors: How many it has: decides how many blocks a kernel has, and what they put down between them.
+        compute_capability: ``(major, minor)``: decides which attention kernels are available.
+        multiprocessors: Their number decides how many blocks a kernel has, and how much workspace those need.
     """
 
     compute_capability: tuple[int, int]
@@ -86,7 +86,7 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def threads_per_multiprocessor(self) -> int:
-        """As many as may be there at once; by the table of compute capabilities in the CUDA programming guide."""
+        """Most resident threads, by the table of compute capabilities in the CUDA programming guide."""
         if self.compute_capability == (7, 5):
             return 1024
         major, minor = self.compute_capability
@@ -94,21 +94,21 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def is_short_of_shared_memory(self) -> bool:
-        """Whether a block may have 99 KiB at most; likewise."""
+        """Whether a block may have at most 99 KiB of shared memory, by the same table."""
         major, minor = self.compute_capability
         return (major == 8 and minor not in (0, 7)) or major == 12
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch's caching allocator takes from a CUDA device, by a replay of the step's allocations.
+    """Memory reserved by torch's caching allocator, from a replay of the step's allocations.
 
     Attributes:
         expandable: Whether ``expandable_segments`` is on.
-        micro_batch: The batch asked for.
+        micro_batch: The requested batch.
         peak_bytes: Most bytes reserved at that batch; above the limit if it does not fit.
         allocated_bytes: Most bytes of blocks in use at that batch, which are larger than what is in them.
         largest_batch: The largest micro-batch that never runs out of memory under the limit, to within one percent
-            (it does fit); 0 if none. No more than the batch asked for where the batch adds nothing.
+            (it does fit); 0 if none. At most the requested batch if memory does not depend on the batch.
         largest_peak_bytes: Most bytes reserved there, under the limit.
     """
 
@@ -124,15 +124,15 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of one optimizer step, with the optimizer state in place, against the micro-batch.
 
     Attributes:
-        moments: For every phase those that are its largest for some batch; at least one.
-        activations: What the backward pass needs: born in the forward pass and alive at its end.
-        accumulation_steps: Passes of the traced step: 1, or 2 for any more (a third adds nothing).
+        moments: For every phase, the moments that are its peak for some batch; at least one.
+        activations: Memory kept for the backward pass: allocated in the forward pass and live at its end.
+        accumulation_steps: Passes of the traced step: 1, or 2 for two or more (a third adds nothing).
         manner: How it was made.
         traced_at: The micro-batches that were traced.
-        trace_seconds: What that took.
-        notes: What is known to differ from a real run.
+        trace_seconds: Time spent tracing.
+        notes: Known differences from a real run.
         own_batch: The workload's ``BATCH_SIZE``, or ``None``.
-        reserved: On a CUDA device: what the allocator takes, without and with expandable segments.
+        reserved: On a CUDA device, the allocator's reserved memory without and with expandable segments.
     """
 
     moments: tuple[Moment, ...]
@@ -146,7 +146,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     reserved: tuple[Reserved, ...] = ()
 
     def peak_moment(self, micro_batch: int, phase: str | None = None) -> Moment:
-        """The moment at which most lives, of one phase or of all.
+        """The moment with the most live bytes, of one phase or of all.
 
         Raises:
             KeyError: There is no such phase in the step.
@@ -157,21 +157,21 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         return max(moments, key=lambda moment: moment.live.at(micro_batch))
 
     def peak(self, micro_batch: int) -> int:
-        """Peak of live bytes at a micro-batch: a prediction, never to be shown as measured."""
+        """Predicted peak of live bytes at a micro-batch; never present it as measured."""
         return math.ceil(self.peak_moment(micro_batch).live.at(micro_batch))
 
     def phase_peaks(self, micro_batch: int) -> dict[str, int]:
-        """The most that lives in each phase."""
+        """Peak of live bytes in each phase."""
         phases = dict.fromkeys(moment.phase for moment in self.moments)
         return {phase: math.ceil(self.peak_moment(micro_batch, phase).live.at(micro_batch)) for phase in phases}
 
     def breakdown(self, micro_batch: int) -> dict[Category, int]:
-        """What lives at the peak, by category."""
+        """Live bytes at the peak, by category."""
         parts: Mapping[Category, Affine] = self.peak_moment(micro_batch).parts
         return {category: round(part.at(micro_batch)) for category, part in parts.items()}
 
     def largest_batch(self, usable_bytes: float) -> float:
-        """The largest micro-batch whose peak stays within so many bytes.
+        """The largest micro-batch whose peak fits in this many bytes.
 
         Returns:
             A fraction; infinite if the batch adds nothing, below 1 if not even one sample fits.

@@ -1,8 +1,8 @@
-"""The predicted time of a training step: every operator takes as long as what it is bound by.
+"""Predict the time of a training step with the roofline model: every operator is as slow as its bottleneck.
 
-Williams, Waterman and Patterson 2009, Roofline: an operator computes, and it moves bytes; the slower of the two hides
-the other. Operators so small that the device waits for the next to begin take the time of a launch, and copies between
-host and device that of the link. Whether copies hide behind computation is not known before a trial: here they do not.
+Williams, Waterman and Patterson 2009, Roofline: an operator computes and moves bytes, and the slower of the two hides
+the other. Operators too small to keep the device busy take the time of a launch, and copies between host and device
+that of the link. Whether copies overlap with computation is unknown before a trial; here they do not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Bound", "PredictedPhase", "PredictedStep", "predict_step", "predicte
 
 
 class Bound(enum.Enum):
-    """What the time of an operator is made of."""
+    """What bounds the time of an operator."""
 
     COMPUTE = "compute"
     BANDWIDTH = "memory bandwidth"
@@ -29,16 +29,16 @@ class Bound(enum.Enum):
 
 
 class PredictedPhase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One phase of a step as predicted.
+    """Prediction for one phase of a step.
 
     Attributes:
-        phase: Which.
-        predicted_seconds: How long it takes.
-        seconds_by_bound: Those seconds by what bounds the operators that take them.
+        phase: The phase.
+        predicted_seconds: Its time.
+        seconds_by_bound: That time by the bounds of its operators.
         flops: Floating-point operations of its matrix products, convolutions and attention.
         moved_bytes: Bytes that it reads and writes on the device.
         transferred_bytes: Bytes that it copies between host and device.
-        launches: Operators that it starts.
+        launches: Number of operators launched.
     """
 
     phase: Phase
@@ -61,13 +61,13 @@ class PredictedPhase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PredictedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A training step as predicted.
+    """Prediction for a training step.
 
     Attributes:
         batch: Samples.
         phases: The phases that have work, in order.
-        measured_rates: Whether the rates that it rests on were measured, or else published: then it is the least time.
-        calibrated_at: Batches whose measured step times it was adjusted to; empty for the roofline alone.
+        measured_rates: Whether it uses measured rates; with published ones it is a lower bound.
+        calibrated_at: Batches whose measured step times calibrated it; empty for the plain roofline.
     """
 
     batch: int
@@ -105,7 +105,7 @@ class PredictedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return next((one for one in self.phases if one.phase is phase), None)
 
     def scaled(self, factor: float, calibrated_at: tuple[int, ...]) -> PredictedStep:
-        """The same step, all its times multiplied."""
+        """The same step with all times multiplied by a factor."""
         assert factor > 0, f"a factor between times is positive, got {factor}"
         phases = tuple(
             msgspec.structs.replace(
@@ -122,9 +122,9 @@ def predict_step(work: StepWork, batch: int, rates: DeviceRates) -> PredictedSte
     """The step at a batch on a device.
 
     Args:
-        work: Of the training.
+        work: The training's work.
         batch: Samples, at least 1.
-        rates: Of the device.
+        rates: The device's rates.
     """
     assert batch >= 1, f"a batch has at least one sample, got {batch}"
     by_phase: dict[Phase, list[Work]] = {}
@@ -135,18 +135,18 @@ def predict_step(work: StepWork, batch: int, rates: DeviceRates) -> PredictedSte
 
 
 def predicted_seconds(work: Work, rates: DeviceRates) -> dict[Bound, float]:
-    """How long each of its bounds alone would take a group of like operators; the largest counts.
+    """Time of a group of similar operators under each bound alone; the largest counts.
 
     Args:
-        work: Of the group.
-        rates: Of the device.
+        work: The group's work.
+        rates: The device's rates.
     """
     calls = max(work.launches, 1.0)
     launching = work.launches * (rates.launch_seconds or 0.0)
     if work.kind in (Kind.TO_DEVICE, Kind.TO_HOST):
         to_device = work.kind is Kind.TO_DEVICE
         link = rates.to_device_bytes_per_second if to_device else rates.to_host_bytes_per_second
-        # Rates without a link are a CPU's: there the copy is one in memory.
+        # Rates without a link are a CPU's, where the copy is within memory.
         seconds = work.read_bytes / (link or rates.bandwidth.at(work.moved_bytes / calls))
         return {Bound.TRANSFER: seconds, Bound.LAUNCH: launching}
     rate = rates.convolution if work.kind is Kind.CONVOLUTION else rates.matmul

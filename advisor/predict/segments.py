@@ -1,4 +1,4 @@
-"""Where the caching allocator gets memory: segments of fixed size, or expandable ones that are mapped page by page.
+"""Sources of the caching allocator's memory: segments of fixed size, or expandable ones mapped page by page.
 
 Source: ``alloc_block``, ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``, ``release_blocks`` and
 ``get_free_block`` in ``c10/cuda/CUDACachingAllocator.cpp``.
@@ -21,16 +21,16 @@ from advisor.predict.blocks import (
 __all__ = ["ExpandableSegments", "FixedSegments", "Segments", "segment_bytes"]
 
 _SMALLEST_OWN_SEGMENT = 10 << 20
-"""``kMinLargeAlloc``: from here on a request gets a segment of its own size."""
+"""``kMinLargeAlloc``: requests from this size on get their own segment."""
 
 _LARGE_ROUNDING = 2 << 20
 """``kRoundLarge``: the multiple such a segment is rounded to."""
 
 _ABOVE_FIXED = LARGE_SEGMENT_BYTES << 30
-"""Where expandable segments begin if there are fixed ones, which are taken to lie below: a multiple of either page."""
+"""Start of expandable segments if there are fixed ones, assumed to lie below: a multiple of both page sizes."""
 
 _ENDLESS = 1 << 62
-"""Addresses of an expandable segment. In truth 9/8 of the device's memory; another segment begins where they end."""
+"""Address range of an expandable segment. Really 9/8 of the device's memory, followed by another segment."""
 
 
 def segment_bytes(size: int) -> int:
@@ -43,7 +43,7 @@ def segment_bytes(size: int) -> int:
 
 
 class Segments(Protocol):
-    """A way to get memory from the driver and to give it back.
+    """A way to get memory from the driver and release it.
 
     Attributes:
         most: Largest number of segments held at once.
@@ -56,20 +56,20 @@ class Segments(Protocol):
         """Reserved now."""
 
     def best_fit(self, pool: Pool, size: int) -> Block | None:
-        """Take the free block that suits the size best out of its pool."""
+        """Take the best-fitting free block out of its pool."""
 
     def grow(self, pool: Pool, size: int) -> Block:
         """Get more memory: a free block of at least this size, in no pool."""
 
     def splits(self, pool: Pool, remaining: int) -> bool:
-        """Whether so many bytes too many are split off a block."""
+        """Whether to split off the remaining bytes of a block."""
 
     def release(self, pools: Sequence[Pool]) -> None:
-        """Give all free memory back to the driver that can be given back."""
+        """Release all free memory to the driver where possible."""
 
 
 class FixedSegments:
-    """One ``cudaMalloc`` per segment; a segment goes back only as a whole, when nothing of it is in use.
+    """One ``cudaMalloc`` per segment; a segment is released only as a whole, when none of it is in use.
 
     Attributes:
         count: Segments now.
@@ -82,12 +82,12 @@ class FixedSegments:
         self._next_address = 0
 
     def best_fit(self, pool: Pool, size: int) -> Block | None:
-        """The smallest free block that is large enough; of equal ones, that at the lowest address."""
+        """The smallest free block that is large enough; among equals, the one at the lowest address."""
         place = pool.first_fit(size)
         return pool.free.pop(place)[2] if place < len(pool.free) else None
 
     def grow(self, pool: Pool, size: int) -> Block:
-        """A new segment. The driver's addresses are not known: they are taken to rise."""
+        """A new segment. The driver's addresses are unknown and assumed to increase."""
         segment = Block(pool, self._next_address, segment_bytes(size))
         self._next_address += segment.size
         self.held_bytes += segment.size
@@ -100,7 +100,7 @@ class FixedSegments:
         return remaining >= SMALLEST_BLOCK_BYTES if pool.small else remaining > LARGEST_SMALL_BYTES
 
     def release(self, pools: Sequence[Pool]) -> None:
-        """Give back the segments that are free as a whole."""
+        """Release the segments that are entirely free."""
         for pool in pools:
             for _, _, block in list(pool.free):
                 if block.before is None and block.after is None:
@@ -110,10 +110,10 @@ class FixedSegments:
 
 
 class ExpandableSegments:
-    """One range of addresses per pool; whole pages of it are mapped when needed and unmapped when memory is short.
+    """One address range per pool, whose pages are mapped when needed and unmapped when memory is short.
 
     Args:
-        before: Segments of fixed size that there are already. What is free in them serves as well, and none are added.
+        before: Existing segments of fixed size. Their free memory is used as well, and none are added.
     """
 
     def __init__(self, before: FixedSegments | None = None) -> None:
@@ -129,7 +129,7 @@ class ExpandableSegments:
         return self._mapped_bytes + self._before.held_bytes
 
     def best_fit(self, pool: Pool, size: int) -> Block | None:
-        """The smallest free block that is large enough, where one that can still grow counts with all it could be."""
+        """The smallest free block that is large enough; one that can grow counts with its potential size."""
         place = pool.first_fit(size)
         if place == len(pool.free):
             return None
@@ -155,7 +155,7 @@ class ExpandableSegments:
         return remaining >= SMALLEST_BLOCK_BYTES
 
     def release(self, pools: Sequence[Pool]) -> None:
-        """Unmap every page that no block in use touches, and give back segments of fixed size."""
+        """Unmap every page without blocks in use, and release segments of fixed size."""
         self._before.release(pools)
         for pool in pools:
             for _, address, block in list(pool.free):
@@ -183,7 +183,7 @@ class ExpandableSegments:
         raise AssertionError("the last unmapped block is endless")
 
     def _map(self, block: Block, size: int) -> None:
-        """Map the first pages of an unmapped block, which becomes one with its free neighbours."""
+        """Map the first pages of an unmapped block and merge them with free neighbours."""
         page = _page(block.pool)
         mapped = -(-size // page) * page
         block.pool.remove(block)
@@ -195,7 +195,7 @@ class ExpandableSegments:
         block.pool.add(block)
 
     def _unmap(self, block: Block) -> None:
-        """Unmap the whole pages of a free block; what lies before and after them stays free and mapped."""
+        """Unmap the whole pages of a free block; the rest before and after them stays free and mapped."""
         page = _page(block.pool)
         begin = -(-block.address // page) * page
         end = (block.address + block.size) // page * page

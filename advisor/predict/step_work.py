@@ -1,4 +1,4 @@
-"""The work of one training step: floating-point operations, bytes and launches, as straight lines in the batch."""
+"""The work of one training step: floating-point operations, bytes and launches, as affine functions of the batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Amount", "Kind", "StepWork", "Work", "WorkGroup", "work_through"]
 
 
 class Kind(enum.Enum):
-    """The kinds of operator: each has a rate of its own."""
+    """The kinds of operator, each with its own rate."""
 
     MATRIX = "matrix product"
     CONVOLUTION = "convolution"
@@ -27,18 +27,18 @@ class Kind(enum.Enum):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call of an operator took, or many calls that are alike.
+    """The work of one call of an operator, or of many similar calls.
 
     Attributes:
-        phase: When.
+        phase: Phase of the step.
         kind: The kind of operator.
         operator: Its name, e.g. ``"addmm"``.
-        number_format: In which it computes, e.g. ``"bfloat16"``; ``"tf32"`` for float32 products that are let be so.
-        launches: Kernels that it starts.
+        number_format: Format of the computation, e.g. ``"bfloat16"``; ``"tf32"`` for float32 products that allow it.
+        launches: Kernels launched.
         flops: Floating-point operations of matrix products, convolutions and attention; 0 for all others.
-        read_bytes: Bytes of the elements that it reads.
-        written_bytes: Bytes that it writes into memory that was in use before.
-        fresh_bytes: Bytes that it writes into memory taken for its result.
+        read_bytes: Bytes read.
+        written_bytes: Bytes written to memory that was already in use.
+        fresh_bytes: Bytes written to newly allocated memory.
     """
 
     phase: Phase
@@ -79,7 +79,7 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class WorkGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Calls that are alike at every batch, such as the same layer in every block. The amounts are of all together.
+    """Calls that are alike at every batch, such as the same layer in every block. The amounts are totals.
 
     Attributes:
         phase: As in :class:`Work`.
@@ -118,9 +118,9 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The work of one training step at any batch.
 
     Attributes:
-        groups: In the order in which their operators were first met.
-        batches: The two batches that were counted; the work is exact at these, and at others where every operator's is
-            a straight line in the batch, as it is unless samples are compared with each other.
+        groups: In the order of their first call.
+        batches: The two counted batches. The work is exact there, and at others if every operator's is affine in the
+            batch, which holds unless samples are compared with each other.
     """
 
     groups: tuple[WorkGroup, ...]
@@ -134,9 +134,8 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def work_through(first: tuple[int, Sequence[Work]], second: tuple[int, Sequence[Work]]) -> StepWork:
     """The work of a step from its calls at two batches.
 
-    The n-th call of an operator at one batch is the n-th at the other. Where their numbers differ (more micro-batches,
-    say), which is which cannot be known: then all calls of that operator, in that phase and number format, are one
-    group.
+    The n-th call of an operator at one batch corresponds to the n-th at the other. If their numbers differ (with more
+    micro-batches, say), all calls of that operator, in that phase and number format, form one group.
 
     Args:
         first: A batch and the calls of a step on it.

@@ -1,4 +1,4 @@
-"""Every file of a study folder by name, and writing that never leaves half a file."""
+"""The files of a study folder, and writing them atomically."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def writing(path: Path) -> Iterator[None]:
     """Turn a failure to write into an error that says what to do.
 
     Args:
-        path: What is written.
+        path: The file being written.
 
     Raises:
-        OutputFolderError: An ``OSError`` came out of the block: no space, no permission.
+        OutputFolderError: The block raised an ``OSError``, such as no space or no permission.
     """
     try:
         yield
@@ -43,14 +43,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file whole (:func:`advisor.files.write_whole`), or say what to do.
+    """Write a file atomically (:func:`advisor.files.write_whole`), or raise an error that says what to do.
 
     Args:
         path: The file; its folder exists.
         content: Text is written as UTF-8.
 
     Raises:
-        OutputFolderError: It could not be written; the old file, if any, is untouched.
+        OutputFolderError: It could not be written; the old file, if any, is unmodified.
     """
     with writing(path):
         write_whole(path, content)
@@ -68,49 +68,48 @@ class TrialFolder:
 
     @property
     def spec(self) -> Path:
-        """What was asked."""
+        """The request."""
         return self.path / "spec.json"
 
     @property
     def result(self) -> Path:
-        """How it ended; it exists only when the trial has ended."""
+        """The result; exists only once the trial has ended."""
         return self.path / "result.json"
 
     @property
     def log(self) -> Path:
-        """What the user's model and the libraries printed."""
+        """The output of the user's model and the libraries."""
         return self.path / "log.txt"
 
     @property
     def gradient(self) -> Path:
-        """The first gradient of the reference run that others are compared with; written by its worker."""
+        """The reference run's first gradient, for comparison; written by its worker."""
         return self.path / "gradient.pt"
 
     @property
     def movement(self) -> Path:
-        """The parameters after each step of a plain loop, which a wrapper's are compared with; as the gradient."""
+        """A plain loop's parameters after each step, for comparison with a wrapper's; written by its worker."""
         return self.path / "movement.pt"
 
     def read_result(self, spec: Trial[_R]) -> _R | None:
-        """The stored result; ``None`` if there is none that can be understood: then the trial has not finished."""
+        """The stored result, or ``None`` if there is none that can be read: the trial has not finished."""
         return _read(self.result, spec.result_type)
 
     def read_spec(self) -> TrialSpec | None:
-        """The stored request, or ``None`` if there is none that can be understood."""
+        """The stored request, or ``None`` if there is none that can be read."""
         found: TrialSpec | None = _read(self.spec, TrialSpec)
         return found
 
     def write_result(self, result: Result) -> None:
-        """Store how the trial ended."""
+        """Store the result."""
         write_atomically(self.result, msgspec.json.format(encode_record(result)))
 
     def finished(self, spec: Trial[_R]) -> _R | None:
-        """The stored result, if it answers for ``spec``.
+        """The stored result, if it is still valid for ``spec``.
 
-        A trial that the user interrupted has no answer, and a look at the present none that lasts. One that ran out of
-        time has one, until at least twice that time is offered; whether it is run again all the same is for the runner
-        to say. What the whole study rests on has none unless it went well: what was wrong may be put right where nobody
-        looks for a change, in a data file or a library.
+        Interrupted trials and looks are always run again. A timeout is valid until at least twice the time is allowed;
+        the runner may still decide to run it again. Probes and counts are reused only if they succeeded: the user may
+        have fixed the failure where changes are not tracked, in a data file or a library.
         """
         result = self.read_result(spec)
         if result is None or result.outcome is Outcome.INTERRUPTED or isinstance(spec, LookTrial):
@@ -133,7 +132,7 @@ def _read(path: Path, kind: Any) -> Any: ...
 
 
 def _read(path: Path, kind: Any) -> Any:
-    """A record; that it cannot be read at all is the folder's fault, and is raised."""
+    """A record; ``None`` if it is missing or damaged. Other read errors are raised."""
     try:
         return decode_record(path.read_bytes(), kind)
     except (FileNotFoundError, DamagedError):
@@ -152,34 +151,34 @@ class StudyFolder:
 
     @property
     def marker(self) -> Path:
-        """What the measurements in this folder hold for; it makes the folder ours."""
+        """What the measurements in this folder are valid for; it marks the folder as a study's."""
         return self.path / "study.json"
 
     @property
     def identity(self) -> Path:
-        """What the measurements hold for besides the source: what the workload has read, and what it is."""
+        """What else the measurements depend on: the files that the workload read, and the model's identity."""
         return self.path / "identity.json"
 
     @property
     def lock(self) -> Path:
-        """Held while a process tunes into the folder."""
+        """Held while a process tunes in this folder."""
         return self.path / "lock"
 
     def follower_log(self, rank: int) -> Path:
-        """What the ranks of another machine print, where that machine writes into this folder."""
+        """Output of another machine's ranks, if that machine writes into this folder."""
         return self.path / f"{_FOLLOWER}{rank}.log"
 
     def is_ours(self, entry: Path) -> bool:
-        """Whether something in the folder may be there before the folder is a study's.
+        """Whether an entry may exist before the folder is a study's.
 
-        A follower may start first, and another process may be writing the marker at this moment.
+        A follower may start first, and another process may be writing the marker right now.
         """
         follower = entry.name.startswith(_FOLLOWER) and entry.suffix == ".log"
         return follower or entry.name == self.lock.name or entry.name.startswith(f".{self.marker.name}.")
 
     @property
     def trials(self) -> Path:
-        """One folder for every trial."""
+        """One folder per trial."""
         return self.path / "trials"
 
     @property
@@ -189,7 +188,7 @@ class StudyFolder:
 
     @property
     def ledger(self) -> Path:
-        """The candidates: one line of JSON for every policy that reached its end."""
+        """The candidates: one line of JSON per finished policy."""
         return self.path / "ledger.jsonl"
 
     @property
@@ -204,7 +203,7 @@ class StudyFolder:
 
     @property
     def emitted(self) -> Path:
-        """Digests of every policy and wrapper that was written here: another one was edited."""
+        """Digests of every policy and wrapper written here, to detect edited ones."""
         return self.path / "emitted.json"
 
     @property
@@ -213,7 +212,7 @@ class StudyFolder:
         return self.path / "wrapper.py"
 
     def clear_left_files(self) -> None:
-        """Remove halves of files that were being written when a process was killed; with the lock held."""
+        """Remove partial files of killed processes; call with the lock held."""
         for folder in (self.path, *self.trials.glob("*/")):
             clear_left_files(folder)
 

@@ -1,4 +1,4 @@
-"""How a trial ended: always one of these, never a guess from its output."""
+"""Outcomes of a trial, never guessed from its output."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ class Outcome(enum.Enum):
 
     OK = "ok"
     COMPARED = "compared"
-    """Held against plain training by short steps in turn, which showed that it need not be timed at length."""
+    """A profiling run alternating with plain training showed that it does not need full timing."""
     OUT_OF_MEMORY = "out of memory"
     """The device's memory, or the memory limit, was exceeded."""
     HOST_OUT_OF_MEMORY = "host out of memory"
     """Host memory ran out (the kernel ended the worker, or a host allocation failed)."""
     TIMEOUT = "timeout"
-    """The trial's time limit passed; its process group was ended."""
+    """The trial exceeded its time limit; its process group was killed."""
     CRASHED = "crashed"
-    """The worker ended without a result by its own doing: a fault such as a segmentation fault, or ``os._exit``."""
+    """The worker ended itself without a result: a fault such as a segmentation fault, or ``os._exit``."""
     LOST = "lost"
-    """The worker was ended by a signal from outside, went away, or did not start."""
+    """The worker was killed from outside, disappeared, or did not start."""
     FAILED = "failed"
     """The user's code or a method raised; the traceback is kept."""
     DIVERGED = "diverged"
     """The loss became NaN or infinite."""
     REFUSED = "refused"
-    """A method does not apply, or there is no such batch; nothing ran."""
+    """A method does not apply, or the batch does not exist; nothing ran."""
     SCREENED = "screened"
     """Predicted not to fit; nothing ran."""
     INTERRUPTED = "interrupted"
@@ -37,10 +37,9 @@ class Outcome(enum.Enum):
 
     @property
     def is_by_chance(self) -> bool:
-        """Whether it may say nothing of what was run, so that the next run of the same command tries it again.
+        """Whether the cause may lie outside the trial, so that the next run of the same command tries it again.
 
-        A busy machine or a stopped process takes too long, somebody else ends a worker; what a workload does itself it
-        does again.
+        A busy machine may be too slow, and others may kill a worker; failures of the workload itself would recur.
         """
         return self in (Outcome.TIMEOUT, Outcome.LOST)
 
@@ -56,14 +55,14 @@ _FAULTS = frozenset(
         signal.SIGTRAP,
     )
 )
-"""Signals that a process gets for what it does itself."""
+"""Signals that a process causes itself."""
 
 
 def outcome_without_result(status: int | None) -> Outcome:
-    """How a trial ended whose process ended without a result.
+    """The outcome of a trial whose process ended without a result.
 
     Args:
-        status: Exit status, or minus the number of the signal that ended it; ``None`` if it went away unseen.
+        status: Exit status, or minus the number of the signal that ended it; ``None`` if unknown.
     """
     if status is None or (status < 0 and -status not in _FAULTS):
         return Outcome.LOST

@@ -1,6 +1,6 @@
-"""What parent and worker, and launcher and rank, say to each other: one JSON object per line, on channels of their own.
+"""Messages between parent and worker, and launcher and rank: one JSON object per line, on dedicated channels.
 
-Standard input and output belong to the user's model, which may print anything or wait for a line.
+Standard input and output belong to the user's model, which may print anything or wait for input.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Worker to parent: what it is doing, for a live display.
 
     Attributes:
-        text: In a few words.
+        text: A few words.
     """
 
     text: str
@@ -62,9 +62,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         key: The trial.
-        clean: Whether memory is back where it was, so that the worker can be used again.
-        why: What is left when it is not.
-        isolated: Whether it ran in a process of its own, so that the worker is as it was however the trial ended.
+        clean: Whether all memory was freed, so that the worker can be reused.
+        why: What was left, if anything.
+        isolated: Whether it ran in its own process, which leaves the worker unaffected however the trial ended.
     """
 
     key: str
@@ -74,7 +74,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Unwritten(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Worker to parent: the folder of the trial could not be written, so that there is no result.
+    """Worker to parent: the trial's folder could not be written, so there is no result.
 
     Attributes:
         reason: Rule, value and fix.
@@ -94,10 +94,10 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A rank of another machine to the launcher, first of all.
+    """A rank of another machine to the launcher: its first message.
 
     Attributes:
-        token: What the launcher gave to its own ranks, and to nobody else.
+        token: The launcher's secret, known to its own ranks only.
         rank: Its number; ``None`` for the launcher of that machine.
     """
 
@@ -106,20 +106,20 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Launcher to a rank of another machine: it is one of ours."""
+    """Launcher to a rank of another machine: accepted."""
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Rank to launcher: it has found the others."""
+    """Rank to launcher: connected to the others."""
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Rank to launcher: how its share of the trial ended.
 
     Attributes:
-        result: Of this rank alone.
-        leftover: What it left in memory, in words; empty when nothing.
-        secondary: Whether it failed only because another rank went away.
+        result: This rank's result.
+        leftover: Description of what it left in memory, or empty.
+        secondary: Whether it failed only because another rank disconnected.
     """
 
     result: TrialResult
@@ -132,7 +132,7 @@ RankAnswer = Joined | Progress | Reported | Unwritten
 
 
 def encode_line(message: msgspec.Struct) -> bytes:
-    """One message as a line. Short lines are written to a pipe in one piece, whoever else writes to it."""
+    """One message as a line. Writes of short lines to a pipe are atomic, even with several writers."""
     return encode_record(message) + b"\n"
 
 
@@ -144,7 +144,7 @@ class LineReader:
         self._pending = b""
 
     def read(self) -> list[bytes] | None:
-        """The complete lines that one read brings; ``None`` at the end of the stream."""
+        """Read once; return the complete lines, or ``None`` at the end of the stream."""
         data = os.read(self._descriptor, 65536)
         if not data:
             return None

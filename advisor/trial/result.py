@@ -1,4 +1,4 @@
-"""How a trial ended, and what it found: one record per kind of trial, told apart in JSON by ``kind``."""
+"""Results of trials: one record per kind of trial, distinguished in JSON by ``kind``."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ __all__ = [
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was found of one batch of a ladder.
+    """Measurements of one batch of a ladder.
 
     Attributes:
-        measurement: Its figures.
-        speedup: Over what the trial takes turns with; ``None`` where nobody took turns with it.
-        gain: Over the best batch before it in the ladder, in turn with that one; ``None`` at the first one.
+        measurement: Its memory and time.
+        speedup: Over the training that the trial alternates with; ``None`` without one.
+        gain: Speedup over the best earlier batch of the ladder, alternating with it; ``None`` for the first batch.
     """
 
     measurement: Measurement
@@ -54,10 +54,10 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast the training was that a trial took turns with.
+    """How fast the training was that a trial alternated with.
 
     Attributes:
-        policy: What it trained with.
+        policy: Its policy.
         samples_per_second: Over its turns.
     """
 
@@ -66,16 +66,16 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What every trial's result has. What a trial found is ``None`` unless it came that far.
+    """The fields of every result. Findings are ``None`` unless the trial got that far.
 
     Attributes:
         key: The spec's key.
         outcome: How it ended.
         reason: One line for people when the outcome is not OK, or a policy cannot be traced.
         traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
-        most_samples: The most that ``make_batch`` makes, where the trial saw it make fewer than it was asked for.
-        notes: What a method or the worker wants the user to know.
-        wall_seconds: Time from the request to the answer, as the parent saw it.
+        most_samples: The most that ``make_batch`` returns, if the trial saw it return fewer than requested.
+        notes: Notes for the user, from methods or the worker.
+        wall_seconds: Time from the request to the answer, measured by the parent.
         warm: Whether an already running worker served it.
     """
 
@@ -90,12 +90,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ProbeResult(Result, frozen=True, kw_only=True, tag="probe"):
-    """What a study rests on.
+    """The facts that a study is based on.
 
     Attributes:
-        facts: What was learned of the model.
-        reads: What the user's code has read.
-        identity: What the model and its batches are.
+        facts: Facts about the model.
+        reads: Files that the user's code read.
+        identity: Identity of the model and its batches.
     """
 
     facts: Facts | None = None
@@ -104,33 +104,33 @@ class ProbeResult(Result, frozen=True, kw_only=True, tag="probe"):
 
 
 class LookResult(Result, frozen=True, kw_only=True, tag="look"):
-    """What the model is now.
+    """The model's current identity.
 
     Attributes:
-        identity: What the model and its batches are.
+        identity: Identity of the model and its batches.
     """
 
     identity: ModelIdentity | None = None
 
 
 class CountResult(Result, frozen=True, kw_only=True, tag="count"):
-    """How large the model is at every size.
+    """The model's parameter count at every size.
 
     Attributes:
-        counts: Parameters of every size.
+        counts: Number of parameters at each size.
     """
 
     counts: SizeCounts | None = None
 
 
 class PredictResult(Result, frozen=True, kw_only=True, tag="predict"):
-    """What a trace says.
+    """Predictions from a trace.
 
     Attributes:
-        prediction: The memory; ``None`` where the policy cannot be traced, for the reason given.
-        work: The work of a step, where it could be counted: on request, and for a device that is not there.
-        device_rates: What the device can do, where that was to be measured.
-        reads: What the user's code has read.
+        prediction: The memory; ``None`` if the policy cannot be traced (see ``reason``).
+        work: The work of a step, if it could be counted: on request, and for an absent device.
+        device_rates: The device's rates, if their measurement was requested.
+        reads: Files that the user's code read.
     """
 
     prediction: MemoryPrediction | None = None
@@ -140,10 +140,10 @@ class PredictResult(Result, frozen=True, kw_only=True, tag="predict"):
 
 
 class ComparedResult(Result, frozen=True, kw_only=True):
-    """Of a trial that may have taken turns with another training.
+    """Result of a trial that may have alternated with another training.
 
     Attributes:
-        paces: How fast that training was, for each time that it did.
+        paces: How fast that training was, for each comparison.
     """
 
     paces: tuple[Pace, ...] = ()
@@ -153,8 +153,8 @@ class SizeResult(ComparedResult, frozen=True, kw_only=True, tag="size"):
     """Memory and time of growing batches.
 
     Attributes:
-        sizing: The points.
-        prediction: What its points predict for every batch, where they do.
+        sizing: The measured points.
+        prediction: Memory at every batch predicted from these points, if they allow it.
     """
 
     sizing: Sizing | None = None
@@ -162,11 +162,11 @@ class SizeResult(ComparedResult, frozen=True, kw_only=True, tag="size"):
 
 
 class TimedResult(ComparedResult, frozen=True, kw_only=True):
-    """The figures of a training at one batch.
+    """Measurements of a training at one batch.
 
     Attributes:
-        measurement: The figures.
-        speedup: Samples per second over those of what it took turns with; ``None`` where there was nothing.
+        measurement: Memory and time.
+        speedup: Throughput relative to the training it alternated with; ``None`` without one.
     """
 
     measurement: Measurement | None = None
@@ -174,10 +174,10 @@ class TimedResult(ComparedResult, frozen=True, kw_only=True):
 
 
 class TimeResult(TimedResult, frozen=True, kw_only=True, tag="time"):
-    """The figures of a policy, and of other batches of the same methods.
+    """Measurements of a policy, and of other batches with the same methods.
 
     Attributes:
-        smaller: The figures of the smaller micro-batch, where one was asked for and it went well.
+        smaller: Measurements of the smaller micro-batch, if one was requested and succeeded.
         smaller_speedup: Its speedup.
         ladder: The batches of the spec's ladder that were timed.
     """
@@ -188,11 +188,11 @@ class TimeResult(TimedResult, frozen=True, kw_only=True, tag="time"):
 
 
 class ConfirmResult(TimedResult, frozen=True, kw_only=True, tag="confirm"):
-    """The figures of an emitted wrapper."""
+    """Measurements of an emitted wrapper."""
 
 
 class FidelityResult(Result, frozen=True, kw_only=True, tag="fidelity"):
-    """What a training does to the losses.
+    """Losses and gradients of a fidelity run.
 
     Attributes:
         fidelity: The losses, and how far the first gradient is from the reference run's.
@@ -202,20 +202,20 @@ class FidelityResult(Result, frozen=True, kw_only=True, tag="fidelity"):
 
 
 class PlainLoopResult(Result, frozen=True, kw_only=True, tag="plain loop"):
-    """What a plain loop does.
+    """Steps of a plain loop.
 
     Attributes:
-        steps: What the steps did; and how far they are from those of another plain loop, if there was one before.
+        steps: The recorded steps, and their distance from an earlier plain loop's, if there was one.
     """
 
     steps: StepRecord | None = None
 
 
 class VerifyResult(Result, frozen=True, kw_only=True, tag="verify"):
-    """What a wrapper does.
+    """Steps through a wrapper.
 
     Attributes:
-        steps: What the steps did, and how far they are from the plain loop's.
+        steps: The recorded steps, and their distance from the plain loop's.
     """
 
     steps: StepRecord | None = None

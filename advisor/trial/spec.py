@@ -55,28 +55,27 @@ _Compared = TypeVar("_Compared", bound=ComparedResult, covariant=True)
 _Timed = TypeVar("_Timed", bound=TimedResult, covariant=True)
 
 Incidental = Annotated[_T, msgspec.Meta(extra={"identity": None})]
-"""A field that is no part of the question: a stored result answers for every value of it."""
+"""A field left out of the trial's key: a stored result is valid for every value of it."""
 
 _ByFingerprint = Annotated[WorkloadSource, msgspec.Meta(extra={"identity": operator.attrgetter("fingerprint")})]
-"""A workload is what it says, wherever its file lies."""
+"""A workload is identified by its content, wherever its file is."""
 
 
 class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What every trial has. Trials with equal keys ask the same, and are run once.
+    """The fields of every trial. Trials with equal keys are the same trial and run once.
 
     Attributes:
         workload: Where the user's functions are.
         policy: What to apply. Its ``gpu_count`` is the number of ranks, one process each (see :attr:`ranks`).
-        model_size: Arguments of ``build_model`` and ``make_batch`` (the workload's ``SIZES``); empty for the model as
-            it is.
+        model_size: Arguments of ``build_model`` and ``make_batch`` (the workload's ``SIZES``); empty for the defaults.
         device: torch's device name.
-        memory_limit_bytes: Bytes that make the trial end as OUT_OF_MEMORY when passed. What a trial finds out below or
-            above it holds for every limit, unless its kind says otherwise.
+        memory_limit_bytes: Exceeding it ends the trial as OUT_OF_MEMORY. Results hold for every limit, unless the kind
+            of trial says otherwise.
         seed: Seed of the model's initialization, the batches and dropout.
-        layout: Where batches have their samples, as the probe found it; a trial without it finds it itself.
+        layout: Where batches have their samples, as found by the probe; a trial without it finds it itself.
         measure_seconds: Soft limit: stop adding steps or batches after this many seconds of stepping.
-        time_limit_seconds: Hard limit of the whole trial, kept by the parent.
-        repeat: Tells apart deliberate repetitions of the same trial.
+        time_limit_seconds: Hard limit of the whole trial, enforced by the parent.
+        repeat: Distinguishes deliberate repetitions of the same trial.
     """
 
     workload: _ByFingerprint
@@ -92,19 +91,19 @@ class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unkno
 
     @property
     def ranks(self) -> int:
-        """Processes that run it: one for each device."""
+        """Number of processes: one per device."""
         return self.policy.gpu_count
 
     @property
     def kind(self) -> str:
-        """The kind of trial, as it is written in JSON."""
+        """The kind of trial, as written in JSON."""
         return str(self.__struct_config__.tag)
 
     @property
     def key(self) -> str:
-        """Identity of the trial: its fields but for the incidental ones.
+        """Identity of the trial: its fields without the incidental ones.
 
-        A field at its default does not count, so that one that is added later leaves the keys of older trials alone.
+        Fields at their defaults are skipped, so a field added later does not change the keys of older trials.
         """
         asked = {
             name: value if of is None else of(value)
@@ -116,23 +115,23 @@ class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unkno
 
     @property
     def result_type(self) -> type[_R]:
-        """The record that describes how it ended."""
+        """The record type of its result."""
         return cast("type[_R]", _result_of(type(self)))
 
     def ended(self, outcome: Outcome, reason: str = "", **found: Any) -> _R:
-        """How it ended.
+        """Make the result of this trial.
 
         Args:
-            outcome: In a word.
+            outcome: How it ended.
             reason: One line for people.
-            found: Further fields of its result.
+            found: Further fields of the result.
         """
         return self.result_type(key=self.key, outcome=outcome, reason=reason, **found)
 
 
 @functools.cache
 def _identity_of(kind: type[Trial[Any]]) -> tuple[tuple[str, Any, Any], ...]:
-    """Name and default of each field that is part of the question, and what of it counts (``None``: all)."""
+    """Name and default of each field in the key, and the function that reduces it (``None``: the whole value)."""
     found = []
     for field in msgspec.structs.fields(kind):
         marks = [
@@ -146,36 +145,36 @@ def _identity_of(kind: type[Trial[Any]]) -> tuple[tuple[str, Any, Any], ...]:
 
 @functools.cache
 def _result_of(kind: type[Trial[Any]]) -> Any:
-    """The argument that a kind of trial gives to its generic base."""
+    """The type argument of the kind's generic base."""
     return get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
 
 
 class ProbeTrial(Trial[ProbeResult], frozen=True, kw_only=True, tag="probe"):
-    """Build, one plain step, and learn the facts.
+    """Build the model, make one plain step, and collect the facts.
 
     Attributes:
-        libraries: Optional libraries to import, to see which of them are there and work.
+        libraries: Optional libraries to import, to see which are installed and work.
     """
 
     libraries: tuple[str, ...] = ()
 
 
 class LookTrial(Trial[LookResult], frozen=True, kw_only=True, tag="look"):
-    """Build, and see whether the model and its batches are what they were."""
+    """Build the model, and check that it and its batches have not changed."""
 
 
 class CountTrial(Trial[CountResult], frozen=True, kw_only=True, tag="count"):
-    """Count the parameters of every size, without memory for them."""
+    """Count the parameters of every size without allocating them."""
 
 
 class PredictTrial(Trial[PredictResult], frozen=True, kw_only=True, tag="predict"):
-    """Trace the applied policy without memory: its peak at every batch, about the largest of interest.
+    """Trace the applied policy without allocating: predicts its peak at every batch, best near the traced one.
 
     Attributes:
         stands_for: The CUDA device that ``device``, a CPU, stands for in the trace.
-        allocator_limit_bytes: Replay the allocations of a CUDA device as well, at the batch and up to this limit.
-        counts_work: Count the work of a step of the device itself as well.
-        measures_rates: Measure what the device can do as well.
+        allocator_limit_bytes: Also replay the allocations of a CUDA device, at the batch and up to this limit.
+        counts_work: Also count the work of a step on the device itself.
+        measures_rates: Also measure the device's rates.
         at_own_batch: Trace around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
     """
 
@@ -187,18 +186,18 @@ class PredictTrial(Trial[PredictResult], frozen=True, kw_only=True, tag="predict
 
     @property
     def ranks(self) -> int:
-        """One process, whose trace stands for all ranks."""
+        """One process traces for all ranks."""
         return 1
 
 
 class ComparedTrial(Trial[_Compared], frozen=True, kw_only=True):
-    """A trial that may take turns with another training, in a process of its own.
+    """A trial that may alternate with another training in a separate process.
 
     Attributes:
-        beside: What to take turns with: the baseline, or a leader. Profiling runs take turns at equal batches, others
-            at the batch of this policy.
-        turn_seconds: How long short steps in turn may take.
-        needs_all_memory: Whether what took turns with earlier trials must give back what it holds.
+        beside: The policy to alternate with: the baseline, or a leader. Profiling runs alternate at equal batches,
+            others at the batch of this policy.
+        turn_seconds: How long alternating profiling steps may take.
+        needs_all_memory: Whether the training that alternated with earlier trials must free its memory.
     """
 
     beside: Policy | None = None
@@ -207,13 +206,13 @@ class ComparedTrial(Trial[_Compared], frozen=True, kw_only=True):
 
 
 class SizeTrial(ComparedTrial[SizeResult], frozen=True, kw_only=True, tag="size"):
-    """Short steps at growing batches: memory against batch, from the policy's micro-batch on.
+    """Profiling run at growing batches: memory against batch, starting at the policy's micro-batch.
 
     Attributes:
         fidelity_steps: Steps at the first batch, whose losses are compared between combinations.
-        largest_batch: Do not try micro-batches above this one.
-        limit_of_timed_bytes: What a timed trial may take: no batch is tried that is predicted to need more.
-        compare_at: Micro-batch at which to take turns, if it is above that of the last point.
+        largest_batch: Largest micro-batch to try.
+        limit_of_timed_bytes: Memory limit of timed trials: batches predicted to need more are not tried.
+        compare_at: Micro-batch at which to alternate, if above that of the last point.
     """
 
     fidelity_steps: int = 3
@@ -226,7 +225,7 @@ class TimedTrial(ComparedTrial[_Timed], frozen=True, kw_only=True):
     """Warm up and measure full steps at one batch.
 
     Attributes:
-        memory_limit_bytes: What the training may take, which decides how it is timed.
+        memory_limit_bytes: Part of the key here: the memory available decides how the training is timed.
         warmup_steps: Fewest untimed steps.
         min_timed_steps: Fewest timed steps.
         max_timed_steps: Most timed steps.
@@ -261,7 +260,7 @@ class ConfirmTrial(TimedTrial[ConfirmResult], frozen=True, kw_only=True, tag="co
 
     Attributes:
         wrapper_path: The wrapper.
-        wrapper_text: What is in it, for machines that do not share the study's folder.
+        wrapper_text: Its content, for machines that do not share the study's folder.
     """
 
     wrapper_path: Incidental[str]
@@ -269,15 +268,15 @@ class ConfirmTrial(TimedTrial[ConfirmResult], frozen=True, kw_only=True, tag="co
 
 
 class FidelityTrial(Trial[FidelityResult], frozen=True, kw_only=True, tag="fidelity"):
-    """Some tens of small steps: the losses and the first gradient, to be compared with the reference run's.
+    """A few dozen small steps: the losses and the first gradient, to compare with the reference run's.
 
     Attributes:
         fidelity_steps: Most steps.
-        other_chance: Draw other random numbers in every step, and begin one rounding off: how far the reference run is
-            from itself.
-        write_gradient_to: File for the first gradient; the reference run's.
-        reference_gradient: File of the reference run's first gradient, which this run's is compared with.
-        watched_state: What the reference run's first step changed in the model: by how much this run's does.
+        other_chance: Use other random numbers in every step and start one rounding error away, to measure the reference
+            run's own noise.
+        write_gradient_to: File to write the first gradient to, for the reference run.
+        reference_gradient: File of the reference run's first gradient, to compare this run's with.
+        watched_state: Names of the model state that the reference run's first step changed.
     """
 
     fidelity_steps: int = 3
@@ -291,11 +290,11 @@ class PlainLoopTrial(Trial[PlainLoopResult], frozen=True, kw_only=True, tag="pla
     """A few steps of a loop without momadvise: losses, first gradient, updates.
 
     Attributes:
-        without_dropout: Let no dropout draw, where its masks are others than a wrapper's.
-        other_chance: Draw other random numbers in every step, and begin one rounding off.
-        same_bits: Whether buffers are asked for the same bits.
-        write_gradient_to: File for the first gradient; the updates go beside it.
-        reference_gradient: That file of an earlier loop, which this one is compared with.
+        without_dropout: Disable dropout, where its masks differ from a wrapper's.
+        other_chance: Use other random numbers in every step and start one rounding error away.
+        same_bits: Whether buffers must match bit for bit.
+        write_gradient_to: File for the first gradient; the updates are written next to it.
+        reference_gradient: That file of an earlier loop, to compare this one with.
     """
 
     without_dropout: bool = False
@@ -310,8 +309,8 @@ class VerifyTrial(Trial[VerifyResult], frozen=True, kw_only=True, tag="verify"):
 
     Attributes:
         wrapper_path: The wrapper.
-        without_dropout: Let no dropout draw, where its masks are others than the plain loop's.
-        same_bits: Whether buffers are asked for the same bits.
+        without_dropout: Disable dropout, where its masks differ from the plain loop's.
+        same_bits: Whether buffers must match bit for bit.
         reference_gradient: File of the plain loop's first gradient.
     """
 
@@ -322,7 +321,7 @@ class VerifyTrial(Trial[VerifyResult], frozen=True, kw_only=True, tag="verify"):
 
 
 ComparedSpec = SizeTrial | TimeTrial | ConfirmTrial
-"""A trial that may take turns with another training."""
+"""A trial that may alternate with another training."""
 
 TrialSpec = (
     ProbeTrial

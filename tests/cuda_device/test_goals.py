@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 TINY, GROWING = (Path(workloads.__path__[0]) / f"{name}.py" for name in ("tiny", "growing"))
 RANKS = Path(__file__).parent / "ranks.yaml"
 
-# Without gradients nothing is known of what a batch is in pieces: that has to be allowed.
+# Without gradients nothing is known about splitting a batch: that has to be allowed.
 GOALS = {
     "faster": (1, [TINY, "--goal", "faster", "--search-space", "smoke", "--fidelity", "model"]),
     "bigger": (

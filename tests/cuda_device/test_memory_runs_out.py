@@ -50,7 +50,7 @@ def left_running(mark: str) -> Iterator[psutil.Process]:
 
 
 def test_a_model_that_only_fits_with_methods_gets_them(tmp_path: Path) -> None:
-    """Plain training runs out in the probe, in short runs and as the exact run of comparisons."""
+    """Plain training runs out in the probe, in profiling runs and as the reference run of comparisons."""
     model = Unruly(tmp_path).file("takes too much", "plain")
     methods = ("--methods", "checkpoint", "--trials", "1")
     result, document = tuned(Machine(gpus=(SMALL,), time=0.05), model, *methods)

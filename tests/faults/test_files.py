@@ -191,7 +191,7 @@ def test_folders_of_dead_processes_go_with_the_next_one(temporary: Path, make: C
 
 @pytest.mark.slow
 def test_a_comparison_that_cannot_be_kept_says_so_and_is_no_failure_of_the_trial(tmp_path: Path) -> None:
-    """The exact run's gradient cannot be written: the worker finds out, and the next command runs it again."""
+    """The reference run's gradient cannot be written: the worker reports it, and the next command runs it again."""
     (tmp_path / "file").write_text("no folder")
     with Runner(tmp_path) as runner:
         asked = spec(kind=FidelityTrial, write_gradient_to=str(tmp_path / "file" / "gradient.pt"))

@@ -41,16 +41,16 @@ def test_the_optimizer_is_the_peak_of_a_tiny_batch_only() -> None:
 
 
 def test_everything_alive_counts_also_what_no_module_knows() -> None:
-    figures = []
+    peaks = []
     for extra in (0, 1_000_000):
         memory_meter = meter()
         training = tiny_training()
         cache = torch.zeros(extra, dtype=torch.uint8)  # as a model's global mask or table
         batch = torch.randn(4, 8)
         training.step(batch)
-        figures.append(memory_meter.measured_step(training, batch)[1].peak_bytes)
+        peaks.append(memory_meter.measured_step(training, batch)[1].peak_bytes)
         del cache
-    assert figures[1] - figures[0] == 1_000_000
+    assert peaks[1] - peaks[0] == 1_000_000
 
 
 def test_the_batch_counts_as_its_copy_and_waiting_batches_do_not() -> None:

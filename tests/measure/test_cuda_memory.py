@@ -182,7 +182,7 @@ def test_the_allocators_log_is_the_timeline_of_the_step() -> None:
     assert cuda.memory.recording is None
 
 
-def test_work_in_pieces_is_one_change_of_the_timeline() -> None:
+def test_work_in_chunks_is_one_change_of_the_timeline() -> None:
     class InPieces(Scripted):
         def step(self, batch: object) -> torch.Tensor:
             for _ in chunks(torch.empty(0), 3 * 2**15):

@@ -1,4 +1,4 @@
-"""Two runs side by side: the same figures whatever the noise of single batches."""
+"""Two runs side by side: the same values whatever the noise of single batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_was_learned_is_from_the_first_round_of_batches_to_the_last_two() -
     assert beside(FALLING, FALLING).learned == 7.0 - 2.5
 
 
-def test_where_the_exact_run_began_is_its_largest_loss_of_the_first_round() -> None:
+def test_where_the_reference_run_began_is_its_largest_loss_of_the_first_round() -> None:
     assert beside(FALLING, [4.0, 5.0, 3.0, 2.0, 1.0], distinct=3).began == 5.0
 
 

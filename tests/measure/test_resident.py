@@ -21,13 +21,13 @@ def test_the_peak_is_that_of_the_timed_steps() -> None:
     _, memory = meter().measured_step(training, batch)
     assert memory.peak_resident_bytes is None
     _hold(256 * MIB)  # gone before the steps
-    figures = []
+    peaks = []
     for taken in (0, 128 * MIB):
         with meter().watching() as completed:
             _hold(taken)
-            figures.append(completed(memory).peak_resident_bytes or 0)
-    assert figures[0] > 0
-    assert 120 * MIB < figures[1] - figures[0] < 140 * MIB
+            peaks.append(completed(memory).peak_resident_bytes or 0)
+    assert peaks[0] > 0
+    assert 120 * MIB < peaks[1] - peaks[0] < 140 * MIB
 
 
 def _hold(size: int) -> None:

@@ -116,11 +116,11 @@ def test_the_dimension_of_every_part_is_found(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CUT)
-def test_pieces_together_are_the_batch(kind: str) -> None:
+def test_chunks_together_are_the_batch(kind: str) -> None:
     make_batch, _ = CUT[kind]
     layout = find_layout(make_batch)
-    pieces = split(make_batch(7), 3, layout.dims)
-    assert [samples_in(piece, layout) for piece in pieces] == [3, 2, 2]
+    chunks = split(make_batch(7), 3, layout.dims)
+    assert [samples_in(chunk, layout) for chunk in chunks] == [3, 2, 2]
 
 
 @pytest.mark.parametrize("kind", CUT)
@@ -129,7 +129,7 @@ def test_what_a_training_takes_for_granted_need_not_be_told(kind: str) -> None:
     make_batch, _ = CUT[kind]
     layout = find_layout(make_batch)
     if layout.is_usual:
-        assert [samples_in(piece, layout) for piece in split(make_batch(7), 3, layout.sample_dims)] == [3, 2, 2]
+        assert [samples_in(chunk, layout) for chunk in split(make_batch(7), 3, layout.sample_dims)] == [3, 2, 2]
     else:
         assert layout.sample_dims == layout.dims
 
@@ -252,7 +252,7 @@ def test_what_is_shared_stays_whole_although_it_is_as_long_as_the_batch(kind: st
     make_batch, _ = CUT[kind]
     layout = find_layout(make_batch)
     assert not layout.is_usual
-    assert all(len(piece["weight"]) == 7 for piece in split(make_batch(7), 3, layout.sample_dims))
+    assert all(len(chunk["weight"]) == 7 for chunk in split(make_batch(7), 3, layout.sample_dims))
 
 
 @pytest.mark.parametrize("population", [50, 333])

@@ -30,17 +30,17 @@ def test_it_has_a_moment_for_every_change_and_for_the_beginning_of_every_phase()
     assert timeline.changes == [0, 0, 1, 0, -1, 0]
 
 
-def test_work_in_pieces_is_one_event_however_many_pieces_there_are() -> None:
-    def of(pieces: int) -> list[tuple[int, int]]:
-        """A tensor, pieces of work on it, and what comes after."""
-        return [(1, 10), *[event for at in range(pieces) for event in ((10 + at, 7), (10 + at, -7))], (90, -10)]
+def test_work_in_chunks_is_one_event_however_many_chunks_there_are() -> None:
+    def of(chunks: int) -> list[tuple[int, int]]:
+        """A tensor, chunks of work on it, and what comes after."""
+        return [(1, 10), *[event for at in range(chunks) for event in ((10 + at, 7), (10 + at, -7))], (90, -10)]
 
-    one, many = (timeline_of(0, of(pieces), [], [(5, 50)]) for pieces in (1, 9))
+    one, many = (timeline_of(0, of(chunks), [], [(5, 50)]) for chunks in (1, 9))
     assert one == many
     assert one.live == [0, 10, 17, 10, 0]
     assert timeline_of(0, of(9), []).peaks() == many.peaks()
 
 
-def test_what_is_left_of_work_in_pieces_stays() -> None:
+def test_what_is_left_of_work_in_chunks_stays() -> None:
     timeline = timeline_of(0, [(11, 7), (12, 5), (13, -7)], [(1, Phase.FORWARD)], [(10, 20), (30, 40)])
     assert timeline.live == [0, 0, 12, 5]

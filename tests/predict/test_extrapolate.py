@@ -74,7 +74,7 @@ def test_real_steps_far_from_those_that_were_measured(model: str, uses: tuple[Me
 def test_more_pieces_of_work_at_a_larger_batch_are_no_other_step(
     coded: MethodUse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Coding takes as much at once at any batch that fills a piece, so that small batches predict a larger one."""
+    """Coding takes as much at once at any batch that fills a chunk, so that small batches predict a larger one."""
     monkeypatch.setattr("advisor.training.chunking._ON_CPU", 2**12)
 
     def stepped(micro_batch: int) -> tuple[int, MemoryTimeline]:

@@ -1,4 +1,4 @@
-"""Some tens of steps beside the exact run: what is recorded, what is told apart, and every way to end."""
+"""A few dozen steps compared with the reference run: what is recorded and detected, and every way to end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def workload(model: str, optimizer: str = _ADAM, dropout: str = "") -> str:
 
 
 class Runs(Bed):
-    """Exact runs of workloads and others beside them, each made once: runs with the same seed are the same."""
+    """Reference runs of workloads and runs to compare, each made once: runs with the same seed are identical."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -68,13 +68,13 @@ class Runs(Bed):
         return self._exact_and_gradient(text, seed)[0]
 
     def gradient(self, text: str, seed: int = 0) -> str:
-        """Where the first gradient of the exact run is."""
+        """The file of the reference run's first gradient."""
         return self._exact_and_gradient(text, seed)[1]
 
     def beside(
         self, text: str, *uses: MethodUse, exact: str | None = None, seed: int = 0, **changes: Any
     ) -> FidelityMeasurement:
-        """A run beside the exact one of ``exact``, which is of the same workload if not given."""
+        """A run compared with the reference run of ``exact``, by default the same workload."""
         plain = exact or text
         watched, gradient = tuple(self.exact(plain, seed).state), self.gradient(plain, seed)
         own = self.record(text, *uses, reference_gradient=gradient, watched_state=watched, seed=seed, **changes)
@@ -110,7 +110,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("runs"))
 
 
-def test_the_exact_run_again_is_the_same(runs: Runs) -> None:
+def test_the_reference_run_is_reproducible(runs: Runs) -> None:
     text = workload("gpt2")
     first = runs.exact(text)
     assert len(first.losses) == 30

@@ -1,4 +1,4 @@
-"""When short runs at growing batches end: pure decisions, on made-up points."""
+"""When profiling runs at growing batches end: pure decisions, on made-up points."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_flat_start_inside_the_backward_pass_does_not_suffice() -> None:
     assert suffice([one, two, four])
 
 
-def test_no_more_are_run_for_memory_once_every_batch_is_foretold() -> None:
+def test_no_more_are_run_for_memory_once_every_batch_is_predicted() -> None:
     flat = [size_point(1, peak=1000, activations=100), size_point(2, peak=1010, activations=200)]
     trial = spec(kind=SizeTrial, memory_limit_bytes=4000, measure_seconds=60.0)
     assert next_batch(flat, trial, spent=0.1, making=0.0) == 4
@@ -80,8 +80,8 @@ def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
     sixteen = [*eight, size_point(16, peak=16_900, activations=190, step_seconds=0.3)]
     assert next_batch(sixteen, trial, spent=0.1, making=0.0) is None
     assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0) is None, "not where all is known"
-    assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0, in_pieces=True) == 32, (
-        "but where a method works in pieces that small batches do not fill"
+    assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0, in_chunks=True) == 32, (
+        "but where a method works in chunks that small batches do not fill"
     )
     hurried = msgspec.structs.replace(trial, measure_seconds=1.0)
     assert next_batch(slow, hurried, spent=0.9, making=0.0) is None, "nor beyond the time that it may take"

@@ -1,4 +1,4 @@
-"""One result out of several: pure, on made-up figures."""
+"""One result out of several: pure, on made-up measurements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def measured(seconds: float, peak: int, joules: float | None, losses: tuple[floa
 
 
 def result(**changes: Any) -> TrialResult:
-    """Of short runs, or of a timed trial."""
+    """Result of a profiling run, or of a timed trial."""
     if "measurement" in changes:
         return TimeResult(key="of a rank", outcome=Outcome.OK, **changes)
     sizing = changes.pop("sizing", Sizing(points=(), out_of_memory_at=None, loss_trace=()))

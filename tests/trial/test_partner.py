@@ -142,7 +142,7 @@ def test_where_plain_training_fails_the_trial_has_figures_without_a_speedup_and_
     assert runner.run(beside(workload, micro_batch=8)).speedup is not None, "the next trial has somebody again"
 
 
-def test_a_model_that_ends_the_process_beside_costs_no_figures(runner: Runner, tmp_path: Path) -> None:
+def test_a_model_that_ends_its_partner_costs_no_measurements(runner: Runner, tmp_path: Path) -> None:
     fatal = Logged(
         tmp_path / "workload",
         "plain_loss = compute_loss\n\n\ndef compute_loss(model, batch):\n    if len(batch[0]) == 3:\n"

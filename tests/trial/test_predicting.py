@@ -73,7 +73,7 @@ def test_a_method_that_does_not_apply_is_refused_as_in_every_trial() -> None:
 def test_an_allocator_is_replayed_from_the_first_step_of_each_training(
     limit_bytes: int | None, trainings: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trap: state that is made before the first step lies at the beginning, and nothing is in pieces."""
+    """Trap: state that is made before the first step lies at the beginning, and nothing is in chunks."""
     traced: list[tuple[int, ...]] = []
 
     def trace(bench: object, micro_batches: tuple[int, ...]) -> list[object]:

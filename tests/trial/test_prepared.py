@@ -205,9 +205,9 @@ def test_a_model_that_was_built_before_trains_and_needs_what_one_built_in_the_tr
     inside, _ = run_trial(trial, lambda text: None)
     assert (before.outcome, inside.outcome) == (Outcome.OK, Outcome.OK), (before, inside)
     assert len(workload.processes("build")) <= 2, "once by the worker, once here"
-    (losses, memories), (losses_inside, memories_inside) = figures(before), figures(inside)
+    (losses, memories), (losses_inside, memories_inside) = measurements(before), measurements(inside)
     assert losses == losses_inside
-    common = memories.keys() & memories_inside.keys()  # The batches of short runs depend on the time that they take.
+    common = memories.keys() & memories_inside.keys()  # The batches of profiling runs depend on their time.
     assert 8 in common
     assert {batch: memories[batch] for batch in common} == {batch: memories_inside[batch] for batch in common}
 
@@ -220,10 +220,10 @@ def test_parameters_that_a_method_draws_are_the_same_whenever_the_model_was_buil
     trial = Logged(tmp_path / "workload").spec(policy=policy, measure_seconds=0.2)
     before = runner.run(trial)
     inside, _ = run_trial(trial, lambda text: None)
-    assert figures(before)[0] == figures(inside)[0]
+    assert measurements(before)[0] == measurements(inside)[0]
 
 
-def figures(result: Any) -> tuple[tuple[float, ...], dict[int, MemoryMeasurement]]:
+def measurements(result: Any) -> tuple[tuple[float, ...], dict[int, MemoryMeasurement]]:
     """First losses, and memory by batch but for what the whole process held."""
     if isinstance(result, SizeResult):
         losses, memories = result.sizing.loss_trace, {one.micro_batch: one.memory for one in result.sizing.points}

@@ -309,7 +309,7 @@ def compute_loss(model, batch):
 """
 
 
-def test_timed_steps_do_what_the_short_ones_settled_on_and_foretold(bed: Bed) -> None:
+def test_timed_steps_do_what_profiling_settled_on_and_predicted(bed: Bed) -> None:
     planned = (use("optimal_checkpoint", budget=0.4),)
     short = bed.run(_CHAIN, kind=SizeTrial, micro_batch=512, methods=planned)
     assert short.sizing is not None

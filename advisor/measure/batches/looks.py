@@ -1,7 +1,7 @@
-"""Batches that are worth a look whole and in pieces: those whose pieces have most different shares of the targets.
+"""Choose batches to compare whole and in chunks: those whose chunks differ most in their shares of the targets.
 
-Where pieces have as many targets for each sample nothing tells a mean over targets from one over samples; where every
-piece has some, nothing tells what becomes of one that has none.
+With equally many targets per sample, means over targets and over samples cannot be distinguished; and only a chunk
+without targets shows how the loss treats one.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from advisor.workload.reduction import THE_BATCH, Reduction
 __all__ = ["Look", "emptied_looks", "uneven_looks"]
 
 _ENOUGH_SECONDS = 0.1
-"""For looking through batches."""
+"""Time for searching batches."""
 _MOST_LOOKS = 4
 
 
 class Look(NamedTuple):
-    """A batch to look at.
+    """A batch, and where to cut it.
 
     Attributes:
-        batch: On the host.
-        at: Samples in the first of two pieces.
-        samples: In the batch.
+        batch: The batch, on the host.
+        at: Samples in the first of the two chunks.
+        samples: Samples in the batch.
     """
 
     batch: Any
     at: int
     samples: int
 
-    def pieces(self, dims: SampleDims) -> list[Any]:
-        """The two."""
+    def chunks(self, dims: SampleDims) -> list[Any]:
+        """The two chunks."""
         return cut(self.batch, (0, self.at, self.samples), dims)
 
 
@@ -49,13 +49,13 @@ def uneven_looks(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Look]:
-    """Looks, cut in two places in turn, the batches first whose pieces have most different shares of their targets.
+    """Looks cut at two alternating places, first the batches whose chunks differ most in their shares of targets.
 
     Args:
         batches: Two at least, to choose from.
-        at: Samples in the first piece of the first look, and in the second of the next.
-        samples: In each.
-        dims: Where they are.
+        at: Samples in the first chunk of the first look, and in the second of the next.
+        samples: Samples in each batch.
+        dims: Dimensions of the samples.
         clock: Seconds from any fixed moment.
     """
     counted = [one for one in candidates(batches, dims) if one.targets]
@@ -83,19 +83,19 @@ def emptied_looks(
     *,
     new_values: bool,
 ) -> Iterator[Look]:
-    """Looks at batches whose second piece has no targets: one that was drawn, or else one that is made so.
+    """Looks at batches whose second chunk has no targets: a drawn one, or else one whose targets are overwritten.
 
     Args:
-        batches: To choose from.
-        at: Samples in the first piece.
-        samples: In each.
-        dims: Where they are.
+        batches: Batches to choose from.
+        at: Samples in the first chunk.
+        samples: Samples in each batch.
+        dims: Dimensions of the samples.
         reduction: What counts as a target.
-        new_values: Whether targets may be given a value for none that no batch has.
+        new_values: Whether targets may be overwritten with an ignored value that occurs in no batch.
     """
     looks = [Look(batch, at, samples) for batch in batches]
     for look in looks:
-        some, none = (count_targets(piece, reduction, dims) for piece in look.pieces(dims))
+        some, none = (count_targets(chunk, reduction, dims) for chunk in look.chunks(dims))
         if some and not none:
             yield look
             return
@@ -107,27 +107,27 @@ def emptied_looks(
 
 
 def _unevenness(look: Look, dims: SampleDims, counted: Sequence[Reduction]) -> float:
-    """How far the shares of targets are from those of samples, over all that may be targets; 0 where one has none."""
-    pieces = look.pieces(dims)
+    """Largest difference between shares of targets and of samples, over all possible targets; 0 if a chunk has none."""
+    chunks = look.chunks(dims)
     far = 0.0
     for reduction in counted:
-        first, second = (count_targets(piece, reduction, dims) for piece in pieces)
+        first, second = (count_targets(chunk, reduction, dims) for chunk in chunks)
         if first > 0 and second > 0:
             far += abs(first / (first + second) - look.at / look.samples)
     return far
 
 
 def _emptied(look: Look, dims: SampleDims, reduction: Reduction, *, new_values: bool) -> Look | None:
-    """The look with no targets in its second piece."""
+    """The look with no targets in its second chunk."""
     path = "" if reduction.targets == THE_BATCH else reduction.targets
     targets, dim = targets_in(look.batch, path), dims.get(path)
     if targets is None or not isinstance(dim, int) or reduction.counted == "rows":
         return None
     none = 0 if reduction.counted == "values" else reduction.ignore_index
     if not new_values and not bool((targets == none).any()):
-        return None  # on a GPU an index that is out of range ends the process
+        return None  # on a GPU an index out of range kills the process
     changed = targets.clone()
     changed.narrow(dim, look.at, look.samples - look.at).fill_(none)
     made = look._replace(batch=with_leaf(look.batch, path, changed))
-    some, left = (count_targets(piece, reduction, dims) for piece in made.pieces(dims))
+    some, left = (count_targets(chunk, reduction, dims) for chunk in made.chunks(dims))
     return made if some and not left else None

@@ -1,4 +1,4 @@
-"""Batches that are trained on again and again, though a training may write to those that it is given."""
+"""Restore batches that are reused, as a training may write to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Kept(NamedTuple):
 
 
 class ReusedBatches:
-    """Gives batches back what a step has overwritten in them.
+    """Undoes what a step has written to its batch.
 
     A loss may mask tokens in the batch that it is given. A training gets another batch in every step; trials use a few
     in turn, in which all would be masked after some steps. On a GPU a step works on a copy anyway.
@@ -31,12 +31,12 @@ class ReusedBatches:
         self._kept: list[_Kept] = []
 
     def keep(self, batches: list[Any]) -> list[torch.Tensor]:
-        """From now on these batches are used; returns the copies, which are data on the host as well."""
+        """Use these batches from now on; return the copies, which are also data on the host."""
         self._kept = []
         return self.keep_too(batches)
 
     def keep_too(self, batches: list[Any]) -> list[torch.Tensor]:
-        """From now on these are used beside the others; returns their copies."""
+        """Use these batches in addition to the others; return their copies."""
         if self._writes is False:
             return []
         kept = [
@@ -48,7 +48,7 @@ class ReusedBatches:
         return [one.copy for one in kept]
 
     def restore(self) -> None:
-        """After a step, or a pass without one: put back what it has overwritten."""
+        """Restore what a step, or a pass without one, has overwritten."""
         if not self._kept:
             return
         written = [one.tensor._version != one.version for one in self._kept]

@@ -1,8 +1,8 @@
-"""Find out what cutting a batch into micro-batches does to a loss: one whole pass is held against uneven pieces.
+"""Find out how splitting a batch into micro-batches affects a loss, by comparing a whole pass with uneven chunks.
 
-Nothing is assumed of the loss. If the gradients of the pieces, weighed as a training would weigh them, add up to the
-whole one's, it would be right. Else the weights with which they do are solved for, and what they count is looked for in
-the batch. A loss for which there are none looks at samples together, and cannot be split.
+Nothing is assumed about the loss. If the gradients of the chunks, weighted as in training, add up to the whole batch's,
+training is correct. Otherwise solve for the weights with which they do, and search the batch for what they count. A
+loss without such weights depends on several samples together and cannot be split.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ __all__ = ["Splitting", "splitting_of"]
 _TOLERANCE = 2e-3
 _TOLERANCE_OF_TF32 = 5e-3
 _TOLERANCE_OF_HALF = 3e-2
-"""Relative error of a gradient that is due to the order of sums: in float32, on a GPU that may multiply in fewer bits,
-and where anything is computed in 16."""
+"""Relative error of a gradient due to the order of summation: in float32, on a GPU that may multiply in fewer bits, and
+if anything is computed in 16 bits."""
 
 _QUICK_SECONDS = 0.3
-"""A look that is over sooner is followed by others, whatever it found."""
+"""Looks quicker than this are followed by others, whatever they find."""
 
 _BY_CHANCE = 3.0
-"""Times as far off as another pass over the same batch with other random numbers."""
+"""Accepted error, as a multiple of that of another pass over the same batch with other random numbers."""
 
 _FEWEST_DRAWS, _MOST_DRAWS, _DRAW_SECONDS = 3, 64, 0.5
-"""Of random numbers with which the losses of a batch and of its pieces are looked at again, and for how long."""
+"""Number of draws of random numbers for comparing the losses of a batch and of its chunks, and the time for them."""
 
 
 class Splitting(NamedTuple):
-    """What was found.
+    """How splitting affects the loss.
 
     Attributes:
-        reduction: How pieces weigh, if not as the training weighed them.
-        changes: Why training on pieces is another training; empty if it is not.
+        reduction: How to weight chunks, if not as the training already does.
+        changes: Why splitting would change the training; empty if it would not.
     """
 
     reduction: Reduction | None
@@ -70,23 +70,22 @@ def splitting_of(
     drawn: Sequence[Any] = (),
     larger: Callable[[], Look | None] = lambda: None,
 ) -> Splitting:
-    """Hold one pass over a batch against passes over two pieces of it, for several batches where that is cheap.
+    """Compare one pass over a batch with passes over two chunks of it, for several batches if that is cheap.
 
-    Parameters are not updated, and what the passes change in the model is put back. What is found of the first batch is
-    held against a second one, and against a piece without targets, unless it is what the training takes for granted and
-    a pass takes long.
+    Parameters are not updated, and the model's state is restored. The result for the first batch is checked on a second
+    one and on a chunk without targets, unless it is the training's default and passes are slow.
 
     Args:
         training: Plain training.
         looks: The batches, and where each is cut.
         dims: Where a batch has its samples.
-        seed: Seeds all generators for a pass, and puts back what the one before has written to its batch.
-        drawn: Batches of as many samples, among which one may have a piece without targets.
-        larger: Makes a look at more samples, where that may be had: of few of them perhaps no two are of one class.
+        seed: Seeds all generators for a pass, and undoes what the previous one wrote to its batch.
+        drawn: Batches of equal size, one of which may have a chunk without targets.
+        larger: Makes a look at more samples, if possible: among few, perhaps no two share a class.
 
     Raises:
         WorkloadError: A batch cannot be cut.
-        Exception: What the user's code raises, perhaps for a piece alone.
+        Exception: What the user's code raises, perhaps for a chunk alone.
     """
     with without_dropout(training.model):
         looking = _Looking(training, dims, seed)
@@ -102,7 +101,7 @@ class _Tolerance(NamedTuple):
 
     Attributes:
         gradient: Of a gradient.
-        loss: Of a loss, beside what chance does to its mean over the draws.
+        loss: Of a loss, in addition to the random error of its mean over the draws.
     """
 
     gradient: float
@@ -124,7 +123,7 @@ class _Looking:
         begin, computed = time.perf_counter(), time.process_time()
 
         def is_quick() -> bool:
-            # Of a machine that computes something else meanwhile, the clock says nothing.
+            # On a busy machine the clock says nothing.
             return min(time.perf_counter() - begin, time.process_time() - computed) < _QUICK_SECONDS
 
         looked = [self._look(looks[0])]
@@ -153,7 +152,9 @@ class _Looking:
             furthest = max(looked, key=lambda one: one.error(one.usual()))
             return Splitting(None, furthest.why_not(self._carried(looks[0].batch, looked[0].changed)))
         if silent:
-            return Splitting(None, "no batch that was looked at has a gradient, so that nothing is known of its pieces")
+            return Splitting(
+                None, "none of the batches checked has a gradient, so nothing is known of their micro-batches"
+            )
         if self._shuffles:
             return Splitting(
                 None,
@@ -161,7 +162,7 @@ class _Looking:
                 "with what then depends on how many there are",
             )
         if quick or found[0] is not None:
-            found = self._with_empty_piece(found, looked, looks[0], drawn, tolerance)
+            found = self._with_empty_chunk(found, looked, looks[0], drawn, tolerance)
         if found[0] is not None and found[0].kind == "sum" and self._divides(looks[0].batch, larger):
             found = (msgspec.structs.replace(found[0], needs="one process"),)
         changed = self._carried(looks[0].batch, looked[0].changed)
@@ -174,34 +175,34 @@ class _Looking:
         return ModelState(self._training.model, [self._training.compute_loss], groups)
 
     def _look(self, look: Look) -> Looked:
-        pieces = look.pieces(self._dims)
+        chunks = look.chunks(self._dims)
         self.state.restore()
         whole = passed(self._training, look.batch, self._seed)
         after_whole = self._state_now()
         self.state.restore()
-        parts = [passed(self._training, piece, self._seed) for piece in pieces]
+        parts = [passed(self._training, chunk, self._seed) for chunk in chunks]
         changed = after_whole.difference(self._state_now())
         self.state.restore()
         gradients = np.stack([one.gradient for one in (*parts, whole)])
         products = gradients @ gradients.T
-        found = Looked(self._training, look.batch, pieces, whole, parts, self._dims, products, changed)
+        found = Looked(self._training, look.batch, chunks, whole, parts, self._dims, products, changed)
         return self._drawn_again(found) if self._draws else found
 
     def _looked_if_possible(self, larger: Callable[[], Look | None]) -> Looked | None:
         try:
             look = larger()
             return None if look is None else self._look(look)
-        except Exception:  # it may not fit, or the data may end before
+        except Exception:  # it may not fit, or there may be too little data
             return None
 
     def _looked_closer(
         self, looked: list[Looked], tolerance: _Tolerance
     ) -> tuple[list[Looked], tuple[Reduction | None] | None, _Tolerance]:
-        """Perhaps the loss weighs classes; or it is chance, or a lack of digits: a pass with other numbers tells."""
+        """The loss may weight classes, be random, or lack precision: a pass with other random numbers tells."""
         batch = looked[0].batch
         with ClassWeights() as listening, _SeesShort() as short:
             again = passed(self._training, batch, lambda: _other_numbers(self._seed))
-        self._shuffles = len(looked[0].pieces) > 1 and looked[0].samples in listening.shuffled
+        self._shuffles = len(looked[0].chunks) > 1 and looked[0].samples in listening.shuffled
         chance = _BY_CHANCE * error_of(again.gradient, looked[0].whole.gradient)
         least = max(tolerance.loss, _TOLERANCE_OF_HALF if short.seen else 0.0)
         if chance > least:
@@ -212,7 +213,7 @@ class _Looking:
         tried = itertools.chain(candidates(batches, self._dims), by_class(batches, self._dims, listening.heard))
         return looked, _found(looked, tolerance, tried), tolerance
 
-    def _with_empty_piece(
+    def _with_empty_chunk(
         self,
         found: tuple[Reduction | None],
         looked: Sequence[Looked],
@@ -220,7 +221,7 @@ class _Looking:
         drawn: Sequence[Any],
         tolerance: _Tolerance,
     ) -> tuple[Reduction | None]:
-        """What was found, as it is for a piece without targets: of that, the other looks say nothing."""
+        """The result adjusted for a chunk without targets, on which the other looks have no bearing."""
         usual = self._training.micro_batch_weights.usual_reduction(look.batch)
         reduction = usual if found[0] is None else found[0]
         if reduction is None or reduction.kind == "sum" or not reduction.targets:
@@ -230,7 +231,7 @@ class _Looking:
         for empty in emptied_looks(batches, look.at, look.samples, self._dims, reduction, new_values=new_values):
             try:
                 emptied = self._look(empty)
-            except Exception:  # no loss takes such a piece: training on pieces will say so, too
+            except Exception:  # the loss rejects such a chunk, and training will report it
                 return found
             if not math.isfinite(emptied.whole.loss) or emptied.adds_up(emptied.weights(reduction), *tolerance):
                 return found
@@ -243,8 +244,8 @@ class _Looking:
         return found
 
     def _drawn_again(self, looked: Looked) -> Looked:
-        """With the losses of further draws: chance may hide a factor in one gradient, not in a mean of losses."""
-        parts = [*looked.pieces, looked.batch]
+        """Add the losses of further draws: chance may hide a factor in one gradient, but not in a mean of losses."""
+        parts = [*looked.chunks, looked.batch]
         drawn = [[one.loss] for one in (*looked.parts, looked.whole)]
         begin = time.perf_counter()
         for draw in range(1, _MOST_DRAWS):
@@ -256,7 +257,7 @@ class _Looking:
         return looked._replace(drawn=drawn)
 
     def _divides(self, batch: Any, larger: Callable[[], Look | None]) -> bool:
-        """Whether the loss is divided by a number in the batch, which is another one for a larger batch."""
+        """Whether the loss is divided by a number in the batch that differs for a larger batch."""
         self.state.restore()
         whole = passed(self._training, batch, self._seed).loss
         for leaf in leaves_of(batch):
@@ -274,7 +275,7 @@ class _Looking:
         return False
 
     def _carried(self, batch: Any, changed: list[str]) -> list[str]:
-        """What a pass makes of its own earlier value; what it only stores, such as its last output, is no state."""
+        """State that a pass computes from its earlier value; values that are only stored do not count."""
         if not changed:
             return []
         self.state.restore()
@@ -288,13 +289,13 @@ class _Looking:
 def _found(
     looked: Sequence[Looked], tolerance: _Tolerance, tried: Iterable[Reduction], *, usual: bool = True
 ) -> tuple[Reduction | None] | None:
-    """What pieces of every batch weigh, if they add up to it: nothing where the training weighs them so by itself.
+    """A reduction with which the chunks of every batch add up to it; no reduction if the training's default works.
 
     Args:
         looked: The passes.
-        tolerance: Of what they add up to.
-        tried: What may be, the likeliest first.
-        usual: Whether it may be what the training takes for granted.
+        tolerance: Tolerance of the sums.
+        tried: Candidates, the likeliest first.
+        usual: Whether to try the training's default.
     """
     if usual and all(one.adds_up(one.usual(), *tolerance) for one in looked):
         return (None,)
@@ -305,19 +306,19 @@ def _found(
 
 
 def _variants(reduction: Reduction, looked: Sequence[Looked]) -> Iterator[Reduction]:
-    """A reduction, and the same where a piece without targets counts as one with one target."""
+    """A reduction, and its variant in which a chunk without targets counts as having one."""
     if reduction.kind == "sum" or not reduction.targets:
         yield reduction
         return
     counts = [one.counts(reduction) for one in looked]
-    if any(map(all, counts)):  # where one piece alone has targets, whatever looks at samples together may add up
+    if any(map(all, counts)):  # where one chunk alone has targets, whatever looks at samples together may add up
         yield reduction
         if not all(map(all, counts)):
             yield msgspec.structs.replace(reduction, at_least=1.0)
 
 
 class _SeesShort(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees whether anything is computed in 16 bits, as under the user's own autocast."""
+    """Detects computation in 16 bits, such as under the user's own autocast."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""A batch whole and in two pieces: the passes, and which weights of the pieces make them add up to the whole."""
+"""Passes over a batch and over two chunks of it, and the weights with which the chunks add up to the whole."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from advisor.workload.reduction import Reduction
 __all__ = ["Looked", "Pass", "error_of", "is_number", "passed", "some_of"]
 
 _MOST_ELEMENTS = 2**22
-"""Of a gradient that are looked at, spread evenly over every parameter."""
+"""Number of gradient elements compared, spread evenly over every parameter."""
 
 _BY_CHANCE_OF_LOSS = 3.0
-"""Standard errors that mean losses may be apart."""
+"""Accepted difference of mean losses, in standard errors."""
 
 
 class Pass(NamedTuple):
-    """What one pass left.
+    """The result of one pass.
 
     Attributes:
-        loss: Its value.
-        gradient: Every n-th element of it.
+        loss: Value of the loss.
+        gradient: Every n-th element of the gradient.
     """
 
     loss: float
@@ -39,7 +39,7 @@ class Pass(NamedTuple):
 
 
 def passed(training: Training, part: Any, seed: Callable[[], None]) -> Pass:
-    """One pass over a copy of a batch or a piece: a loss may write to what it is given."""
+    """One pass over a copy of a batch or a chunk, as a loss may write to its batch."""
     seed()
     training.model.zero_grad(set_to_none=True)
     loss = training.forward(map_tensors(part, torch.Tensor.clone))
@@ -51,7 +51,7 @@ def _gradient(model: torch.nn.Module) -> npt.NDArray[np.float64]:
     """Every n-th element of the gradient, on the host."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     stride = max(1, math.ceil(sum(parameter.numel() for parameter in parameters) / _MOST_ELEMENTS))
-    # numpy's, because on a CPU a meter may be counting torch's at that moment.
+    # In numpy, because on a CPU a meter may be counting torch's memory.
     parts = []
     for parameter in parameters:
         if parameter.grad is None:
@@ -65,66 +65,66 @@ def _gradient(model: torch.nn.Module) -> npt.NDArray[np.float64]:
 
 
 def error_of(found: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
-    """Relative length of the difference of two gradients."""
+    """Norm of the difference of two gradients, relative to the exact one."""
     norm = float(np.linalg.norm(exact))
     return float(np.linalg.norm(found - exact)) / norm if norm else float(np.linalg.norm(found) > 0)
 
 
 class Looked(NamedTuple):
-    """The passes that were made, and what follows from them."""
+    """The passes over a batch and its chunks, and what follows from them."""
 
     training: Training
     batch: Any
-    pieces: list[Any]
+    chunks: list[Any]
     whole: Pass
     parts: list[Pass]
     dims: SampleDims
     products: npt.NDArray[np.float64]
-    """Of the gradients of the pieces and, last, of the whole."""
+    """Dot products of the gradients of the chunks and, last, of the whole."""
     changed: list[str]
-    """What the pieces left otherwise in the model than the whole."""
+    """Model state that the chunks changed differently from the whole."""
     drawn: Sequence[Sequence[float]] = ()
-    """Where numbers are drawn: the losses of several draws, of each piece and, last, of the whole."""
+    """If random numbers are used: losses of several draws, of each chunk and, last, of the whole."""
 
     @property
     def has_gradient(self) -> bool:
-        """Whether there is one: a loss of zero adds up however it is cut."""
+        """Whether the gradient is not zero: a loss of zero adds up however it is split."""
         return float(self.products[-1, -1]) > 0
 
     @property
     def samples(self) -> int:
-        """In the batch."""
+        """Samples in the batch."""
         return int(sum(self.counts(Reduction())))
 
     def usual(self) -> list[float]:
-        """The weights that the training gives the pieces."""
-        shares = self.training.micro_batch_weights.of(self.pieces)
-        return [sum(share for piece, share in shares if piece is one) for one in self.pieces]
+        """The chunks' weights in the training."""
+        shares = self.training.micro_batch_weights.of(self.chunks)
+        return [sum(share for chunk, share in shares if chunk is one) for one in self.chunks]
 
     def weights(self, reduction: Reduction) -> list[float]:
-        """The weights that follow from a reduction."""
+        """The chunks' weights under a reduction."""
         if reduction.kind == "sum":
-            return [1.0] * len(self.pieces)
+            return [1.0] * len(self.chunks)
         counts = self.counts(reduction)
         total = max(sum(counts), reduction.at_least)
         return [max(count, reduction.at_least) / total for count in counts] if total else [0.0] * len(counts)
 
     def counts(self, reduction: Reduction) -> list[float]:
-        """What the pieces have of targets."""
-        return [count_targets(piece, reduction, self.dims) for piece in self.pieces]
+        """The chunks' target counts."""
+        return [count_targets(chunk, reduction, self.dims) for chunk in self.chunks]
 
     def is_even(self, reduction: Reduction) -> bool:
-        """Whether the pieces have as many targets for each sample, so that these say nothing of the loss."""
+        """Whether all chunks have equally many targets per sample, which would tell nothing about the loss."""
         counts, by_sample = self.counts(reduction), self.weights(Reduction())
         total = sum(counts)
         return all(abs(count - total * share) <= 1e-3 * total for count, share in zip(counts, by_sample, strict=True))
 
     def error(self, weights: Sequence[float]) -> float:
-        """How far the weighed pieces are off, in the gradient or in the loss, whichever is further; relative."""
+        """Relative error of the weighted chunks: the larger of those of the gradient and the loss."""
         return max(self._errors(weights))
 
     def adds_up(self, weights: Sequence[float], tolerance: float, tolerance_of_loss: float) -> bool:
-        """Whether the weighed pieces are the whole, up to these relative errors and to what chance does to a loss."""
+        """Whether the weighted chunks equal the whole, up to these relative errors and the loss's random error."""
         gradient, loss = self._errors(weights)
         if not self.drawn:
             return gradient <= tolerance and loss <= tolerance_of_loss
@@ -139,7 +139,7 @@ class Looked(NamedTuple):
         return abs(difference) <= _BY_CHANCE_OF_LOSS * math.sqrt(square) + tolerance_of_loss * size
 
     def _errors(self, weights: Sequence[float]) -> tuple[float, float]:
-        """Of the gradient and of the loss."""
+        """Relative errors of the gradient and of the loss."""
         counted = [number for number, weight in enumerate(weights) if weight]  # one without targets may be 0 / 0
         terms = [weights[number] * self.parts[number].loss for number in counted]
         place = [*counted, len(self.parts)]
@@ -153,10 +153,10 @@ class Looked(NamedTuple):
         return gradient, loss
 
     def why_not(self, changed: Sequence[str] = ()) -> str:
-        """Why the pieces are no training on the batch, in words.
+        """Describe why training on the chunks differs from training on the batch.
 
         Args:
-            changed: What every pass changes in the model, on which its loss may depend.
+            changed: Model state that every pass changes, on which the loss may depend.
         """
         off = self.error(self.usual())
         words = f"by {100 * off:.2g} % of its gradient or loss" if math.isfinite(off) else "beyond all bounds"
@@ -171,12 +171,12 @@ class Looked(NamedTuple):
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first of them, in words."""
+    """The first few names, as text."""
     return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one number, in a tensor or not."""
+    """Whether a value is a single number, in a tensor or not."""
     if isinstance(value, torch.Tensor):
         return value.dim() == 0 and value.dtype != torch.bool
     return isinstance(value, int | float) and not isinstance(value, bool)

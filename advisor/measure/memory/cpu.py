@@ -63,7 +63,7 @@ class CpuMemory:
     def measured_step(self, training: Training, batch: Any) -> tuple[torch.Tensor, MemoryMeasurement]:
         """One step under the limit, with its figures."""
         phases: list[tuple[int, Phase]] = []
-        in_pieces: list[tuple[int, int]] = []
+        in_chunks: list[tuple[int, int]] = []
         activations = gradients = 0
         log = AllocationLog()
         with self._following(batch) as storages:
@@ -82,15 +82,15 @@ class CpuMemory:
             def hear(begins: bool) -> None:
                 now = time.time_ns()
                 if begins:
-                    in_pieces.append((now, now))
+                    in_chunks.append((now, now))
                 else:
-                    in_pieces[-1] = (in_pieces[-1][0], now)
+                    in_chunks[-1] = (in_chunks[-1][0], now)
 
             storages.next_epoch()
             with log, listening(training, listen), telling_of_chunks(hear):
                 loss = training.step(batch)
         freed = [(moment, -size) for moment, size in storages.deaths_of_old]
-        self.timeline = timeline_of(before, sorted(log.events + freed), phases, in_pieces)
+        self.timeline = timeline_of(before, sorted(log.events + freed), phases, in_chunks)
         peaks = self.timeline.peaks()
         peak = max(peaks.values())
         if peak > self._limit_bytes:

@@ -79,7 +79,7 @@ class CudaMemory:
         peaks = _PhasePeaks(self._cuda, self._device)
         activations = gradients = at_forward = 0
         # Each pass copies its micro-batch to the device, which is no activation.
-        moved = max(view_bytes(self._elsewhere(piece)) for piece in training.split(batch))
+        moved = max(view_bytes(self._elsewhere(chunk)) for chunk in training.split(batch))
 
         def listen(phase: Phase) -> None:
             nonlocal activations, gradients, at_forward
@@ -148,8 +148,8 @@ class CudaMemory:
 
         yield completed
 
-    def _elsewhere(self, piece: Any) -> Iterator[torch.Tensor]:
-        return (tensor for tensor in tensors_in(piece) if tensor.device != self._device)
+    def _elsewhere(self, chunk: Any) -> Iterator[torch.Tensor]:
+        return (tensor for tensor in tensors_in(chunk) if tensor.device != self._device)
 
     def _retries(self) -> int:
         return int(self._cuda.memory_stats(self._device).get("num_alloc_retries", 0))

@@ -35,7 +35,7 @@ class CudaHistory:
         self._before = int(cuda.memory_allocated(device))
         self._first = self._changes()
         self._phases: list[tuple[int, Phase]] = []
-        self._in_pieces: list[tuple[int, int]] = []
+        self._in_chunks: list[tuple[int, int]] = []
         try:
             # No stacks are kept; those of C++, the default, would be prepared for all the same.
             cuda.memory._record_memory_history(
@@ -51,12 +51,12 @@ class CudaHistory:
         self._phases.append((self._changes() - self._first, phase))
 
     def hear_of_pieces(self, begins: bool) -> None:
-        """Work in pieces begins, or has ended."""
+        """Work in chunks begins or has ended."""
         now = self._changes() - self._first
         if begins:
-            self._in_pieces.append((now, now))
+            self._in_chunks.append((now, now))
         else:
-            self._in_pieces[-1] = (self._in_pieces[-1][0], now)
+            self._in_chunks[-1] = (self._in_chunks[-1][0], now)
 
     def close(self) -> MemoryTimeline | None:
         """Stop, and say what happened; ``None`` where that is not known. To be called in any case."""
@@ -73,7 +73,7 @@ class CudaHistory:
             self._cuda.memory._record_memory_history(None)
         if len(changes) != count:
             return None
-        return timeline_of(self._before, list(enumerate(changes)), self._phases, self._in_pieces)
+        return timeline_of(self._before, list(enumerate(changes)), self._phases, self._in_chunks)
 
     def _changes(self) -> int:
         """Allocations and frees since the process began."""

@@ -36,7 +36,7 @@ def timeline_of(
     before: int,
     events: Sequence[tuple[int, int]],
     phases: Sequence[tuple[int, Phase]],
-    in_pieces: Sequence[tuple[int, int]] = (),
+    in_chunks: Sequence[tuple[int, int]] = (),
 ) -> MemoryTimeline:
     """Follow a step.
 
@@ -44,10 +44,10 @@ def timeline_of(
         before: Live bytes when it began.
         events: ``(time, bytes)`` of what was taken (positive) and given back (negative), in order.
         phases: ``(time, phase that begins)``, in order.
-        in_pieces: ``(begin, end)``, in order, of work in pieces, of which there may be any number: all that was taken
+        in_chunks: ``(begin, end)``, in order, of work in any number of chunks: everything allocated
             meanwhile counts as one tensor.
     """
-    events = _as_one(events, in_pieces)
+    events = _as_one(events, in_chunks)
     timeline = MemoryTimeline(live=[before], phases=[Phase.IDLE], changes=[0])
 
     def record(live: int, phase: Phase, change: int) -> None:

@@ -33,7 +33,7 @@ class NvmlDevice:
         self._handle: Any = None
         try:
             library.nvmlInit()
-        except library.NVMLError:  # no driver: figures are None, as documented
+        except library.NVMLError:  # no driver: values are None, as documented
             return
         for kind in _KINDS:
             with contextlib.suppress(library.NVMLError):

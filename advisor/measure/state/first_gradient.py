@@ -1,4 +1,4 @@
-"""The whole gradient of a training's first step: caught where it exists, kept in a file, compared piece by piece.
+"""The whole gradient of a training's first step: caught where it exists, kept in a file, compared in parts.
 
 Everything is computed on the host, one parameter at a time, so that the device's memory is not doubled. Of a very large
 model every n-th element is kept: a sample of millions has the same relative error as the whole.
@@ -158,14 +158,14 @@ def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Pat
         difference += float((own - other).square().sum())
     if exact_square == 0:
         return None, "the reference run's first gradient is zero"
-    figures = (
+    values = (
         math.sqrt(difference / exact_square),
         product / math.sqrt(own_square * exact_square) if own_square else 0.0,
         math.sqrt(own_square / exact_square),
     )
-    if not all(math.isfinite(figure) for figure in figures):
+    if not all(math.isfinite(value) for value in values):
         return None, "the first gradient is not finite"
-    error, cosine, ratio = figures
+    error, cosine, ratio = values
     return GradientError(error=error, cosine=min(cosine, 1.0), norm_ratio=ratio), ""
 
 

@@ -15,7 +15,7 @@ _DROPOUT_FUNCTIONS = ("dropout", "alpha_dropout", "feature_dropout", "feature_al
 
 @contextlib.contextmanager
 def without_dropout(model: torch.nn.Module) -> Iterator[None]:
-    """Let no dropout draw: its masks differ between a batch and its pieces, and say nothing of the loss."""
+    """Disable dropout: its masks differ between a batch and its chunks, and say nothing about the loss."""
     changed: list[tuple[dict[str, Any], str, float]] = []
     for module in model.modules():
         is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)

@@ -130,7 +130,7 @@ def allocation_log(
 ) -> AllocationLog | None:
     """The log from two traces of the same training at two micro-batches.
 
-    What comes before the step counts, as it leaves the memory in pieces. Where it differs (some things are made once in
+    What comes before the step counts, as it leaves the memory fragmented. Where it differs (some things are made once in
     a process) the log begins with what lives when the step does.
 
     Args:

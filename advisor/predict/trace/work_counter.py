@@ -78,8 +78,8 @@ def count_step(training: Training, batch: Any) -> list[Work]:
 def count_work(training: Training, make_batch: Callable[[int], Any], *, batches: tuple[int, int] = (2, 4)) -> StepWork:
     """The work of a step at any batch, from steps at two.
 
-    A training that splits its batches is counted in pieces, gradients added up between them included: there the work is
-    exact at every multiple of its micro-batch if both batches are such multiples.
+    If the training splits its batches, gradient accumulation is included, and the work is exact at every multiple of
+    its micro-batch if both batches are such multiples.
 
     Args:
         training: The training. It takes a few steps: have it of fake tensors, so that they cost nothing.

@@ -1,4 +1,4 @@
-"""One worker process as the parent holds it: start, send, receive with a deadline, end with everything below it."""
+"""The parent's handle on a worker process: start, send, receive with a deadline, end it with all its children."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from advisor.trial.protocol import Answer, Exited, LineReader, Request, encode_l
 __all__ = ["WORKER_COMMAND", "Connection", "SilenceError", "child_environment"]
 
 WORKER_COMMAND = (sys.executable, "-P", "-u", "-m", "advisor.trial.worker_main")
-"""``-P``: a file with a library's name, in the folder where the user happens to be, must not be imported instead."""
+"""``-P``: a file in the current directory must not shadow a library."""
 
 _GUARDIAN_SECONDS = 5.0
 _ENDING_SECONDS = 60.0
-"""A process that was killed is gone when the driver has taken back what it held of a GPU and of page-locked memory,
-which is seconds for tens of GiB; the next worker shall find all of it free."""
+"""A killed process ends once the driver has freed its GPU and page-locked memory, which takes seconds for tens of GiB;
+the next worker needs all of it free."""
 _POLL_SECONDS = 0.2
 
 
@@ -34,9 +34,9 @@ class SilenceError(Exception):
 
 
 def child_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a worker: the parent's, and what it takes to find this package.
+    """The environment of a worker: the parent's, plus the path to this package.
 
-    Nothing that tunes an allocator or a library is set: trials run as the user's own training will.
+    Sets nothing that tunes an allocator or a library: trials run as the user's own training will.
     """
     environment = dict(base)
     environment["TOKENIZERS_PARALLELISM"] = "false"  # else it warns after every fork
@@ -49,11 +49,11 @@ def child_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 class Connection:
-    """A running worker with its guardian, in a session of their own.
+    """A running worker with its guardian, in their own process session.
 
     Args:
-        start: Starts them; the descriptors of the pipes are given to it.
-        log: File for what it prints.
+        start: Starts them, given the descriptors of the pipes.
+        log: File for the worker's output.
     """
 
     def __init__(self, start: Start, log: Path) -> None:
@@ -78,24 +78,24 @@ class Connection:
         self._closed = False
 
     def send(self, request: Request) -> None:
-        """Ask for a trial.
+        """Send the request for a trial.
 
         Raises:
-            BrokenPipeError: The worker is gone.
+            BrokenPipeError: The worker has ended.
         """
         line = encode_line(request)
         while line:
             line = line[os.write(self._requests, line) :]
 
     def receive(self, deadline: float) -> Answer:
-        """The next answer; :class:`Exited` when the worker is gone, even if nobody is left to say so.
+        """Receive the next answer; :class:`Exited` if the worker has ended, even if its guardian has too.
 
         Args:
             deadline: Moment of ``time.monotonic`` until which to wait.
 
         Raises:
             SilenceError: Nothing came.
-            KeyboardInterrupt: The user interrupted, now or where it was lost.
+            KeyboardInterrupt: The user interrupted, now or earlier where Python lost the exception.
         """
         while not self._received:
             look_for_interruption()
@@ -117,12 +117,12 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        os.close(self._lifeline)  # the guardian now ends all others, those in other sessions too
+        os.close(self._lifeline)  # makes the guardian end all descendants, also in other sessions
         os.close(self._requests)
         deadline = time.monotonic() + _ENDING_SECONDS
         while not self._guardian_is_gone() and time.monotonic() < deadline:
             time.sleep(0.01)
-        ended = self._process.end(_ENDING_SECONDS)  # and what a dead guardian may have left in its group
+        ended = self._process.end(_ENDING_SECONDS)  # and whatever a dead guardian left in its group
         os.close(self._answers)
         if not ended:
             raise TrialError("a worker must end when it is killed, but its guardian does not")
@@ -141,6 +141,6 @@ def _decode(line: bytes) -> Answer:
     try:
         answer: Answer = decode_record(line, Answer)
     except DamagedError:
-        # Only the worker and the guardian know this pipe: code of the user wrote into a descriptor it does not own.
+        # Only worker and guardian know this pipe: the user's code wrote to a descriptor that it does not own.
         return Exited(status=0)
     return answer

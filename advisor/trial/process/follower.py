@@ -1,4 +1,4 @@
-"""What a node after the first runs: one worker after the other, each of which joins a launch of the first node."""
+"""The loop of every node but the first: start workers one at a time, each joining a launch of the first node."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LOOK_SECONDS = 1.0
 
 
 def follow(nodes: Nodes, log: Path, *, patience_seconds: float = 3600.0) -> None:
-    """Take part in the trials of the first node, until it has launched none for a while.
+    """Join the trials of the first node until it has launched none for a while.
 
-    The first node also has trials for one process alone, in which the others have nothing to do.
+    Single-process trials run on the first node only.
 
     Args:
-        nodes: The machines, of which this is not the first.
-        log: File for what the ranks of this node print, where the study's folder is not shared.
+        nodes: The machines; this is not the first.
+        log: File for the output of this node's ranks, if the study's folder is not shared.
         patience_seconds: How long to wait for another launch.
 
     Raises:
@@ -44,7 +44,7 @@ def follow(nodes: Nodes, log: Path, *, patience_seconds: float = 3600.0) -> None
 
 
 def _launched(nodes: Nodes, deadline: float) -> bool:
-    """Whether somebody listens at the endpoint before the deadline: that is a launch."""
+    """Whether a launch listens at the endpoint before the deadline."""
     while time.monotonic() < deadline:
         with (
             contextlib.suppress(OSError),

@@ -1,4 +1,4 @@
-"""The parent's side of the process that forks workers: one for all runners of a process, as long as any needs it."""
+"""Client of the fork server, which forks workers: shared by all runners of a process while any needs it."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ _LOOKS_AT_STOPPED = 5
 _TOO_LARGE = "its environment is too large to be handed on"
 
 _READ_LATE = frozenset({"COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "_"})
-"""Variables that no library looks at while it is loaded: all others must be the same for one process to serve."""
+"""Variables that no library reads while loading; all others must match for a fork server to be shared."""
 
 
 class UnforkableError(Exception):
-    """A worker cannot be forked; it can still be executed."""
+    """A worker cannot be forked, but can still be executed."""
 
 
 class ForkServer:
     """A running process that forks workers.
 
     Args:
-        environment: What it starts with.
+        environment: Its environment.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -92,11 +92,11 @@ class ForkServer:
         """Start a worker.
 
         Args:
-            arguments: Of the worker.
-            descriptors: Name of an argument -> descriptor whose number it tells.
-            output: Descriptor for what it prints.
-            environment: Of the worker.
-            seconds: How long to wait; the first waits until the libraries are loaded.
+            arguments: The worker's arguments.
+            descriptors: Name of an argument -> descriptor whose number it passes.
+            output: Descriptor for the worker's output.
+            environment: The worker's environment.
+            seconds: How long to wait; the first worker waits for the libraries to load.
 
         Raises:
             UnforkableError: It must be executed instead.
@@ -112,17 +112,17 @@ class ForkServer:
         return _ForkedProcess(self, answer.process)
 
     def ask(self, request: Look | End) -> Seen | None:
-        """How a process has ended; ``None`` when this server itself has."""
+        """How a process has ended; ``None`` if this server itself has ended."""
         seconds = _ANSWER_SECONDS + (request.seconds if isinstance(request, End) else 0.0)
         try:
             answer = self._ask(request, seconds)
-        except TimeoutError:  # who does not answer is not waited for again
+        except TimeoutError:  # do not wait for an unresponsive server again
             return None
         assert answer is None or isinstance(answer, Seen), f"{request} must not be answered by {answer}"
         return answer
 
     def close(self) -> None:
-        """End it; the workers that it has forked end with it. A second call does nothing."""
+        """End it and the workers it has forked; a second call does nothing."""
         with self._lock:
             process, self._process = self._process, None
             if process is None:
@@ -138,7 +138,7 @@ class ForkServer:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it forks no more."""
+        """Whether it was closed."""
         return self._process is None
 
     def _ask(self, request: ForkRequest, seconds: float, descriptors: Sequence[int] = ()) -> ForkAnswer | None:
@@ -157,7 +157,7 @@ class ForkServer:
                 if error.errno in (errno.EMSGSIZE, errno.ENOBUFS):  # how much fits is for the system to say
                     raise UnforkableError(_TOO_LARGE) from None
                 raise
-            except BaseException:  # the answer to this question must never be taken for that to the next
+            except BaseException:  # this answer must never be taken for that to the next request
                 self.close()
                 raise
             if not data:
@@ -167,9 +167,9 @@ class ForkServer:
         return answer
 
     def _received(self, deadline: float) -> bytes:
-        """What it answers; nothing if it has ended, or was stopped from outside.
+        """Its answer; empty if it has ended, or was stopped from outside.
 
-        A whole job may be stopped and continued again, one process after the other: it is looked at several times.
+        A job may be stopped and continued one process at a time, so its state is checked several times.
         """
         assert self._process is not None, "somebody is asked"
         stopped = 0
@@ -184,7 +184,7 @@ class ForkServer:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Whether workers with this environment can be forked, before any process is started for it.
+    """Check that workers with this environment can be forked, before starting a server for it.
 
     Raises:
         UnforkableError: They cannot.
@@ -209,17 +209,17 @@ def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
 
 
 class _ForkedProcess:
-    """A child of the server: only the server can collect it, and see how it ended.
+    """A child of the server, which alone can reap it and see how it ended.
 
     Args:
         server: Its parent.
-        process: Its number.
+        process: Its process ID.
     """
 
     def __init__(self, server: ForkServer, process: int) -> None:
         self._server = server
         self._number = process
-        self._handle = os.pidfd_open(process)  # the server has not collected it: the number is still its own
+        self._handle = os.pidfd_open(process)  # the server has not reaped it, so the ID is still valid
 
     def __del__(self) -> None:
         os.close(self._handle)
@@ -233,7 +233,7 @@ class _ForkedProcess:
     def end(self, seconds: float) -> bool:
         if self._server.ask(End(process=self._number, seconds=seconds)) is not None:
             return self._has_ended(0.0)
-        # Without its parent the guardian ends everything below it, and then itself.
+        # A guardian without its parent ends its descendants, then itself.
         if not self._has_ended(seconds):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         return self._has_ended(seconds)
@@ -252,7 +252,7 @@ _KEEPERS = 0
 
 
 def borrow(environment: Mapping[str, str]) -> ForkServer:
-    """The process that forks workers with this environment, started if there is none; see :func:`give_back`."""
+    """The fork server for this environment, started if there is none; see :func:`give_back`."""
     key = _key(environment)
     with _LOCK:
         if key not in _SERVERS or _SERVERS[key].is_closed:
@@ -262,7 +262,7 @@ def borrow(environment: Mapping[str, str]) -> ForkServer:
 
 
 def give_back(server: ForkServer) -> None:
-    """Say that it is no longer needed; the last to say so ends it."""
+    """Release a borrowed server; the last release ends it."""
     with _LOCK:
         for key in [key for key, one in _SERVERS.items() if one is server]:  # none if another has taken its place
             _USERS[key] -= 1
@@ -272,7 +272,7 @@ def give_back(server: ForkServer) -> None:
 
 @contextlib.contextmanager
 def servers_are_kept() -> Iterator[None]:
-    """Within, a process that forks workers stays for the next runner: for who runs many studies one after the other."""
+    """Keep fork servers alive between runners, for callers that run many studies in a row."""
     global _KEEPERS
     _KEEPERS += 1
     try:
@@ -294,5 +294,5 @@ def _end_unused() -> None:
 
 
 def _key(environment: Mapping[str, str]) -> _Key:
-    # A process that was itself forked has no part in the servers of the one that it comes from.
+    # A forked process must not use its parent's servers.
     return (os.getpid(), *sorted(one for one in environment.items() if one[0] not in _READ_LATE))

@@ -1,8 +1,8 @@
 """Ctrl-C that does not get lost.
 
-Python raises it wherever the program happens to be. In a finalizer or in the callback of a weak reference it is
-printed with a traceback and forgotten, and the search would go on as if nobody had asked. So it is also written down,
-whoever waits for a trial looks there, and nothing is printed.
+Python raises it wherever the program happens to be. In a finalizer or a weak reference's callback it is printed with a
+traceback and dropped, and the search would continue. So it is also recorded and checked while waiting for a trial, and
+nothing is printed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import NoReturn
 __all__ = ["interruptions_kept", "look_for_interruption"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""SIGTERM is what a job scheduler or a CI system sends, SIGHUP what a terminal sends that is closed: keep what was
-measured, leave nothing running. Under ``nohup`` the latter goes on being ignored."""
+"""Job schedulers and CI systems send SIGTERM, a closing terminal sends SIGHUP: keep all measurements, leave nothing
+running. Under ``nohup`` SIGHUP stays ignored."""
 
 _asked = False
 
 
 @contextlib.contextmanager
 def interruptions_kept() -> Iterator[None]:
-    """Within, these signals raise :class:`KeyboardInterrupt` now or, where that is lost, at the next look."""
+    """Make these signals raise :class:`KeyboardInterrupt` at once or, where that is lost, at the next check."""
     global _asked
     if threading.current_thread() is not threading.main_thread():  # elsewhere Python allows no handlers
         yield
@@ -51,7 +51,7 @@ def interruptions_kept() -> Iterator[None]:
 
 
 def look_for_interruption() -> None:
-    """Raise what was asked for and lost.
+    """Raise an interruption that was requested and lost.
 
     Raises:
         KeyboardInterrupt: The process was asked to end.

@@ -1,4 +1,4 @@
-"""A guardian's process as the parent holds it, however it was started."""
+"""The parent's handle on a guardian process, however it was started."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _POLL_SECONDS = 0.01
 
 
 class Process(Protocol):
-    """A process that leads a session of its own; its number stays its own until it is ended here."""
+    """A process that leads its own session; its ID stays valid until it is ended here."""
 
     def status(self) -> int | None:
         """The exit status, or minus the number of the signal that ended it; ``None`` while it runs."""
 
     def end(self, seconds: float) -> bool:
-        """End what is left of its group, and collect it; whether it ended in so many seconds."""
+        """Kill what is left of its group and reap it; return whether it ended in time."""
 
 
 Start = Callable[[Mapping[str, int], int], Process]
-"""Starts one, given name of an argument -> descriptor whose number it tells, and a descriptor for what it prints."""
+"""Starts a process, given name of an argument -> descriptor whose number it passes, and a descriptor for output."""
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str]) -> Start:
-    """Processes that run a program from its beginning.
+    """Start processes by executing a program.
 
     Args:
         command: Program and first arguments.
-        environment: Of the program.
+        environment: The program's environment.
     """
 
     def start(descriptors: Mapping[str, int], output: int) -> Process:
@@ -58,7 +58,7 @@ class _Executed:
         self._process = process
 
     def status(self) -> int | None:
-        """Without collecting it where that is possible."""
+        """Without reaping it where possible."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.poll()
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -67,7 +67,7 @@ class _Executed:
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def end(self, seconds: float) -> bool:
-        """Kill the group while the number still means it, then collect."""
+        """Kill the group while its ID is still valid, then reap."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         deadline = time.monotonic() + seconds

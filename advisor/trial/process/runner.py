@@ -1,4 +1,4 @@
-"""The parent's side: hand a trial to a worker and come back with an outcome, whatever the worker does."""
+"""The parent's side: run trials in a worker and always return an outcome, whatever the worker does."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _LOG_TAIL_BYTES = 8192
 
 
 class CutShortError(Exception):
-    """The caller's time was over before the trial had a result."""
+    """The caller's deadline passed before the trial had a result."""
 
 
 class RunnerEventKind(enum.Enum):
-    """What a live display may want to show."""
+    """Kinds of events for a live display."""
 
     WORKER_STARTING = "worker starting"
     TRIAL_STARTED = "trial started"
@@ -50,12 +50,12 @@ class RunnerEventKind(enum.Enum):
 
 
 class RunnerEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened.
+    """An event for a live display.
 
     Attributes:
-        kind: What.
-        key: The trial, or empty.
-        text: In a few words.
+        kind: What happened.
+        key: Key of the trial, or empty.
+        text: A few words.
     """
 
     kind: RunnerEventKind
@@ -64,18 +64,18 @@ class RunnerEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner:
-    """Runs trials one after the other, in a warm worker (or group of ranks) as long as it stays healthy.
+    """Runs trials one at a time in a warm worker (or group of ranks) as long as it stays healthy.
 
-    Use as a context manager: at its end no process is left.
+    Use as a context manager: no process is left running at its end.
 
     Args:
         folder: The study folder.
-        on_event: Hears what happens, in the caller's thread.
+        on_event: Called with each event, in the caller's thread.
         worker_command: Program that speaks the worker's protocol.
-        nodes: The machines that trials on several ranks use, of which this is the first.
+        nodes: The machines for trials on several ranks; this is the first.
         start_limit_seconds: How long a worker may take to load its libraries.
-        shortest_start_limit_seconds: How long ranks may take at least to find each other, however little time their
-            trial has: they load the libraries that a forked process does not have, on a machine that may be busy.
+        shortest_start_limit_seconds: Minimum time for ranks to connect, however short their trial: unlike forked
+            processes they have to load the libraries, perhaps on a busy machine.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Runner:
         self._ranks = 1
         self._ended: set[str] = set()
         self.spent: dict[type[Trial[Any]], list[float]] = {}
-        """Kind of trial -> the seconds of each that was run, not read back."""
+        """Kind of trial -> seconds of each trial that was run, not read back."""
 
     def __enter__(self) -> Runner:
         return self
@@ -114,22 +114,20 @@ class Runner:
         self._starter.close()
 
     def run(self, spec: Trial[_R], *, until: float = math.inf) -> _R:
-        """Run a trial, or return its stored result if it has finished before.
+        """Run a trial, or return its stored result if it has already finished.
 
-        What ended by chance is run again by the next runner, and not over and over by this one.
+        A trial that ended by chance is rerun once per runner.
 
         Args:
             spec: The trial.
-            until: Moment of ``time.monotonic`` at which the caller waits no longer. The trial's own limit stays what it
-                is, and with it everything that a trial makes of its time.
+            until: Deadline on the clock of ``time.monotonic``. It does not change the trial's own time limit.
 
         Returns:
-            How it ended; never raises for anything that happens inside the trial.
+            The result; failures inside the trial are outcomes, never exceptions.
 
         Raises:
-            KeyboardInterrupt: The user interrupted; the worker is ended, and a result that was not complete is not
-                stored.
-            CutShortError: That moment came first; the worker is ended, and nothing is stored.
+            KeyboardInterrupt: The user interrupted; the worker is ended, and no incomplete result is stored.
+            CutShortError: The deadline passed first; the worker is ended, and nothing is stored.
             OutputFolderError: The study folder cannot be written.
         """
         assert not isinstance(spec, ProbeTrial) or spec.policy.gpu_count == 1, "one process alone learns the facts"
@@ -153,14 +151,14 @@ class Runner:
         try:
             result, healthy, why = self._run(spec, folder, until)
         except BaseException as error:
-            # Ctrl-C above all. The worker may have finished a moment before, and what is finished is not lost: the
-            # old result went before this request was written, so a complete one belongs to it.
+            # Mostly Ctrl-C. The worker may just have finished, and finished results are kept: the old result was
+            # removed before this request was written, so a complete one belongs to it.
             self._end_worker("interrupted")
             complete = folder.read_result(spec)
             if complete is None or complete.key != spec.key:
                 folder.result.unlink(missing_ok=True)
             else:
-                with contextlib.suppress(OutputFolderError):  # as the worker wrote it, it is good enough
+                with contextlib.suppress(OutputFolderError):  # the worker's version is good enough
                     folder.write_result(completed(complete))
                 if isinstance(error, CutShortError):
                     return completed(complete)
@@ -176,11 +174,11 @@ class Runner:
         return result
 
     def gradient_file(self, key: str) -> Path:
-        """Where the first gradient of a reference run is kept."""
+        """The file of a reference run's first gradient."""
         return self._folder.trial(key).gradient
 
     def tail_of_log(self, key: str, lines: int = 20) -> str:
-        """The last lines that a trial printed; empty if it printed nothing."""
+        """The last lines printed by a trial; empty if it printed nothing."""
         try:
             with self._folder.trial(key).log.open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
@@ -193,7 +191,7 @@ class Runner:
         """The result, whether the worker can be used again, and why not."""
         connection = self._connection
         if connection is not None and not self._accepts(connection, spec, folder):
-            self._end_worker("it ended between trials")  # nothing of this trial has run: a new one takes it
+            self._end_worker("it ended between trials")  # this trial has not started: a new worker runs it
             connection = None
         if connection is None:
             failure = self._start(spec, folder, until)
@@ -214,7 +212,7 @@ class Runner:
         return True
 
     def _start(self, spec: Trial[_R], folder: TrialFolder, until: float) -> _R | None:
-        """Start a worker; how the trial ended if that did not work."""
+        """Start a worker; return a result only if that failed."""
         self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
         self._ranks = spec.ranks
         ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
@@ -241,7 +239,7 @@ class Runner:
         return spec.ended(Outcome.LOST, reason)
 
     def _start_limit_of(self, spec: Trial[Any]) -> float:
-        """Where time is short, ranks that do not find each other take no more of it than a trial may."""
+        """Ranks that cannot connect use no more time than their trial may."""
         if spec.ranks == 1:
             return self._start_limit_seconds
         return min(self._start_limit_seconds, max(self._shortest_start_limit_seconds, spec.time_limit_seconds))
@@ -274,7 +272,7 @@ class Runner:
                 case Unwritten(reason=reason):
                     raise OutputFolderError(reason)
                 case Exited(status=status):
-                    # Its result counts if it was complete before the end.
+                    # Its result counts if it was complete before the worker ended.
                     result = folder.read_result(spec) or self._crashed(spec, status, evidence)
                     return result, False, f"it {how_it_ended(status)}"
                 case _:
@@ -298,13 +296,13 @@ class Runner:
 
 
 _NOT_STARTED = "it did not start"
-"""Says nothing about the trial, so that nothing is stored for it."""
+"""Not the trial's fault, so nothing is stored for it."""
 
 
 def _clear(folder: TrialFolder, spec: Trial[Any]) -> None:
-    """Make the folder ready for a first or another attempt.
+    """Prepare the folder for a new attempt.
 
-    The old result goes first: it must never be read together with the new request.
+    The old result is removed first: it must never be read together with the new request.
     """
     with writing(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)

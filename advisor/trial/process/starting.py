@@ -1,4 +1,4 @@
-"""How a runner comes to its workers: forked where that works, else executed from the beginning."""
+"""Start a runner's workers: forked where possible, else executed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from advisor.trial.process.process import Process, Start, execute
 __all__ = ["WorkerStarter"]
 
 _SHORTEST_SECONDS = 0.001
-"""To a socket no time at all would mean something else: not to wait, and to fail in another way."""
+"""A socket takes a timeout of 0 as non-blocking, which fails in another way."""
 
 
 class WorkerStarter:
@@ -22,7 +22,7 @@ class WorkerStarter:
 
     Args:
         command: Program that speaks the worker's protocol.
-        seconds: How long one may take to load its libraries.
+        seconds: How long a worker may take to load its libraries.
     """
 
     def __init__(self, command: Sequence[str], seconds: float) -> None:
@@ -32,9 +32,9 @@ class WorkerStarter:
         self._forks = self._command == WORKER_COMMAND and can_fork()
 
     def starting(self, arguments: Sequence[str], *, at_most: float = math.inf) -> Start:
-        """What starts a worker with these arguments, in these seconds if they are fewer than others have.
+        """Return a function that starts a worker with these arguments, in at most ``at_most`` seconds.
 
-        It raises :class:`TimeoutError` if the libraries are not loaded in time.
+        The function raises :class:`TimeoutError` if the libraries are not loaded in time.
         """
         seconds = max(_SHORTEST_SECONDS, min(self._seconds, at_most))
 
@@ -44,7 +44,7 @@ class WorkerStarter:
                 try:
                     check_environment(environment)
                     return self._borrowed(environment).fork(arguments, descriptors, output, environment, seconds)
-                except UnforkableError as error:  # nor will it be the next time
+                except UnforkableError as error:  # it will not work next time either
                     self._forks = False
                     self.close()
                     os.write(output, f"momadvise: this process was not forked, but started: {error}\n".encode())
@@ -53,7 +53,7 @@ class WorkerStarter:
         return start
 
     def close(self) -> None:
-        """No worker is needed any more."""
+        """Release the fork server."""
         server, self._server = self._server, None
         if server is not None:
             give_back(server)
@@ -61,7 +61,7 @@ class WorkerStarter:
     def _borrowed(self, environment: Mapping[str, str]) -> ForkServer:
         if self._server is not None and self._server.is_closed:
             raise UnforkableError("the process that forks has ended, or was stopped")
-        server = borrow(environment)  # another one if the environment has changed
+        server = borrow(environment)  # a different one if the environment has changed
         self.close()
         self._server = server
         return server

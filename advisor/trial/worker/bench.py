@@ -1,4 +1,4 @@
-"""The workbench of one trial: the user's functions, the batches, the training, all seeded and cleared away."""
+"""The workbench of one trial: the user's functions, the batches and the training, seeded and cleaned up."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ __all__ = ["Bench", "finite"]
 _S = TypeVar("_S", bound=Trial[Any])
 
 _SEEDS_OF_A_RANK = 1_000_003
-"""Between the seeds of two ranks: more than a trial has steps."""
+"""Distance between the seeds of two ranks: more than a trial has steps."""
 
 
 class Bench(Generic[_S]):
-    """Loads the workload and makes the first batches, before anything counts as memory of the training.
+    """Loads the workload and makes the first batches before the training's memory is measured.
 
     Args:
         spec: The trial.
-        tell: Hears what is being done, in a few words.
-        refusals: Made when the trial began.
-        prepared: What was loaded and built before this process was forked; ``None`` if it was not.
-        partner: The process that takes turns with this one; ``None`` if there is none.
+        tell: Called with a few words about the current activity.
+        refusals: Created when the trial began.
+        prepared: The workload and model loaded before this process was forked; ``None`` if it was not forked.
+        partner: The process that alternates with this one; ``None`` if there is none.
 
     Raises:
         WorkloadError: The workload does not meet its contract.
@@ -70,7 +70,7 @@ class Bench(Generic[_S]):
         self.partner = partner
         self.device = torch.device(spec.device)
         self.world = current_world()
-        """The ranks that run this trial together; decisions by a clock or by memory go through its ``agreed``."""
+        """The ranks that run this trial; decisions based on time or memory go through its ``agreed``."""
         assert self.world.size == spec.policy.gpu_count, f"{self.world.size} ranks, {spec.policy.gpu_count} devices"
         self.notes: list[str] = []
         self.paces: list[Pace] = []
@@ -82,19 +82,19 @@ class Bench(Generic[_S]):
         self._model = None if prepared is None else prepared.take_model(spec)
         self._random_state = None if prepared is None else prepared.random_state
         self.out_of_step = ""
-        """Why this rank may no longer be where the others are; empty when it is."""
+        """Why this rank may be out of step with the others, or empty."""
         self.data = BatchSource(spec, self.workload, self.world)
         """The batches."""
         self.data.batches(spec.policy.global_batch)
-        # All that exists by now is data on the host: the batches, and the data set that they are made from.
+        # Everything that exists now is data on the host: the batches and their data set.
         self.data.host_data.add_living(torch.device("cpu"))
         if prepared is not None:
             self.data.host_data.include(prepared.host_data)
         if self._model is not None and prepared is not None:
             self.data.host_data = self.data.host_data.without(prepared.built)
         else:
-            # What lives now is not looked at again by the garbage collector: it would take longer than a small step.
-            # A model that lives already must be, for its memory to be found.
+            # Exempt existing objects from garbage collection, which would take longer than a small step.
+            # An existing model must not be exempt, or its memory would not be found.
             gc.freeze()
         self._baseline = MemoryBaseline(self.device, self.data.host_data)
 
@@ -106,11 +106,11 @@ class Bench(Generic[_S]):
     def training(
         self, policy: Policy, *, look: Callable[[torch.nn.Module], None] = lambda model: None
     ) -> Iterator[Training]:
-        """Build the model and apply a policy: the same parameters and the same random numbers every time.
+        """Build the model and apply a policy, with the same parameters and random numbers every time.
 
         Args:
-            policy: What to apply.
-            look: Sees the user's model before anything is done to it.
+            policy: The policy to apply.
+            look: Called with the user's unmodified model.
         """
 
         def apply(model: torch.nn.Module) -> Training:
@@ -121,7 +121,7 @@ class Bench(Generic[_S]):
             yield training
 
     def apply(self, policy: Policy, model: torch.nn.Module) -> Training:
-        """Apply a policy to the user's model, with all that the workload defines."""
+        """Apply a policy to the user's model, with everything that the workload defines."""
         return apply_policy(
             policy,
             model,
@@ -133,16 +133,16 @@ class Bench(Generic[_S]):
 
     @contextlib.contextmanager
     def wrapped_training(self, wrapper: Path, text: str = "") -> Iterator[Training]:
-        """Build the model and hand it to an emitted wrapper, as the user will.
+        """Build the model and pass it to an emitted wrapper, as the user will.
 
         Args:
-            wrapper: Its file.
-            text: What is in it, for machines that do not have the file.
+            wrapper: The wrapper's file.
+            text: Its content, for machines that do not have the file.
         """
 
         def apply(model: torch.nn.Module) -> Training:
             module = types.ModuleType("momadvise_wrapper")
-            # The file itself where it is; another machine may not share the folder.
+            # Prefer the file; another machine may not share the folder.
             code = wrapper.read_text(encoding="utf-8") if wrapper.exists() else text
             assert code, f"{wrapper} must be a Python file"
             exec(compile(code, str(wrapper), "exec"), module.__dict__)
@@ -153,21 +153,21 @@ class Bench(Generic[_S]):
             yield training
 
     def leftover(self) -> str:
-        """What the trial left behind, in words; empty when nothing. No batch is there any more afterwards."""
+        """Drop the batches and describe what else the trial left in memory; empty if nothing."""
         self.data.clear()
         return self._baseline.leftover() or self.out_of_step
 
     def seed(self, step: int = 0) -> None:
-        """Seed all generators for a step: every step and every rank draws random numbers of its own."""
+        """Seed all generators for a step: every step and rank has its own random numbers."""
         seed_everything(self.spec.seed + step + self.world.rank * _SEEDS_OF_A_RANK)
 
     def options(self) -> dict[str, Any]:
-        """The workload's own functions and constants, those that it has, as :func:`apply_policy` takes them."""
+        """The workload's optional functions and constants, as arguments of :func:`apply_policy`."""
         names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
         return {name: value for name in names if (value := getattr(self.workload, name))}
 
     def user_functions(self) -> list[Callable[..., Any]]:
-        """Those of the workload, in whose file there may be more that a step changes."""
+        """The workload's functions; their files may hold more state that a step changes."""
         return [self.workload.build_model, *(one for one in (self.workload.compute_loss,) if one is not None)]
 
     def build_model(self) -> torch.nn.Module:

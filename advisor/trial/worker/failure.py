@@ -1,4 +1,4 @@
-"""From an exception to an outcome: by its type, and by the allocator's own words where the type says too little."""
+"""Map exceptions to outcomes: by type, and by the allocator's message where the type is not specific enough."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_mem
 _R = TypeVar("_R", bound=Result)
 
 _PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
-"""What cuDNN and cuBLAS say when they get no workspace, among other reasons: the allocator's counter decides."""
+"""Errors of cuDNN and cuBLAS that may mean they got no workspace: the allocator's counter decides."""
 _NCCL_REFUSED = "'out of memory'"
 _GLOO = "gloo/"
-"""In every message of gloo's transport: the file that raised."""
+"""Source path in every message of gloo's transport."""
 _ROOM_ON_DEVICE = 256 * 2**20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-"""No fault of a trial's: when there is room, it may end otherwise."""
+"""Not the trial's fault: with free space it may succeed."""
 
 
 class DivergedError(Exception):
@@ -36,7 +36,7 @@ class DivergedError(Exception):
 
 
 class AllocatorRefusals:
-    """Whether the CUDA allocator has refused memory since this was made.
+    """Whether the CUDA allocator has refused memory since this was created.
 
     Args:
         device: Where the trial runs.
@@ -64,12 +64,12 @@ def failed_result(
     refusals: AllocatorRefusals | None = None,
     free_device_bytes: Callable[[], int] | None = None,
 ) -> _R:
-    """Describe how a trial ended that raised.
+    """Make the result of a trial that raised.
 
     Args:
         spec: The trial.
-        error: What it raised.
-        refusals: Made when the trial began.
+        error: The exception.
+        refusals: Created when the trial began.
         free_device_bytes: Free memory of the device, for errors that do not say which memory ran out.
     """
     device = torch.device(spec.device)
@@ -78,7 +78,7 @@ def failed_result(
     if memory is not None:
         outcome, cause = memory
         if isinstance(cause, DeviceOutOfMemoryError):
-            reason = str(cause)  # names the limit and the figure
+            reason = str(cause)  # names the limit and the value
         elif outcome is Outcome.OUT_OF_MEMORY:
             reason = f"memory must stay within {format_bytes(spec.memory_limit_bytes)}, but: {_first_line(cause)}"
         else:
@@ -107,18 +107,18 @@ def is_out_of_memory(error: BaseException, device: torch.device, refusals: Alloc
     """Whether the device's memory, or the limit, was exceeded.
 
     Args:
-        error: What was raised.
-        device: Where.
-        refusals: Made when the trial began.
+        error: The exception.
+        device: Where the trial ran.
+        refusals: Created when the trial began.
     """
     memory = _memory_outcome(error, device, lambda: 0, refusals)
     return memory is not None and memory[0] is Outcome.OUT_OF_MEMORY
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Whether an exception is what a rank says when another one went away: a connection that ended.
+    """Whether an exception only says that another rank disconnected.
 
-    It may be the cause all the same, where the network itself failed.
+    It may still be the cause, if the network itself failed.
     """
     return any(
         isinstance(cause, dist.DistError | ConnectionError) or (isinstance(cause, RuntimeError) and _GLOO in str(cause))
@@ -138,7 +138,7 @@ def _memory_outcome(
         if out_of_memory.is_of_cpu_allocator(cause):
             on_device = device.type == "cpu"
         elif out_of_memory.is_of_cuda_runtime(cause):
-            # Raised for pinned host memory, too; then the device itself still has room.
+            # Also raised for pinned host memory; then the device itself still has room.
             on_device = _is_full(free_device_bytes)
         elif out_of_memory.is_of_device(cause) or _is_of_nccl(cause) or _is_hidden_refusal(cause, refusals):
             on_device = True
@@ -149,7 +149,7 @@ def _memory_outcome(
 
 
 def _is_full(free_device_bytes: Callable[[], int]) -> bool:
-    """Whether the device has no room left; one without room for a context does not even tell."""
+    """Whether the device is full; one without room for a context cannot even be queried."""
     try:
         return free_device_bytes() < _ROOM_ON_DEVICE
     except RuntimeError:
@@ -167,7 +167,7 @@ def _is_hidden_refusal(error: BaseException, refusals: AllocatorRefusals | None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those it came from: code of the user may have wrapped the one that matters."""
+    """The exception and its causes: the user's code may have wrapped the one that matters."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:

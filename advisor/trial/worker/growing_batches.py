@@ -17,13 +17,13 @@ QUICK_REPETITIONS = 3
 _TELLING_SECONDS = {"cuda": 0.2, "cpu": 0.05}
 """A device that is busy for so long is no longer waiting for the host to launch its kernels; a CPU soon is not."""
 _TELLING_SHARE = 1 / 8
-"""Share of the room for growth that the batch must take, so that figures are extrapolated eightfold at most."""
+"""Share of the room for growth that the batch must take, so that measurements are extrapolated eightfold at most."""
 _RISING_SHARE = 0.5
 """A peak that grows by less than this share of the activations is not yet set by them."""
 _REACH = 4
-_REACH_IN_PIECES = 2
+_REACH_IN_CHUNKS = 2
 """Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way, and
-where a method works in pieces of a fixed size it does as soon as they are filled."""
+a method that works in chunks of a fixed size does as soon as they are filled."""
 _TIME_SHARE = 0.6
 """Share of the hard time limit that a further point may be expected to reach."""
 
@@ -36,7 +36,7 @@ def next_batch(
     settling: float = 0.0,
     *,
     predicted_largest: float | None = None,
-    in_pieces: bool = False,
+    in_chunks: bool = False,
 ) -> int | None:
     """The next batch to try, or ``None`` when the points suffice or there is no more time.
 
@@ -49,7 +49,7 @@ def next_batch(
             stepping; but a second batch may cost them once more, and the hard limit counts all.
         predicted_largest: Where the points predict the memory of every batch: the largest that a timed trial may
             have; infinite for any.
-        in_pieces: Whether what small batches predict must be looked at nearer to the largest one.
+        in_chunks: Whether what small batches predict must be looked at nearer to the largest one.
     """
     last = points[-1]
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
@@ -59,8 +59,8 @@ def next_batch(
     wanted = 0.0
     if not predicted:
         wanted = _largest_by_line(points, spec) / _REACH
-    elif in_pieces:
-        wanted = _bounded(predicted_largest, spec) / _REACH_IN_PIECES
+    elif in_chunks:
+        wanted = _bounded(predicted_largest, spec) / _REACH_IN_CHUNKS
     factor = max(_factor(last, spec.memory_limit_bytes), _power_of_two(wanted / last.micro_batch))
     stepping = spent - settling
     while factor > 2 and stepping + seconds_per_factor * factor > spec.measure_seconds:

@@ -1,7 +1,7 @@
-"""Another training in a process of its own, which takes turns with the one that a trial measures.
+"""A training in a partner process, which alternates with the one that a trial measures.
 
-The process is forked from the worker before anything ran there, and waits. It builds its training when it is first
-asked for a turn, keeps it from trial to trial, and gives it back when a trial needs the room.
+The process is forked from the worker before anything has run there, and waits. It builds its training at the first
+turn, keeps it between trials, and frees it when a trial needs the memory.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ __all__ = ["Answer", "Load", "Message", "NoPartnerError", "Partner", "Rest", "Tu
 
 
 _LONGEST_ANSWER_SECONDS = 300.0
-"""Beyond it the partner is given up; the limits of the trial itself are shorter as a rule."""
+"""After this time the partner is abandoned; the trial's own limits are usually shorter."""
 
 
 class NoPartnerError(Exception):
-    """There is nothing to take turns with; its text says why."""
+    """There is nothing to alternate with; the message says why."""
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
-    """Build the training, make no step."""
+    """Build the training without stepping."""
 
     number: int
     spec: ComparedSpec
 
 
 class Turn(msgspec.Struct, frozen=True, tag="turn"):
-    """Make steps for so many seconds, one at least."""
+    """Make steps for this many seconds, at least one."""
 
     number: int
     spec: ComparedSpec
@@ -49,7 +49,7 @@ class Turn(msgspec.Struct, frozen=True, tag="turn"):
 
 
 class Rest(msgspec.Struct, frozen=True, tag="rest"):
-    """Give back what the training takes."""
+    """Free the training's memory."""
 
     number: int
 
@@ -58,9 +58,9 @@ Message = Load | Turn | Rest
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the steps that were made take in the long run, 0 if none was; or why there is none.
+    """Seconds per step in the long run (0 if none was made), or why there are none.
 
-    The number is that of the message: an answer that a trial did not wait for is not one to the next trial's question.
+    The number is the message's, so that a late answer is not taken for that to the next trial's message.
     """
 
     number: int
@@ -69,10 +69,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Partner:
-    """The process, as the worker and the trials forked from it hold it.
+    """Handle on the partner process for the worker and the trials forked from it.
 
     Args:
-        serve: Run in the process with the worker's process number and the channel's other end, until the worker ends.
+        serve: Runs in the process until the worker ends; gets the worker's process ID and the channel's other end.
 
     Raises:
         OSError: No process can be forked.
@@ -91,31 +91,31 @@ class Partner:
         self._reader = LineReader(self._channel.fileno())
 
     def load(self, spec: ComparedSpec) -> None:
-        """Have the training built meanwhile; whoever asks for a turn waits for it."""
+        """Build the training in the background; the next turn waits for it."""
         self._send(Load(time.monotonic_ns(), spec))
 
     def turn(self, spec: ComparedSpec, seconds: float) -> float:
-        """Let it step for so many seconds.
+        """Let it step for some seconds.
 
         Args:
             spec: A trial of the partner's policy, at the batch to step with.
-            seconds: How long; one step is made however long it takes.
+            seconds: How long; at least one step is made.
 
         Returns:
             Seconds per step in the long run.
 
         Raises:
-            NoPartnerError: It cannot.
+            NoPartnerError: It cannot step.
         """
         return self._asked(Turn(time.monotonic_ns(), spec, seconds)).step_seconds
 
     def rest(self) -> None:
-        """Have it give back its memory."""
+        """Make it free its memory."""
         with contextlib.suppress(NoPartnerError):
             self._asked(Rest(time.monotonic_ns()))
 
     def end(self) -> None:
-        """End the process; only the worker that forked it does."""
+        """End the process; to be called only by the worker that forked it."""
         self._channel.close()
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.process, signal.SIGKILL)

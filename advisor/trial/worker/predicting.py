@@ -44,9 +44,9 @@ class _CannotTraceError(Exception):
 def traced_batches(around: int) -> tuple[int, int]:
     """Two micro-batches to trace for predictions around one: it and its half, but never a single sample.
 
-    A single sample is a case of its own to many a model, and two points are needed. A trace costs the same at every
-    batch, so that they lie where the prediction is wanted: what is taken in pieces of a fixed size (a loss in chunks,
-    activations that are coded) grows with a small batch, and no more with a large one.
+    Two points are needed, and many models treat a single sample specially. A trace costs the same at every batch, so
+    the points lie near the batch of interest: memory taken in chunks of a fixed size (a chunked loss, coded
+    activations) grows with a small batch, but not with a large one.
     """
     high = max(4, around)
     return max(2, high // 2), high
@@ -55,7 +55,7 @@ def traced_batches(around: int) -> tuple[int, int]:
 def predict(bench: Bench[PredictTrial]) -> PredictResult:
     """Run the trial.
 
-    The work of a step is counted where it is asked for or the trace stands for another device, and it can be.
+    The work of a step is counted on request or for another device, if possible.
 
     Raises:
         MethodRefusedError: A method does not apply.
@@ -87,7 +87,7 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
     if spec.stands_for is not None:
         bench.notes.append(_what_a_sample_was(bench))
     if spec.counts_work or spec.stands_for is not None:
-        # What ranks send each other is no operator of theirs.
+        # Communication between ranks is not one of their operators.
         counted = passes == spec.policy.accumulation_steps and bench.world.size == 1
         work = _work(first, second, passes) if counted else None
     seconds = time.perf_counter() - begin
@@ -107,7 +107,7 @@ def _device(device: torch.device) -> CudaDevice:
 
 
 def _what_a_sample_was(bench: Bench[PredictTrial]) -> str:
-    """What the model's file made here, in words: people see if it is not what they will train on."""
+    """Describe the samples that the model's file made here, so that users can check them."""
     dims = bench.data.layout.dims
     tensors = [
         f"{leaf.path or 'the batch'} of {'x'.join(map(str, _of_a_sample(leaf.value, dims.get(leaf.path)))) or '1'}"
@@ -115,13 +115,13 @@ def _what_a_sample_was(bench: Bench[PredictTrial]) -> str:
         if isinstance(leaf.value, torch.Tensor)
     ]
     return (
-        f"A sample was: {', '.join(tensors)}. The model's file ran on this machine: what it decides by "
-        "torch.cuda.is_available(), such as this size, it decided as without that GPU."
+        f"A sample was: {', '.join(tensors)}. The model's file ran on this machine, without that GPU: anything that "
+        "depends on torch.cuda.is_available(), such as this size, was decided accordingly."
     )
 
 
 def _of_a_sample(tensor: torch.Tensor, dim: int | str | None) -> list[int]:
-    """The sizes that a tensor has for each sample."""
+    """A tensor's shape per sample."""
     sizes = list(tensor.shape)
     if isinstance(dim, int):
         del sizes[dim]
@@ -129,7 +129,7 @@ def _of_a_sample(tensor: torch.Tensor, dim: int | str | None) -> list[int]:
 
 
 def _traced_passes(bench: Bench[PredictTrial]) -> int:
-    """A third pass adds nothing to what the second does."""
+    """Passes to trace: a third adds nothing that the second does not."""
     return min(2, bench.spec.policy.accumulation_steps)
 
 
@@ -140,19 +140,19 @@ def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
 
 
 def _traces(bench: Bench[PredictTrial], micro_batches: tuple[int, int]) -> list[StepTrace]:
-    """A trace at each micro-batch: of one training where nothing but its optimizer keeps anything between steps."""
+    """A trace at each micro-batch: of the same training if only its optimizer keeps state between steps."""
     spec = bench.spec
-    # The order counts for an allocator: an optimizer's state that was made before the first step leaves no gaps.
+    # The order matters to an allocator: optimizer state created before the first step leaves no gaps.
     if not spec.policy.methods and spec.stands_for is None and spec.allocator_limit_bytes is None:
         first, second = _traced(bench, micro_batches)
         if are_alike(first, second):
             return [first, second]
-    # A method, or a model that keeps what it made for a batch: each batch is traced from its own first step.
+    # A method or a model that keeps state for a batch: each batch is traced from its own first step.
     return [trace for micro_batch in micro_batches for trace in _traced(bench, (micro_batch,))]
 
 
 def _traced(bench: Bench[PredictTrial], micro_batches: Sequence[int]) -> list[StepTrace]:
-    """Traces of one training. A model that cannot be built without values is built with them, and traced then."""
+    """Traces of one training. A model that cannot be built on fake tensors is built on real ones, then traced."""
     bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
     passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
     batches = [bench.data.largest(micro_batch * passes * bench.world.size) for micro_batch in micro_batches]
@@ -162,7 +162,7 @@ def _traced(bench: Bench[PredictTrial], micro_batches: Sequence[int]) -> list[St
     error: Exception | None = None
     for with_values in (False, True):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        # What the user's code raises here, it raises in every training.
+        # Errors of the user's code here would occur in every training.
         real_model = bench.build_model() if with_values else None
 
         contexts = contextlib.ExitStack()
@@ -192,7 +192,7 @@ def _traced(bench: Bench[PredictTrial], micro_batches: Sequence[int]) -> list[St
         except Exception as raised:  # whatever the model's code, a method or a library raises without values
             error = raised
         else:
-            # Where the host is the device, the whole batch is there during every pass.
+            # If the host is the device, the whole batch is in memory during every pass.
             return [msgspec.structs.replace(one, batch_bytes=one.batch_bytes * wanted // passes) for one in traces]
     assert error is not None, "a trace comes to an end"
     raise _CannotTraceError(_reason(error)) from error

@@ -1,7 +1,7 @@
-"""What a worker does once for all trials that are forked from it: load the workload, build the model.
+"""What a worker does once for all trials forked from it: load the workload, build the model.
 
-Threads do not survive a fork, and what one of them has locked stays locked. So everything here happens with a single
-thread, and a first forked process shows whether operators that want several come to an end in it.
+Threads do not survive a fork, and their locks stay locked. So everything here runs in a single thread, and a test fork
+checks that multi-threaded operators finish in a forked process.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from advisor.workload.reads import recording_reads
 __all__ = ["Prepared", "cuda_is_open", "prepare", "wants_process_of_its_own"]
 
 _SHARED_ELEMENTS = 1 << 18
-"""Enough for an operator to share its work among threads."""
+"""Enough for operators to use several threads."""
 
 _ATTEMPT_SECONDS = 20.0
-"""A forked process that takes longer for a few operators waits for a thread that is not there."""
+"""A forked process that takes longer for a few operators is waiting for a missing thread."""
 
 _POLL_SECONDS = 0.005
 
 
 @dataclass(kw_only=True)
 class Prepared:
-    """What forked trials find.
+    """The state that forked trials start from.
 
     Attributes:
-        identity: Of the workload and the seed that it was made for.
-        threads: Threads that operators share their work among in a trial.
-        workload: The user's functions; ``None`` where they could not be loaded.
-        model: The model as it is built without arguments; ``None`` where that failed. A process uses it once.
-        built: The storages that came with it.
+        identity: Fingerprint of the workload, and the seed.
+        threads: Threads of operators in a trial.
+        workload: The user's functions; ``None`` if they could not be loaded.
+        model: The model as built without arguments; ``None`` if that failed. A process uses it once.
+        built: The storages created with the model.
         host_data: The storages that existed before it: the workload's data.
-        random_state: Of torch's generator after it was built: a method may draw parameters of its own from there on.
-        load_error: What loading raised; a trial raises it again, so that the user's code is not run a second time.
+        random_state: State of torch's generator after building: methods may draw their own parameters from it.
+        load_error: What loading raised; trials raise it again instead of rerunning the user's code.
         build_error: What building raised; likewise.
     """
 
@@ -64,7 +64,7 @@ class Prepared:
     build_error: BaseException | None = None
 
     def loaded(self, spec: Trial[Any]) -> Workload:
-        """The workload of a trial, loaded now if it was not before.
+        """The workload of a trial, loaded now if necessary.
 
         Raises:
             WorkloadError: It cannot be loaded.
@@ -76,9 +76,9 @@ class Prepared:
         return load_workload(spec.workload)
 
     def take_model(self, spec: Trial[Any]) -> torch.nn.Module | None:
-        """The model for a trial, if it is that one and was not taken yet.
+        """The model for a trial; ``None`` if it does not match or was already taken.
 
-        Not for a trial that builds the model on tensors without memory.
+        Trials that build the model on fake tensors get ``None``.
 
         Raises:
             BaseException: What building it raised.
@@ -94,19 +94,19 @@ class Prepared:
 
 
 def wants_process_of_its_own(spec: Trial[Any]) -> bool:
-    """Whether a trial shall run in a process that is forked for it.
+    """Whether a trial should run in a process forked for it.
 
-    On a CPU what an earlier trial left in the C library's hands decides how long the next one's steps take, and a
-    training begins with nothing. A GPU has an allocator of its own, which is emptied; and it cannot be used in a forked
-    process once it was opened. A confirmation has a worker to itself anyway.
+    On a CPU, memory that an earlier trial left in the C library's allocator changes the next one's step times. A GPU
+    has its own allocator, which is emptied, and cannot be used in a process forked after it was opened. A confirmation
+    has its own worker anyway.
     """
     return sys.platform == "linux" and not isinstance(spec, ConfirmTrial) and torch.device(spec.device).type == "cpu"
 
 
 def prepare(spec: Trial[Any]) -> Prepared | None:
-    """Load the workload and build its model; ``None`` where no trial may be forked from this process afterwards.
+    """Load the workload and build its model; ``None`` if trials cannot be forked from this process afterwards.
 
-    What the user's code raises is raised by every trial that is forked from here.
+    Exceptions of the user's code are raised by every trial forked from here.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -117,14 +117,14 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
     except (Exception, SystemExit) as error:
         prepared.load_error = error
     prepared.host_data.add_living(torch.device("cpu"))
-    # What is loaded is not looked at again by the garbage collector. The model is: its memory is to be found.
+    # Exempt everything loaded so far from garbage collection, but not the model: its memory must be found.
     gc.freeze()
     if prepared.workload is not None:
         try:
             with recording_reads():
                 prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
             prepared.random_state = torch.get_rng_state()
-            prepared.host_data.add(prepared.random_state, torch.device("cpu"))  # it is no memory of the training
+            prepared.host_data.add(prepared.random_state, torch.device("cpu"))  # not the training's memory
         except (Exception, SystemExit) as error:
             prepared.build_error = error
     if torch.get_num_threads() != 1:
@@ -136,7 +136,7 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
 
 
 def cuda_is_open() -> bool:
-    """Whether this process has opened a GPU, which no process forked from it can use."""
+    """Whether this process has opened a GPU, which processes forked from it cannot use."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
@@ -145,7 +145,7 @@ def _identity(spec: Trial[Any]) -> tuple[str, int]:
 
 
 def _built(workload: Workload, seed: int, before: HostData) -> tuple[torch.nn.Module | None, HostData]:
-    """The user's model and its storages; ``None`` where it is not a new one, which a trial refuses by itself."""
+    """The user's model and its storages; ``None`` if it is not a new one, which the trial itself rejects."""
     built = HostData()
     seed_everything(seed)
     model = workload.build_model()
@@ -156,7 +156,7 @@ def _built(workload: Workload, seed: int, before: HostData) -> tuple[torch.nn.Mo
 
 
 def _may_fork(threads: int) -> bool:
-    """Whether a forked process is as good as a new one."""
+    """Whether a forked process works like a new one."""
     if threading.active_count() > 1 or cuda_is_open() or psutil.Process().children():
         return False
     for stream in (sys.stdout, sys.stderr):
@@ -185,6 +185,6 @@ def _ended_well(process: int) -> bool:
         if ended:
             return status == 0
         time.sleep(_POLL_SECONDS)
-    os.kill(process, signal.SIGKILL)  # not yet waited for, so that the number is still its own
+    os.kill(process, signal.SIGKILL)  # not reaped yet, so the ID is still valid
     os.waitpid(process, 0)
     return False

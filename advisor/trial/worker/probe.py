@@ -229,7 +229,7 @@ def _splitting(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training)
     if raised is None:
         return Splitting(None, "")
     words = f"{type(raised).__name__}: {raised}".splitlines()[0]
-    return Splitting(None, f"its pieces cannot be computed alone ({words})")
+    return Splitting(None, f"its micro-batches cannot be computed alone ({words})")
 
 
 def _larger_look(bench: Bench[ProbeTrial]) -> Look | None:

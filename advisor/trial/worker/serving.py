@@ -1,4 +1,4 @@
-"""The worker's loop: take a request, run it, write its result file, say whether memory is back where it was."""
+"""The worker's loop: take a request, run it, write its result file, report whether its memory was freed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serve(requests: int, answers: int) -> None:
 
 
 class _Worker:
-    """Runs trials, each in a process of its own where that is possible.
+    """Runs trials, each in its own process where possible.
 
     Args:
         answers: Descriptor to write answers to.
@@ -55,7 +55,7 @@ class _Worker:
         self._forks = self._is_new = True
 
     def serve(self, request: Request) -> None:
-        """Run one trial, and tell how it ended."""
+        """Run one trial and report how it ended."""
         try:
             print_into(TrialFolder(Path(request.folder)).log)
         except OutputFolderError as error:
@@ -78,17 +78,17 @@ class _Worker:
             self._run(request, None, self._partner_for(request.spec))
 
     def _fork_partner(self, methods: str) -> None:
-        """Fork a process that takes turns with trials, as long as nothing has run in this one."""
+        """Fork a process to alternate with trials, provided nothing has run in this one."""
         may = sys.platform == "linux" and not cuda_is_open() and threading.active_count() == 1
         if may and self._forks:
             with contextlib.suppress(OSError):
                 self._partners[methods] = fork_partner(self._prepared)
 
     def _partner_for(self, spec: TrialSpec) -> Partner | None:
-        """The process that takes turns with a trial.
+        """The process that alternates with a trial.
 
-        Forked trials have one for each training that they are held against: what a method sets for a whole process
-        stays there. Elsewhere there is a single one, which builds its training anew.
+        Forked trials have one for each training that they are compared with, as methods may change process-wide
+        settings. Elsewhere there is a single one, which rebuilds its training.
         """
         if not isinstance(spec, ComparedTrial):
             return None
@@ -101,7 +101,7 @@ class _Worker:
         if self._prepared is None:
             return next(iter(self._partners.values()), None)
         if isinstance(spec, TimeTrial):
-            # Its batches are large ones: what is of no use to it holds no memory beside it.
+            # Its batches are large: other partners must not hold memory at the same time.
             for other, partner in self._partners.items():
                 if other != methods:
                     partner.rest()
@@ -110,7 +110,7 @@ class _Worker:
         return self._partners.get(methods)
 
     def _run_forked(self, request: Request, prepared: Prepared) -> bool:
-        """Whether a process could be forked for it."""
+        """Run it in a forked process; return whether one could be forked."""
         partner = self._partner_for(request.spec)
 
         def work() -> None:
@@ -120,14 +120,14 @@ class _Worker:
         try:
             status = run_forked(work)
         except OSError:
-            # Operators of a trial in this process leave threads behind, and nothing can be forked any more.
+            # A trial in this process leaves threads behind, after which nothing can be forked.
             torch.set_num_threads(prepared.threads)
             self._forks = False
             return False
         end_children(but=[one.process for one in self._partners.values()])
         if status is not None:
             end_like(status)
-        # Said only now: what happens to the process after its result is no affair of the next trial's.
+        # Reported only now: how the process ends after its result must not affect the next trial.
         if TrialFolder(Path(request.folder)).result.exists():
             self._tell(Finished(key=request.spec.key, clean=True, isolated=True))
         return True
@@ -150,12 +150,12 @@ class _Worker:
 
 
 def _may_take_turns(spec: TrialSpec) -> bool:
-    """Whether this worker may ever need another process beside it; on a GPU there will be no forking later."""
+    """Whether this worker may need a partner process; once a GPU is open, none can be forked."""
     return (isinstance(spec, ComparedTrial) and spec.beside is not None) or torch.device(spec.device).type == "cuda"
 
 
 def print_into(log: Path) -> None:
-    """From here on, what anything prints (also from C, also in processes of its own) goes to this file.
+    """Redirect all output to this file, including that of C code and child processes.
 
     Raises:
         OutputFolderError: It cannot be opened.
@@ -171,9 +171,9 @@ def print_into(log: Path) -> None:
 
 @contextlib.contextmanager
 def settings_kept() -> Iterator[None]:
-    """Undo the process-wide settings that a user's code may leave changed, so that the next trial starts as this one.
+    """Restore the process-wide settings that a user's code may change, so that the next trial starts like this one.
 
-    The folder is kept because result paths and the workload's may be relative to it.
+    The working directory is restored because paths of results and of the workload may be relative to it.
     """
     folder = os.getcwd()
     dtype = torch.get_default_dtype()

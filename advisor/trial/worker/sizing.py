@@ -1,7 +1,7 @@
-"""Short steps at growing batches, from which the memory model derives the largest batch that fits.
+"""Profiling runs at growing batches, from which the memory model derives the largest batch that fits.
 
-Two steps that were measured allocation by allocation, and differ in sizes alone, predict every batch: then no more are
-made for memory's sake.
+Two steps that were recorded allocation by allocation, and differ only in sizes, predict every batch: then no further
+step is made to measure memory.
 """
 
 from __future__ import annotations
@@ -35,16 +35,15 @@ from advisor.trial.worker.updating import settling_steps, until_updated
 __all__ = ["size"]
 
 _LEAST_STEPS = 3
-"""One creates the optimizer's state, one is timed, one is measured."""
+"""One creates the optimizer's state, one is timed, one measures memory."""
 _SUSPICIOUS = 1.5
-"""A step that takes this many times as long per sample as one at a smaller batch was disturbed."""
+"""Time per sample, relative to a smaller batch, above which a step was probably disturbed."""
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 8
 _TARGET_SPREAD = 0.04
-"""Of the comparison: enough to tell who may lead, which is then timed at length."""
+"""Of the comparison: enough to find possible leaders, which then get full timing."""
 _CLEARLY_SLOWER = 0.8
-"""Speedup below which turns end as soon as even the upper end of the interval is there: it does not lead, and by how
-far does not matter."""
+"""Stop alternating once the upper end of the speedup's interval is below this: the candidate cannot lead."""
 
 
 def size(bench: Bench[SizeTrial]) -> SizeResult:
@@ -64,24 +63,24 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
         losses, point, settling_seconds = _first_point(bench, meter, training)
         points.append(point)
         timelines.append(meter.timeline)
-        in_pieces, is_timed = training.works_in_chunks, True
+        in_chunks, is_timed = training.works_in_chunks, True
         while (
-            micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_pieces=in_pieces)
+            micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_chunks=in_chunks)
         ) is not None:
             try:
                 point = _further_point(bench, meter, training, micro_batch)
                 known = [*points, point]
                 timelines.append(meter.timeline)
                 found = _predicted(bench, known, timelines)
-                # Where the larger one only fills a piece more than the smaller, what an earlier pair predicted stands,
-                # and what the last point takes beyond or below it is the memory model's to see.
-                prediction = found or (prediction if in_pieces else None)
+                # If the larger batch only fills one more chunk than the smaller, the earlier pair's prediction stands,
+                # and the memory model accounts for the last point's deviation from it.
+                prediction = found or (prediction if in_chunks else None)
                 is_timed = not _turns_would_time(point, bench) or (
-                    _following(known, bench, begin, settling_seconds, prediction, in_pieces=in_pieces) is not None
+                    _following(known, bench, begin, settling_seconds, prediction, in_chunks=in_chunks) is not None
                 )
                 points.append(_timed_point(bench, training, point, points[-1]) if is_timed else point)
             except FewerSamplesError:
-                break  # the data ends here, for every rank
+                break  # no more data, on any rank
             except Exception as error:
                 if not is_out_of_memory(error, bench.device, bench.refusals):
                     raise
@@ -99,7 +98,7 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
 def _compared_or_not(
     bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, points: list[SizePoint], *, is_timed: bool
 ) -> SizePoint:
-    """The last point, compared if it fits at the batch of the comparison; what was measured before stands anyhow."""
+    """The last point, compared if it fits at the comparison's batch; its other measurements are kept either way."""
     point = points[-1]
     try:
         compared = _compared(bench, meter, training, point)
@@ -118,7 +117,7 @@ def _compared_or_not(
 
 
 def _compared(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, point: SizePoint) -> SizePoint:
-    """The last point, with how fast its steps are beside those of another training at the same batch."""
+    """The last point, with its speedup over another training at the same batch."""
     spec = bench.spec
     if spec.beside is None or bench.partner is None:
         return point
@@ -162,7 +161,7 @@ def _name(policy: Policy) -> str:
 def _predicted(
     bench: Bench[SizeTrial], points: list[SizePoint], timelines: list[MemoryTimeline | None]
 ) -> MemoryPrediction | None:
-    """What the last two points predict; for one device alone, as ranks may differ."""
+    """The prediction from the last two points; for one device only, as ranks may differ."""
     first, second = timelines[-2:]
     if first is None or second is None or bench.world.size > 1:
         return None
@@ -172,7 +171,7 @@ def _predicted(
 def _first_point(
     bench: Bench[SizeTrial], meter: MemoryMeter, training: Training
 ) -> tuple[tuple[float, ...], SizePoint, float]:
-    """The losses, the point, and the seconds that a method which settles in took for that."""
+    """The losses, the point, and the seconds that methods took to settle."""
     spec = bench.spec
     agree = bench.world.agreed
     batches = bench.data.batches(spec.policy.global_batch)
@@ -200,7 +199,7 @@ def _first_point(
         losses.append(finite(loss, index))
         if settling and index == settling:
             settling_seconds = time.perf_counter() - begin
-    # After the losses that are compared: how many more steps are made depends on the clock.
+    # After the losses to compare: the number of further steps depends on the clock.
     while agree(_is_quick(timed)):
         loss, seconds = _timed_step(bench, training, batches[0])
         finite(loss, count)
@@ -210,10 +209,10 @@ def _first_point(
 
 
 def _turns_would_time(point: SizePoint, bench: Bench[SizeTrial]) -> bool:
-    """Whether turns with another training would be at its batch: a slow step for its time alone would be made twice."""
+    """Whether the comparison runs at its batch and will time it: a slow step need not be timed twice."""
     spec = bench.spec
     takes_turns = spec.beside is not None and bench.partner is not None
-    # The step with instruments tells no time where it was on the largest of batches that differ.
+    # If batches differ in size, the instrumented step used the largest, so its time does not count.
     return (
         takes_turns
         and bench.data.layout.sizes is None
@@ -223,13 +222,13 @@ def _turns_would_time(point: SizePoint, bench: Bench[SizeTrial]) -> bool:
 
 
 def _further_point(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
-    """Its memory; and for its time that of the step with instruments, which is a little longer."""
+    """Its memory, and the time of the instrumented step, which is slightly slower."""
     agree = bench.world.agreed
     batch = bench.data.largest(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     training.micro_batch = micro_batch
-    bench.empty_cache()  # blocks cut for the smaller batch would stay reserved beside the new ones
+    bench.empty_cache()  # blocks of the smaller batch would stay reserved along with the new ones
     bench.tell(f"batch {micro_batch}, memory")
-    # Memory first: this step stops at the limit, also on a CPU.
+    # Memory first: this step enforces the limit, even on a CPU.
     measured = functools.partial(_measured_step, bench, meter, training, batch)
     begin = time.perf_counter()
     loss, memory = until_updated(training, measured, agree)
@@ -238,7 +237,7 @@ def _further_point(bench: Bench[SizeTrial], meter: MemoryMeter, training: Traini
 
 
 def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, before: SizePoint) -> SizePoint:
-    """The point with the time of a step without instruments."""
+    """The point with the time of an uninstrumented step."""
     agree = bench.world.agreed
     micro_batch = point.micro_batch
     batches = bench.data.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
@@ -246,7 +245,7 @@ def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, 
     loss, seconds = _timed_step(bench, training, batches[1])
     finite(loss, 1)
     timed = [seconds]
-    # Larger batches are not dearer per sample: else something else had the machine, and the faster of two counts.
+    # Larger batches should not take longer per sample. If one does, the machine was busy: take the faster of two.
     suspicious = seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch
     while agree(_is_quick(timed) or (suspicious and len(timed) < 2)):
         timed.append(_timed_step(bench, training, batches[1])[1])
@@ -254,7 +253,7 @@ def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, 
 
 
 def _is_quick(timed: list[float]) -> bool:
-    """Whether the step is so quick that it must be timed again before its time counts."""
+    """Whether the step is too quick to be timed once."""
     return min(timed) < QUICK_SECONDS and len(timed) < QUICK_REPETITIONS
 
 
@@ -285,14 +284,14 @@ def _following(
     settling: float,
     prediction: MemoryPrediction | None,
     *,
-    in_pieces: bool,
+    in_chunks: bool,
 ) -> int | None:
-    # The first batches may have loaded a whole data set: no measure for those that follow.
+    # The first batches may have loaded the data set, so their time says nothing about later ones.
     making = 2 * bench.data.making_seconds if len(points) >= 2 else 0.0  # of both batches
     spent = time.perf_counter() - begin
     largest = None
     if prediction is not None:
         limit = bench.spec.limit_of_timed_bytes
         largest = math.inf if limit is None else prediction.largest_batch(limit)
-    following = next_batch(points, bench.spec, spent, making, settling, predicted_largest=largest, in_pieces=in_pieces)
+    following = next_batch(points, bench.spec, spent, making, settling, predicted_largest=largest, in_chunks=in_chunks)
     return bench.world.agreed(following, int | None)

@@ -1,4 +1,4 @@
-"""The figures of one policy, or of its wrapper; and, in the same process, of other batches of the same methods."""
+"""Measure one policy, or its wrapper; and, in the same process, other batches with the same methods."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from advisor.trial.worker.timed_steps import Earlier, Limits, measured
 __all__ = ["climb", "confirm", "measure_smaller", "time_policy"]
 
 _TURNS = 2
-"""A rung of a ladder may take so many times as long as a combination's short steps in turn."""
+"""Time of a ladder's rung, as a multiple of the time of a combination's alternating profiling steps."""
 
 _WORTH_ANOTHER = 0.02
-"""Gain of twice the batch below which four times the batch is not looked at."""
+"""If doubling the batch gains less than this, four times the batch is not tried."""
 
 _TIME_SHARE = 0.5
-"""Share of the hard time limit that a ladder may be expected to reach."""
+"""Share of the hard time limit that a ladder may use."""
 
 
 def time_policy(bench: Bench[TimeTrial]) -> TimeResult:
@@ -64,27 +64,26 @@ def confirm(bench: Bench[ConfirmTrial]) -> ConfirmResult:
 
 
 def measure_smaller(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, larger: Rung) -> Rung | None:
-    """Measure the same training at the smaller micro-batch that is asked for, in about half the time.
+    """Measure the same training at the requested smaller micro-batch, in about half the time.
 
-    It is compared with the larger one on the way, and timed no further once it is clearly slower. Whatever becomes of
-    it, the figures of the larger one stand.
+    Timing stops once it is clearly slower than the larger one. If it fails, the larger one's measurements stand.
 
     Args:
         bench: The trial's workbench.
         meter: Still entered.
-        training: What was measured.
-        larger: Its figures.
+        training: The measured training.
+        larger: Measurements at the larger micro-batch.
 
     Returns:
-        ``None`` where it did not go well; the trial's notes say why.
+        The measurements; ``None`` if they failed (the trial's notes say why).
     """
     spec = bench.spec
     smaller, policy = spec.smaller, spec.policy
-    assert smaller is not None, "a second batch was asked for"
+    assert smaller is not None, "a second batch was requested"
     assert smaller.micro_batch < policy.micro_batch, f"smaller than {policy.micro_batch}, got {smaller.micro_batch}"
     assert (smaller.methods, smaller.gpu_count) == (policy.methods, policy.gpu_count), "the training is built already"
     training.micro_batch = smaller.micro_batch
-    bench.empty_cache()  # What was reserved for the larger batch is not what this one takes.
+    bench.empty_cache()  # Memory reserved for the larger batch must not count for this one.
     try:
         limits = Limits(
             seconds=spec.measure_seconds / 2,
@@ -109,17 +108,17 @@ def measure_smaller(bench: Bench[TimeTrial], meter: MemoryMeter, training: Train
 def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first: Rung) -> tuple[Rung, ...]:
     """Measure the same training at growing micro-batches, until one is hardly faster than the best before it.
 
-    Each takes turns with the best one before it in this process: what slows a machine down does so for both, and a
-    gain of a few percent shows in steps of seconds. How many times as fast as the other it is follows from that.
+    Each alternates with the best one before it in this process: interference slows both equally, so seconds of
+    stepping reveal a gain of a few percent. The speedup follows from the gain.
 
     Args:
         bench: The trial's workbench.
         meter: Still entered.
-        training: What was measured.
-        first: Its figures.
+        training: The measured training.
+        first: Measurements at the policy's own batch.
 
     Returns:
-        Those that went well; the trial's notes say what became of one that did not.
+        The rungs that succeeded; the trial's notes describe one that failed.
     """
     rungs: list[Rung] = []
     best = Earlier(bench.spec.policy, bench.data.batches(bench.spec.policy.global_batch)[0], first)
@@ -127,7 +126,7 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
     for policy in bench.spec.ladder:
         now = time.perf_counter()
         if now - begin + 2 * (now - last) > _TIME_SHARE * bench.spec.time_limit_seconds:
-            break  # what is known is worth more than a rung that the time limit takes with it
+            break  # another rung might exceed the time limit and lose all measurements
         last = now
         training.micro_batch = policy.micro_batch
         bench.empty_cache()
@@ -142,7 +141,7 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
             bench.notes.append(f"batch {policy.micro_batch} ended as {failed.outcome.value}: {failed.reason}")
             return tuple(rungs)
         rungs.append(rung)
-        assert rung.gain is not None, "it took turns with the one before"
+        assert rung.gain is not None, "it alternated with the one before"
         if rung.gain.value < 1 + _WORTH_ANOTHER:
             break
         best = Earlier(policy, bench.data.batches(policy.global_batch)[0], rung)

@@ -1,4 +1,4 @@
-"""One batch of a training that is measured: its memory in one step, its time in many others."""
+"""Measure a training at one batch: its memory in one step, its time in many others."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from advisor.trial.worker.updating import settling_steps, until_updated
 __all__ = ["Earlier", "Limits", "measured"]
 
 _TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
-"""Least seconds of timed steps: a GPU's clocks take about a second to settle, a CPU's less."""
+"""Minimum seconds of timed steps: a GPU's clocks take about a second to settle, a CPU's less."""
 
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 12
 
 _SPREAD_OF_RUNG = 0.03
-"""Of the ratio of two batches: more turns would take the time of other combinations."""
+"""Target spread of the ratio of two batches: more rounds would cost other combinations their time."""
 
 _SLOW_SECONDS = 0.5
-"""A step that takes so long needs no other one to warm up for it than that whose memory was measured."""
+"""Steps this slow need no warm-up beyond the step whose memory was measured."""
 
 TimedBench = Bench[TimeTrial] | Bench[ConfirmTrial]
 
@@ -44,9 +44,9 @@ class Limits(NamedTuple):
     """When to stop timing.
 
     Attributes:
-        seconds: Of stepping, at most.
-        pace: Samples per second below which steps by themselves stop early.
-        slower_than: Speedup below which steps in turn stop early.
+        seconds: Most seconds of stepping.
+        pace: Samples per second below which timing alone stops early.
+        slower_than: Speedup below which alternating steps stop early.
     """
 
     seconds: float
@@ -55,7 +55,7 @@ class Limits(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """The best batch before one of a ladder: its policy, a batch of it on the host, and its figures."""
+    """The best earlier batch of a ladder: its policy, a batch of it on the host, and its measurements."""
 
     policy: Policy
     batch: Any
@@ -71,15 +71,15 @@ def measured(
     *,
     before: Earlier | None = None,
 ) -> Rung:
-    """Measure a training at the batch of a policy; on several ranks what this one sees of it.
+    """Measure a training at the batch of a policy; on several ranks, this rank's share.
 
     Args:
         bench: The trial's workbench.
-        meter: Entered already, so that the limit held while the model was built.
-        training: What to measure.
-        policy: Its batch.
+        meter: Already entered, so that the limit applied while the model was built.
+        training: The training to measure.
+        policy: Defines the batch.
         limits: When to stop.
-        before: A batch that it takes turns with in this process; else that of the process beside, or none.
+        before: A batch to alternate with in this process; otherwise the partner process's, if there is one.
 
     Raises:
         DeviceOutOfMemoryError: It does not fit (``torch.OutOfMemoryError`` on CUDA).
@@ -87,7 +87,7 @@ def measured(
     """
     samples = policy.global_batch
     batches = bench.data.batches(samples)
-    # A larger batch of a training that has stepped needs no step to make the optimizer's state.
+    # A training that has already stepped needs no step to create the optimizer's state.
     losses = _settled(bench, meter, training, batches) if before is None else []
     memory, is_slow = _memory(bench, meter, training, samples, losses)
 
@@ -102,7 +102,7 @@ def measured(
     with meter.watching() as completed:
         if before is not None:
             begin = time.perf_counter()
-            step()  # alone: what the smaller batch reserves beside it is not what it takes
+            step()  # alone, or the memory reserved for the smaller batch would count
             alone = time.perf_counter() - begin
         else:
             timing, speedup, joules = _timed(bench, step, policy, limits, warms_up=not is_slow)
@@ -131,7 +131,7 @@ def measured(
 
 
 def _settled(bench: TimedBench, meter: MemoryMeter, training: Training, batches: list[Any]) -> list[float]:
-    """Losses of the first steps, which make the optimizer's state, and of those in which a method settles."""
+    """Losses of the first steps, which create the optimizer's state, and of those until methods have settled."""
     losses: list[float] = []  # no tensors: a training does not keep them on the device
     bench.tell("first step")
     for index in range(1 + settling_steps(training)):
@@ -146,7 +146,7 @@ def _settled(bench: TimedBench, meter: MemoryMeter, training: Training, batches:
 def _memory(
     bench: TimedBench, meter: MemoryMeter, training: Training, samples: int, losses: list[float]
 ) -> tuple[MemoryMeasurement, bool]:
-    """The memory of a step, whose loss joins the others; and whether the step was slow."""
+    """The memory of a step, and whether it was slow; its loss is appended to the others."""
     bench.tell("memory")
     step = functools.partial(meter.measured_step, training, bench.data.largest(samples, len(losses)))
     begin = time.perf_counter()
@@ -160,9 +160,9 @@ def _memory(
 def _timed(
     bench: TimedBench, step: Callable[[], None], policy: Policy, limits: Limits, *, warms_up: bool
 ) -> tuple[Timing, Speedup | None, float | None]:
-    """The steps' times, in turn with another training if there is one to take turns with; and their joules if not.
+    """Step times, alternating with another training if there is one; without one, also the energy.
 
-    The device's energy of seconds in turn is that of two trainings.
+    While two trainings alternate, the device's energy is that of both.
     """
     beside = bench.spec.beside
     if beside is not None and bench.partner is not None:
@@ -201,7 +201,7 @@ def _beside_smaller(
     before: Earlier,
     alone: float,
 ) -> tuple[Timing, Speedup]:
-    """Time the steps in turn with those at a smaller batch of the same training, after one of ``alone`` seconds."""
+    """Time steps alternating with a smaller batch of the same training, after one of ``alone`` seconds."""
     bench.data.reused.keep_too([before.batch])
 
     def larger_step() -> None:
@@ -217,7 +217,7 @@ def _beside_smaller(
     samples, fewer = policy.global_batch, before.policy.global_batch
     gain, steps = gain_in_turn(larger_step, samples, smaller_step, fewer, plan, begun=(alone,))
     training.micro_batch = policy.micro_batch
-    # At the speed that the machine had for the smaller one: figures of two moments do not compare.
+    # Scaled to the smaller batch's measurement: values measured at different times are not comparable.
     rate = before.rung.measurement.samples_per_second * gain.value
     return _timing_in_turn(gain, steps, plan, middle=policy.global_batch / rate), gain
 
@@ -233,7 +233,7 @@ def _turn_plan(bench: TimedBench, limits: Limits, *, target_spread: float | None
 
 
 def _timing_in_turn(speedup: Speedup, steps: list[float], plan: TurnPlan, *, middle: float | None = None) -> Timing:
-    """The steps' times, or ``middle`` in place of what is typical of them; their interval is that of the ratio."""
+    """Step times with the ratio's interval; ``middle``, if given, replaces the typical time."""
     if plan.slower_than is not None and speedup.high < plan.slower_than:
         reason = StopReason.OUTPACED
     else:
