@@ -42,7 +42,7 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         workload: Name and hash of the model's source.
-        hardware: Device name and memory, number of devices, and the host.
+        hardware: The device (kind, name, memory, driver, compute capability) and the host's cores.
         versions: Package -> version.
         request: Hash over goal, limits, search space and options.
     """
